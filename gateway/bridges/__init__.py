@@ -1,0 +1,1 @@
+"""Brokers elsewhere, in both directions."""

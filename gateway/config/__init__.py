@@ -1,0 +1,1 @@
+"""Reading routes.yaml into a model, with every problem at once."""

@@ -1,0 +1,353 @@
+"""What moves through the house: columns of messages, the batch they arrive in, the run they are read as.
+
+The unit is never a single message. `Columns` holds many messages at once, their values *packed*: each value behind its
+length as a big-endian u32, back to back. RustLog, Felix and Fujin carry exactly that layout on the wire, so a batch can
+go from a socket to the log and from the log to another socket without its messages ever being touched one by one.
+An `Envelope`, one message as an object, is made only when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import attrs
+
+from gateway.errors import Truncated
+
+Headers = tuple[tuple[str, bytes], ...]
+NO_HEADERS: Headers = ()
+
+T = TypeVar("T")
+
+_LENGTH = struct.Struct(">I")
+PREFIX = _LENGTH.size
+"""Bytes of the length in front of each packed value."""
+
+
+class Delivery(enum.IntEnum):
+    """What the producer asked for."""
+
+    AT_MOST_ONCE = 0
+    AT_LEAST_ONCE = 1
+
+
+@attrs.frozen
+class Origin:
+    """Who sent a batch. The gateway fills it in; nothing a client sends can change it."""
+
+    protocol: str
+    listener: str
+    principal: str = ""
+    client: str = ""
+
+
+class Columns:
+    """`count` messages as columns. Immutable by convention.
+
+    `packed` is count times (u32 big-endian length, value); `ends[i]` is where message i ends in it. `keys`, `headers`
+    and `expires` (milliseconds since the epoch, 0 = never) are None when no message has one.
+    """
+
+    __slots__ = ("count", "ends", "expires", "headers", "keys", "packed")
+
+    def __init__(
+        self,
+        packed: bytes,
+        ends: array[int],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        expires: Sequence[int] | None = None,
+    ) -> None:
+        self.count = len(ends)
+        self.packed = packed
+        self.ends = ends
+        self.keys = keys
+        self.headers = headers
+        self.expires = expires
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        expires: Sequence[int] | None = None,
+    ) -> Columns:
+        """Pack a list of values."""
+        packed, ends = pack(values)
+        return cls(packed, ends, keys, headers, expires)
+
+    @classmethod
+    def from_packed(cls, packed: bytes, count: int) -> Columns:
+        """Take `count` values that are already packed; raises Truncated unless they fill `packed` exactly."""
+        return cls(packed, index_packed(packed, count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def value_bytes(self) -> int:
+        """Total size of the values."""
+        return len(self.packed) - PREFIX * self.count
+
+    def value(self, index: int) -> bytes:
+        """The value of one message."""
+        start = self.ends[index - 1] if index else 0
+        return self.packed[start + PREFIX : self.ends[index]]
+
+    def values(self) -> list[bytes]:
+        """All values."""
+        packed = self.packed
+        starts = itertools.chain((0,), self.ends)
+        return [packed[start + PREFIX : end] for start, end in zip(starts, self.ends, strict=False)]
+
+    def key(self, index: int) -> bytes | None:
+        """The key of one message, if it has one."""
+        return self.keys[index] if self.keys is not None else None
+
+    def headers_of(self, index: int) -> Headers:
+        """The headers of one message."""
+        return self.headers[index] if self.headers is not None else NO_HEADERS
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Messages [start, stop)."""
+        if start == 0 and stop >= self.count:
+            return self
+        base = self.ends[start - 1] if start else 0
+        ends = self.ends[start:stop]
+        packed = self.packed[base : ends[-1]] if ends else b""
+        if base:
+            ends = array("I", map((-base).__add__, ends))
+        return Columns(
+            packed,
+            ends,
+            self.keys[start:stop] if self.keys is not None else None,
+            self.headers[start:stop] if self.headers is not None else None,
+            self.expires[start:stop] if self.expires is not None else None,
+        )
+
+    def pick(self, indexes: Sequence[int]) -> Columns:
+        """The messages at these indexes, in this order."""
+        return Columns.of(
+            [self.value(i) for i in indexes],
+            [self.keys[i] for i in indexes] if self.keys is not None else None,
+            [self.headers[i] for i in indexes] if self.headers is not None else None,
+            [self.expires[i] for i in indexes] if self.expires is not None else None,
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[Columns]) -> Columns:
+        """Several columns one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        ends = array("I")
+        base = 0
+        for part in parts:
+            ends.extend(map(base.__add__, part.ends) if base else part.ends)
+            base += len(part.packed)
+        return Columns(
+            b"".join([part.packed for part in parts]),
+            ends,
+            _concat_optional(parts, "keys", None),
+            _concat_optional(parts, "headers", NO_HEADERS),
+            _concat_optional(parts, "expires", 0),
+        )
+
+
+def _concat_optional(parts: Sequence[Columns], name: str, missing: T) -> list[T] | None:
+    if all(getattr(part, name) is None for part in parts):
+        return None
+    merged: list[T] = []
+    for part in parts:
+        column = getattr(part, name)
+        merged.extend(column if column is not None else itertools.repeat(missing, part.count))
+    return merged
+
+
+def pack(values: Sequence[bytes]) -> tuple[bytes, array[int]]:
+    """Put each value behind its length; also say where each one ends."""
+    if len(set(map(len, values))) == 1:  # all alike: one join in C instead of a loop
+        size = len(values[0])
+        prefix = _LENGTH.pack(size)
+        step = PREFIX + size
+        packed = prefix + prefix.join(values)
+        return packed, array("I", range(step, step * len(values) + 1, step))
+    lengths = list(map(len, values))
+    prefixes = map(_LENGTH.pack, lengths)
+    packed = b"".join(itertools.chain.from_iterable(zip(prefixes, values, strict=True)))
+    return packed, array("I", itertools.accumulate(map(PREFIX.__add__, lengths)))
+
+
+def index_packed(packed: bytes, count: int) -> array[int]:
+    """Where each of `count` packed values ends. Raises Truncated unless they fill the bytes exactly."""
+    total = len(packed)
+    if count * PREFIX > total:
+        raise Truncated("more messages are announced than there are bytes for")
+    if count == 0:
+        if total:
+            raise Truncated("bytes left over after the last message")
+        return array("I")
+    step, rest = divmod(total, count)
+    if not rest and _all_lengths_are(packed, step - PREFIX):
+        return array("I", range(step, total + 1, step))
+    ends = array("I")
+    position = 0
+    unpack_from = _LENGTH.unpack_from
+    append = ends.append
+    for _ in range(count):
+        if position + PREFIX > total:
+            raise Truncated("a message's length is cut off")
+        position += PREFIX + unpack_from(packed, position)[0]
+        if position > total:
+            raise Truncated("a message is cut off")
+        append(position)
+    if position != total:
+        raise Truncated("bytes left over after the last message")
+    return ends
+
+
+def _all_lengths_are(packed: bytes, size: int) -> bool:
+    """Whether the bytes are a run of values of one size: four strided compares in C, not a loop over messages."""
+    step = PREFIX + size
+    count = len(packed) // step
+    prefix = _LENGTH.pack(size)
+    return all(packed[i::step] == prefix[i : i + 1] * count for i in range(PREFIX))
+
+
+@attrs.frozen
+class Batch:
+    """Messages for one address that arrived together on one connection."""
+
+    address: str
+    columns: Columns
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    partition: int | None = None
+    """The partition the producer asked for; None lets the topic choose."""
+    id: bytes = b""
+    """Sixteen bytes, made at the door if empty; with the index it names each message for good."""
+
+
+@attrs.frozen
+class BatchMeta:
+    """What the log keeps once per stored batch."""
+
+    id: bytes
+    origin: Origin
+    route: str = ""
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """Consecutive records of one partition, as read from the log."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    columns: Columns
+    times: Sequence[int]
+    """Store time of each record in milliseconds."""
+    batches: Sequence[tuple[int, int, BatchMeta]]
+    """(index of the first record, index of that record inside its batch, the batch's meta), ascending."""
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return self.columns.count
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.base_offset + self.columns.count
+
+    def slice(self, start: int, stop: int) -> Run:
+        """Records [start, stop) of this run."""
+        stop = min(stop, self.count)
+        if start == 0 and stop == self.count:
+            return self
+        batches: list[tuple[int, int, BatchMeta]] = []
+        for position, (first, inner, meta) in enumerate(self.batches):
+            end = self.batches[position + 1][0] if position + 1 < len(self.batches) else self.count
+            if end <= start or first >= stop:
+                continue
+            skipped = max(0, start - first)
+            batches.append((max(first, start) - start, inner + skipped, meta))
+        return Run(
+            self.topic,
+            self.partition,
+            self.base_offset + start,
+            self.columns.slice(start, stop),
+            self.times[start:stop],
+            batches,
+        )
+
+    def meta_of(self, index: int) -> tuple[BatchMeta, int]:
+        """The batch a record came in, and its index there."""
+        chosen = self.batches[0]
+        for entry in self.batches:
+            if entry[0] > index:
+                break
+            chosen = entry
+        first, inner, meta = chosen
+        return meta, inner + index - first
+
+    def envelopes(self) -> Iterator[Envelope]:
+        """One object per record, for the places that need one."""
+        for index in range(self.count):
+            meta, inner = self.meta_of(index)
+            columns = self.columns
+            yield Envelope(
+                topic=self.topic,
+                partition=self.partition,
+                offset=self.base_offset + index,
+                key=columns.key(index),
+                value=columns.value(index),
+                headers=columns.headers_of(index),
+                timestamp_ms=self.times[index],
+                expires_ms=columns.expires[index] if columns.expires is not None else 0,
+                delivery=meta.delivery,
+                origin=meta.origin,
+                route=meta.route,
+                id=meta.id + inner.to_bytes(4, "big"),
+            )
+
+
+@attrs.frozen
+class Envelope:
+    """One message with everything that is known about it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    timestamp_ms: int
+    expires_ms: int
+    delivery: Delivery
+    origin: Origin
+    route: str
+    id: bytes
+
+
+class BatchIds:
+    """Time-ordered unique batch ids: 48 bits of milliseconds, 24 of a counter, 56 of this process."""
+
+    def __init__(self, process: bytes | None = None) -> None:
+        self._process = process if process is not None else os.urandom(7)
+        self._counter = itertools.count()
+
+    def next(self, now_ms: int) -> bytes:
+        """A new id; ids made later sort later."""
+        return (now_ms << 24 | next(self._counter) & 0xFFFFFF).to_bytes(9, "big") + self._process
+
+
+def total_count(runs: Iterable[Run]) -> int:
+    """How many records several runs hold."""
+    return sum(run.columns.count for run in runs)

@@ -1,0 +1,1 @@
+"""The data pipeline over the stored messages, on Spark. Imports no trio."""

@@ -1,0 +1,1 @@
+"""One folder per protocol, the same file names in each. No protocol imports another."""

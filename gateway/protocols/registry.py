@@ -1,0 +1,107 @@
+"""The protocols there are: every sub-package of this one that has a `SPEC`. A new protocol is a new folder."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+import gateway.protocols
+from gateway.settings import NoSettings
+from gateway.wire.session import ClientContext, ClientSession, ServerSession, SessionContext
+
+
+class Transport(enum.Enum):
+    """What a protocol runs over."""
+
+    TCP = "tcp"
+    QUIC = "quic"
+
+
+class Sniff(enum.Enum):
+    """What the first bytes of a connection say."""
+
+    YES = "yes"
+    NO = "no"
+    MORE = "more"  # cannot tell yet
+
+
+class Ordering(enum.Enum):
+    """The scope in which a protocol keeps order."""
+
+    PARTITION = "partition"
+    TOPIC = "topic"
+    NONE = "none"
+
+
+class Acknowledgement(enum.Enum):
+    """The strongest sign a publisher gets."""
+
+    STORED = "stored"
+    BARRIER = "barrier"  # nothing per message; an exchange that follows proves it (BlipMQ's PING)
+    NOTHING = "nothing"
+
+
+@attrs.frozen
+class Carries:
+    """What a protocol can carry, from which the fidelity of every route is worked out."""
+
+    key: bool
+    headers: bool
+    partition: bool
+    offset: bool
+    time: bool
+    expiry: bool
+    ordering: Ordering
+    acknowledgement: Acknowledgement
+    max_value: int
+    min_value: int
+    batch_atomic: bool
+    consumer_acknowledges: bool
+    """Whether a reader can say that it is done with a message."""
+    final_refusals: Sequence[str] = ()
+    """Refusals by an upstream that are not worth trying again, in words for the documentation."""
+
+
+@attrs.frozen
+class ProtocolSpec:
+    """Everything the house needs to know about a protocol."""
+
+    name: str
+    transport: Transport
+    default_port: int
+    carries: Carries
+    server: Callable[[SessionContext], ServerSession]
+    client: Callable[[ClientContext], ClientSession]
+    settings: type[Any] = NoSettings
+    """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
+    enums, nested attrs classes, Mapping[str, ...])."""
+    has_dialects: bool = False
+    alpn: str | None = None
+    sniff: Callable[[bytes], Sniff] | None = None
+    shares_port_with: Sequence[str] = ()
+    api_key_required: bool = False
+    """Without keys nobody could ever log in: a configuration error unless `auth: open`."""
+    address_of_path: Callable[[str], str] = attrs.field(default=lambda path: path)
+    """From the path of a URL (`blipmq://host/orders`) or an address in routes.yaml to the canonical address."""
+
+
+@functools.cache
+def protocols() -> Mapping[str, ProtocolSpec]:
+    """Every protocol by name."""
+    found: dict[str, ProtocolSpec] = {}
+    for module in pkgutil.iter_modules(gateway.protocols.__path__):
+        if module.ispkg:
+            spec: ProtocolSpec = importlib.import_module(f"gateway.protocols.{module.name}").SPEC
+            found[spec.name] = spec
+    return found
+
+
+def protocol(name: str) -> ProtocolSpec:
+    """One protocol; KeyError if there is none of that name."""
+    return protocols()[name]

@@ -1,0 +1,1 @@
+"""Where an address leads: globs, templates, the compiled routing table."""

@@ -1,0 +1,1 @@
+"""The log: topics, partitions, offsets, tables; group commit; retention."""

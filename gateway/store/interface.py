@@ -1,0 +1,270 @@
+"""What the rest of the house may ask of a store. Nothing above assumes one process, one commit over everything, or
+offsets before completion.
+
+Writing is `submit(unit) -> Ticket`: appends, topic changes and table writes that succeed together. Offsets are given
+out by the commit; the ticket is done when the unit is as durable as its topics promise, and everything in it is visible
+by then. Reading is by position, from the tail cache if the records are there (`read_cached`, no await) and from disk
+otherwise (`read`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from gateway.envelope import BatchMeta, Columns, Run
+from gateway.errors import StoreError
+
+
+class Durability(enum.Enum):
+    """When an append counts as stored."""
+
+    FSYNC = "fsync"  # after the synced commit
+    INTERVAL = "interval"  # after the unsynced write; synced within the interval
+    NONE = "none"  # after the write; never synced by us
+    MEMORY = "memory"  # no disk; a new epoch at each start
+
+
+@attrs.frozen
+class TopicConfig:
+    """The settings of a topic. None means without limit."""
+
+    partitions: int = 1
+    durability: Durability = Durability.FSYNC
+    interval: float = 0.005
+    retention_seconds: float | None = None
+    retention_bytes: int | None = None
+    schema: str = ""
+
+
+@attrs.define(eq=False)
+class PartitionState:
+    """What is readable of one partition: offsets [start, end)."""
+
+    start: int = 0
+    end: int = 0
+    bytes: int = 0
+    last_time_ms: int = 0
+
+
+@attrs.define(eq=False)
+class TopicState:
+    """A topic that exists. `epoch` changes when it is deleted and made again, or forgotten (memory)."""
+
+    name: str
+    epoch: int
+    config: TopicConfig
+    partitions: list[PartitionState]
+
+
+# --- a unit ---
+
+
+@attrs.frozen(eq=False)
+class Append:
+    """Records for one partition, in this order."""
+
+    topic: str
+    partition: int
+    columns: Columns
+    meta: BatchMeta
+    first_index: int = 0
+    """Index of the first record inside its batch, when a batch was spread over partitions contiguously."""
+    indexes: Sequence[int] | None = None
+    """The index of each record inside its batch, when it was spread by key."""
+
+
+@attrs.frozen
+class CreateTopic:
+    """Make a topic; what exists is kept."""
+
+    topic: str
+    config: TopicConfig
+
+
+@attrs.frozen
+class AlterTopic:
+    """Change settings; partitions never shrink."""
+
+    topic: str
+    config: TopicConfig
+
+
+@attrs.frozen
+class DeleteTopic:
+    """Drop a topic and its records."""
+
+    topic: str
+
+
+@attrs.frozen
+class Put:
+    """Write a table's row, or delete it (value None)."""
+
+    table: str
+    key: bytes
+    value: bytes | None
+
+
+@attrs.frozen
+class Require:
+    """The unit applies only while this row has this value (None: is absent)."""
+
+    table: str
+    key: bytes
+    value: bytes | None
+
+
+Operation = Append | CreateTopic | AlterTopic | DeleteTopic | Put | Require
+
+
+@attrs.frozen(eq=False)
+class Unit:
+    """Operations that succeed together. They apply in this order: Require, CreateTopic, AlterTopic, Append, Put, DeleteTopic."""
+
+    appends: Sequence[Append] = ()
+    puts: Sequence[Put] = ()
+    requires: Sequence[Require] = ()
+    creates: Sequence[CreateTopic] = ()
+    alters: Sequence[AlterTopic] = ()
+    deletes: Sequence[DeleteTopic] = ()
+    synced: bool | None = None
+    """None: as durable as the topics it appends to promise, and synced if it appends to none. False: puts may be lost by
+    a power cut (cursors that at-least-once may repeat)."""
+
+
+@attrs.frozen
+class Placement:
+    """Where one Append went."""
+
+    base_offset: int
+    timestamp_ms: int
+
+
+class Ticket:
+    """A submitted unit. Callbacks run in the event loop, in submit order, after everything in the unit is visible."""
+
+    __slots__ = ("_callbacks", "done", "error", "placements", "unit")
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.done = False
+        self.placements: Sequence[Placement] = ()
+        self.error: StoreError | None = None
+        self._callbacks: list[Callable[[Ticket], None]] = []
+
+    def on_done(self, callback: Callable[[Ticket], None]) -> None:
+        """Call back when it is done; at once if it is already."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def finish(self, placements: Sequence[Placement] = (), error: StoreError | None = None) -> None:
+        """The store's side: the unit is committed, or failed as a whole."""
+        self.done = True
+        self.placements = placements
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    async def wait(self) -> Sequence[Placement]:
+        """Wait until it is done; raises its error. For callers that are not on the hot path."""
+        import trio  # the reader side of the store is imported without trio
+
+        event = trio.Event()
+        self.on_done(lambda _ticket: event.set())
+        await event.wait()
+        if self.error is not None:
+            raise self.error
+        return self.placements
+
+
+# --- reading ---
+
+
+@attrs.frozen(eq=False)
+class ReadResult:
+    """One contiguous stretch [asked, next_offset). Expired records inside it are left out of the runs."""
+
+    runs: Sequence[Run]
+    next_offset: int
+    expired: int = 0
+
+
+@attrs.frozen
+class Capabilities:
+    """What a store promises; `gateway check` refuses what it cannot serve."""
+
+    atomic_units: bool = True
+    dense_offsets: bool = True
+    single_writer: bool = True
+
+
+@attrs.frozen
+class StoreHealth:
+    """Whether the store takes writes, and why not."""
+
+    writable: bool
+    reason: str = ""
+
+
+class Store(Protocol):
+    """A log with tables."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store promises."""
+        ...
+
+    @property
+    def health(self) -> StoreHealth:
+        """Whether it takes writes now."""
+        ...
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        """Every topic as of the last commit that is visible."""
+        ...
+
+    def submit(self, unit: Unit) -> Ticket:
+        """Queue a unit. Refusals known at once (read-only, unknown topic) come back in a finished ticket."""
+        ...
+
+    def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
+        """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
+        ...
+
+    def read_cached(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
+    ) -> ReadResult | None:
+        """From memory, or None when the disk must be asked. Never waits. `max_bytes` counts values; the first record
+        always fits.
+        """
+        ...
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
+    ) -> ReadResult:
+        """From memory or disk. Raises OffsetOutOfRange below the start, CorruptChunk on a damaged range."""
+        ...
+
+    async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+        ...
+
+    def table(self, name: str) -> Mapping[bytes, bytes]:
+        """A small table, kept whole in memory (cursors, schemas, accounts), as of the last commit."""
+        ...
+
+    async def scan(self, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        """Rows of any table in key order from `first` on (large tables: delayed messages, cache)."""
+        ...
+
+    async def get(self, table: str, key: bytes) -> bytes | None:
+        """One row of any table."""
+        ...

@@ -1,0 +1,1 @@
+"""QUIC on trio."""

@@ -1,0 +1,48 @@
+"""Replies in the order the wire wants, whatever order they become known in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+
+class ReplyQueue:
+    """One channel's replies, released strictly in the order their slots were taken.
+
+    A slot is taken when a request is parsed and filled when its reply is known; an empty reply still holds its place,
+    so a reply behind it is a barrier for everything before.
+    """
+
+    __slots__ = ("_base", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: deque[bytes | None] = deque()
+        self._base = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def take(self) -> int:
+        """Reserve the next place; returns the slot's number."""
+        self._slots.append(None)
+        return self._base + len(self._slots) - 1
+
+    def fill(self, slot: int, data: bytes) -> None:
+        """Put a reply in its place. Each slot is filled once."""
+        index = slot - self._base
+        if index < 0 or self._slots[index] is not None:
+            raise RuntimeError(f"slot {slot} was answered twice")
+        self._slots[index] = data
+
+    def put(self, data: bytes) -> None:
+        """Take a slot and fill it at once."""
+        self._slots.append(data)
+
+    def ready(self) -> Iterator[bytes]:
+        """Every reply whose turn it is, without the empty ones."""
+        slots = self._slots
+        while slots and slots[0] is not None:
+            data = slots.popleft()
+            self._base += 1
+            if data:
+                yield data

@@ -1,0 +1,260 @@
+"""The contract between a protocol and the driver that runs it.
+
+A session is pure: bytes and time come in as arguments, requests are returned, output waits in `outputs()`. It never
+awaits, never looks at a clock, never logs. Peer misbehaviour never escapes `receive()`: the session queues its
+protocol's error and, where the protocol says so, a `Close`.
+
+Channels are numbers. TCP has one, channel 0. On QUIC a channel is a stream: its own id (>= 0) when the peer opened it,
+the (negative) token of the `Open` that asked for it when this side did.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from gateway.requests import Completion, Outcome, Request
+from gateway.settings import Dialect, Limits
+
+
+class Kind(enum.Enum):
+    """What a channel can do."""
+
+    DUPLEX = "duplex"  # TCP, a bidirectional stream
+    READ_ONLY = "read_only"  # a unidirectional stream of the peer's
+    WRITE_ONLY = "write_only"  # a unidirectional stream of ours
+
+
+# --- outputs ---
+
+
+@attrs.frozen
+class Send:
+    """Bytes for a channel. With `notify`, `room(channel)` is called once they and all before them fell below low water."""
+
+    channel: int
+    data: bytes
+    notify: bool = False
+    alone: bool = False
+    """Not in one packet with what follows (QUIC peers that throw away the rest of a read)."""
+
+
+@attrs.frozen
+class Open:
+    """Open a stream. `token` (negative) names it from now on: sends to it wait while the peer's limit blocks, `opened`
+    says when it is there, `reset` when it is refused.
+    """
+
+    token: int
+    kind: Kind
+
+
+@attrs.frozen
+class Finish:
+    """No more bytes from this side on a channel, after what is queued."""
+
+    channel: int
+
+
+@attrs.frozen
+class Reset:
+    """Abandon this side of a channel."""
+
+    channel: int
+    code: int = 0
+
+
+@attrs.frozen
+class StopSending:
+    """Ask the peer to stop sending on a channel."""
+
+    channel: int
+    code: int = 0
+
+
+@attrs.frozen
+class Close:
+    """Close the connection after what is queued. `code` and `reason` travel on QUIC."""
+
+    code: int = 0
+    reason: str = ""
+
+
+Output = Send | Open | Finish | Reset | StopSending | Close
+Requests = Sequence[Request]
+NO_REQUESTS: Requests = ()
+
+
+@attrs.frozen
+class SessionContext:
+    """What a server session knows about where it runs."""
+
+    listener: str
+    settings: Any
+    """The protocol's own settings class (`ProtocolSpec.settings`)."""
+    dialect: Dialect = Dialect.AUTO
+    auth_required: bool = False
+    """False: authentication succeeds whatever is sent, account operations are refused."""
+    limits: Limits = attrs.Factory(Limits)
+    advertised: str = ""
+    """host:port of the listener, for protocols that tell clients where they are."""
+    server_id: str = "gateway"
+
+
+class ServerSession(Protocol):
+    """The serving side of one connection."""
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        """A channel exists: the connection itself (TCP), a stream of the peer's, or the stream of an `Open`."""
+        ...
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        """Bytes came in."""
+        ...
+
+    def eof(self, channel: int, now: float) -> Requests:
+        """The peer will send no more on this channel."""
+        ...
+
+    def reset(self, channel: int, code: int) -> Requests:
+        """The peer abandoned its side of the channel, or an `Open` was refused."""
+        ...
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        """The peer will read no more on this channel (STOP_SENDING)."""
+        ...
+
+    def lost(self) -> Requests:
+        """The connection is gone. Nothing more can be sent."""
+        ...
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        """A request ended."""
+        ...
+
+    def room(self, channel: int, now: float) -> Requests:
+        """What was sent with `notify` has left, down to low water."""
+        ...
+
+    def drain(self, now: float) -> Requests:
+        """The gateway is going down: say goodbye as the protocol does, then `Close` when nothing is in flight."""
+        ...
+
+    def timeout_at(self) -> float | None:
+        """When `on_timeout` wants to be called."""
+        ...
+
+    def on_timeout(self, now: float) -> Requests:
+        """The time of `timeout_at` has come."""
+        ...
+
+    def outputs(self) -> Sequence[Output]:
+        """Everything queued since the last call, in order."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not completed: the driver stops reading at the listener's bound."""
+        ...
+
+    @property
+    def handshaken(self) -> bool:
+        """Whether the peer has done what the protocol asks for first; ends the handshake time-out."""
+        ...
+
+
+# --- the other role ---
+
+
+@attrs.frozen
+class Credentials:
+    """What a client may need to be let in."""
+
+    api_key: str = ""
+    username: str = ""
+    password: str = ""
+    tenant: str = ""
+    token: str = ""
+
+
+@attrs.frozen
+class ClientContext:
+    """What a client session knows about where it runs."""
+
+    credentials: Credentials = attrs.Factory(Credentials)
+    dialect: Dialect = Dialect.AUTO
+    settings: Any = None
+
+
+Completions = Sequence[Completion]
+NO_COMPLETIONS: Completions = ()
+
+
+class ClientSession(Protocol):
+    """The client side of one connection: takes the broker's requests, gives the broker's replies.
+
+    The handshake starts at `opened(0)` (TCP) or `opened(CONNECTION)` (QUIC). Requests submitted before it is done wait;
+    if it is refused, all of them end with that error. A request the protocol cannot express ends with `Unsupported`.
+    When the connection is lost, what was under way ends with `TargetLost`. Every client session has `drain`'s
+    counterpart `close`, and the same channels, outputs and times as a server session.
+    """
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Completions:
+        """The connection (channel 0 on TCP, CONNECTION on QUIC) is up, or a stream exists."""
+        ...
+
+    def submit(self, request: Request, now: float) -> Completions:
+        """Start a request. Its id names the completion."""
+        ...
+
+    def receive(self, channel: int, data: bytes, now: float) -> Completions:
+        """Bytes came in."""
+        ...
+
+    def eof(self, channel: int, now: float) -> Completions:
+        """The peer will send no more on this channel."""
+        ...
+
+    def reset(self, channel: int, code: int) -> Completions:
+        """The peer abandoned its side of the channel, or an `Open` was refused."""
+        ...
+
+    def stopped(self, channel: int, code: int) -> Completions:
+        """The peer will read no more on this channel."""
+        ...
+
+    def lost(self) -> Completions:
+        """The connection is gone."""
+        ...
+
+    def room(self, channel: int, now: float) -> Completions:
+        """What was sent with `notify` has left."""
+        ...
+
+    def close(self, now: float) -> Completions:
+        """Say goodbye as the protocol does, then `Close`."""
+        ...
+
+    def timeout_at(self) -> float | None:
+        """When `on_timeout` wants to be called."""
+        ...
+
+    def on_timeout(self, now: float) -> Completions:
+        """The time of `timeout_at` has come."""
+        ...
+
+    def outputs(self) -> Sequence[Output]:
+        """Everything queued since the last call, in order."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not completed."""
+        ...
+
+
+CONNECTION = -1 << 62
+"""The channel number by which a QUIC client session is told (`opened`) that the connection itself is up."""
