@@ -1,0 +1,122 @@
+"""How the parts of the broker fit together: callers, handlers, and the one way messages are prepared for the log.
+
+Each part (groups, schemas, accounts, ...) is a service: a class that names the requests it serves in `handlers()`. The
+broker dispatches by request type. A handler runs synchronously, never awaits, and sees to it that `caller.answer` is
+called exactly once for the request: at once, or later from a ticket's callback or a timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from gateway.envelope import Batch, Origin
+from gateway.requests import Identity, Outcome, Published, Request
+from gateway.store.interface import Append, CreateTopic, Placement, Ticket
+
+
+@attrs.frozen
+class ListenerInfo:
+    """What the broker knows about a listener."""
+
+    name: str
+    protocol: str
+    auth: Any = None
+    """The listener's auth settings (`gateway.config.model`)."""
+    settings: Any = None
+    """The protocol's own settings."""
+
+
+class Caller(Protocol):
+    """One attached connection, as services see it."""
+
+    @property
+    def id(self) -> int:
+        """Unique in this process."""
+        ...
+
+    @property
+    def listener(self) -> ListenerInfo:
+        """Where it came in."""
+        ...
+
+    @property
+    def origin(self) -> Origin:
+        """Who it is, as the log will remember it."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is, as accounts see it."""
+        ...
+
+    def identify(self, identity: Identity) -> None:
+        """A login succeeded: from now on the connection is this."""
+        ...
+
+    def answer(self, request_id: int, outcome: Outcome) -> None:
+        """End a request. Exactly once for each."""
+        ...
+
+    def on_detach(self, callback: Callable[[], None]) -> None:
+        """Call back when the connection is gone (roll back, forget memberships)."""
+        ...
+
+
+Handler = Callable[[Caller, Any], None]
+
+
+class Service(Protocol):
+    """A part of the broker."""
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """The requests it serves."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class Prepared:
+    """A batch that is routed, authorised, checked against its schema, transformed and spread over partitions: all that is
+    left is to append it. `finish` makes the reply once the placements are known."""
+
+    appends: Sequence[Append]
+    creates: Sequence[CreateTopic]
+    finish: Callable[[Sequence[Placement]], Published]
+    route: str
+    messages: int
+    size: int
+
+
+class Publishing(Protocol):
+    """The one way into the log. Listeners, transactions, delays, replays and bridges all come through here."""
+
+    def prepare(self, caller: Caller, batch: Batch, schema: str = "") -> Prepared:
+        """Decide everything about a batch but its offsets. Raises a GatewayError that refuses it whole."""
+        ...
+
+    def commit(self, prepared: Sequence[Prepared], puts: Sequence[Any] = (), requires: Sequence[Any] = ()) -> Ticket:
+        """Append several prepared batches, with table writes (`Put`) and conditions (`Require`), in one unit. The
+        ticket's placements are in the order of the appends; accounting is done here."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, injected: the monotonic clock sessions see, and the wall clock the log keeps."""
+
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        ...
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class Timers(Protocol):
+    """Calls at a time, without a task each."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back at `when` (the clock of `Clock.now`); returns a function that cancels it."""
+        ...
