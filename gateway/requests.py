@@ -43,6 +43,8 @@ class Publish(Write):
     deliver_at_ms: int = 0
     schema: str = ""
     """Validate against this schema as well as the topic's own."""
+    create: bool = True
+    """False: the topic has to exist (UnknownTopic), and the partition in it (UnknownPartition)."""
 
 
 @attrs.frozen
@@ -156,6 +158,8 @@ class Subscribe(Request):
     largest_value: int | None = None
     """Values beyond this size cannot be carried: they go to the dead letters with reason `size`."""
     smallest_value: int = 0
+    create: bool = True
+    """False: the topic has to exist (UnknownTopic)."""
 
 
 @attrs.frozen
