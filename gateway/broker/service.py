@@ -79,7 +79,8 @@ class Service(Protocol):
 @attrs.frozen(eq=False)
 class Prepared:
     """A batch that is routed, authorised, checked against its schema, transformed and spread over partitions: all that is
-    left is to append it. `finish` makes the reply once the placements are known."""
+    left is to append it. `finish` makes the reply once the placements are known.
+    """
 
     appends: Sequence[Append]
     creates: Sequence[CreateTopic]
@@ -98,7 +99,8 @@ class Publishing(Protocol):
 
     def commit(self, prepared: Sequence[Prepared], puts: Sequence[Any] = (), requires: Sequence[Any] = ()) -> Ticket:
         """Append several prepared batches, with table writes (`Put`) and conditions (`Require`), in one unit. The
-        ticket's placements are in the order of the appends; accounting is done here."""
+        ticket's placements are in the order of the appends; accounting is done here.
+        """
         ...
 
 
