@@ -1,0 +1,49 @@
+# One word per job; every one of them sets up what it needs on a fresh machine.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-run run test lint format bench soak lock clean distclean
+
+PY := .venv/bin/python
+CONFIG ?= routes.yaml
+TESTS ?= tests
+ARGS ?=
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup:  ## make .venv and install everything that is locked (development, tests, pipeline)
+	@deploy/setup.sh dev
+
+setup-run:
+	@deploy/setup.sh requirements
+
+run: setup-run  ## serve CONFIG (routes.yaml)
+	@exec $(PY) -m gateway serve --config $(CONFIG) $(ARGS)
+
+test: setup  ## run the tests (TESTS=path ARGS='-k name')
+	$(PY) -m pytest -m "not soak" $(TESTS) $(ARGS)
+
+lint: setup  ## ruff, formatting, types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: setup  ## format the code and apply the safe fixes
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: setup  ## print throughput, latency and memory, each beside a bare loop (ARGS='rustlog')
+	$(PY) -m tests.bench $(ARGS)
+
+soak: setup  ## long loads: memory stays flat, nothing is lost
+	$(PY) -m pytest -m soak $(TESTS) $(ARGS)
+
+lock: setup  ## resolve pyproject.toml into deploy/locks
+	deploy/lock.sh
+
+clean:  ## remove caches and build products
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -path ./.venv -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+distclean: clean  ## also remove .venv and downloaded tools
+	rm -rf .venv .deps
