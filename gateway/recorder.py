@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+import attrs
 
 from gateway.errors import Status
 
@@ -54,8 +57,12 @@ class Recorder(Protocol):
         """A bound was reached (in_flight, output, budget, ...)."""
         ...
 
+    def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
+        """The store wrote one commit (called in the event loop, not in the writing thread)."""
+        ...
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a declared gauge."""
+        """Set a gauge that `gateway.observe.metrics` declares."""
         ...
 
     def text(self) -> str:
@@ -77,8 +84,71 @@ class NullRecorder:
     def connections(self, listener: str, change: int) -> None: ...  # noqa: D102
     def refused_connection(self, listener: str, reason: str) -> None: ...  # noqa: D102
     def limit_hit(self, listener: str, limit: str) -> None: ...  # noqa: D102
+    def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
     def gauge(self, name: str, value: float, **labels: str) -> None: ...  # noqa: D102
 
     def text(self) -> str:
         """Nothing."""
         return ""
+
+
+# --- the accounting identity: what the broker samples at one instant between two commits ---
+
+
+@attrs.frozen
+class DoorCounts:
+    """What came in by one route since the process started, and where all of it is."""
+
+    route: str
+    received: int
+    """Counted where sessions hand over their requests."""
+    stored: int
+    """By the advance of the primary topics' offsets, not by counting replies."""
+    refused: int = 0
+    filtered: int = 0
+    duplicate: int = 0
+    rolled_back: int = 0
+    committing: int = 0
+    """Submitted to the store, not yet answered."""
+    in_transactions: int = 0
+    delayed: int = 0
+
+    @property
+    def unaccounted(self) -> int:
+        """Anything but 0 is a message lost or counted twice."""
+        known = self.stored + self.refused + self.filtered + self.duplicate + self.rolled_back
+        return self.received - known - self.committing - self.in_transactions - self.delayed
+
+
+@attrs.frozen
+class ConsumerCounts:
+    """How far one durable consumer is on one partition, from stored offsets."""
+
+    kind: str
+    """`subscription`, `reader` or `forward`."""
+    name: str
+    start: int
+    """The offset it began at."""
+    end: int
+    """The end of the log."""
+    acknowledged: int
+    backlog: int
+    """At or above its low water and not settled."""
+    filtered: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    trimmed: int = 0
+
+    @property
+    def unaccounted(self) -> int:
+        """Anything but 0 is a message skipped or settled twice."""
+        settled = self.acknowledged + self.filtered + self.expired + self.dead_lettered + self.trimmed
+        return self.end - self.start - settled - self.backlog
+
+
+@attrs.frozen
+class Snapshot:
+    """Both halves of the identity at one instant."""
+
+    doors: Sequence[DoorCounts] = ()
+    consumers: Sequence[ConsumerCounts] = ()
