@@ -204,10 +204,16 @@ class Delivered:
 
 @attrs.frozen
 class Taken:
-    """What a subscription handed out, in order; empty when nothing came in time. `ended`: the topic is gone."""
+    """What a subscription handed out, in order; empty when nothing came in time. `ended`: the topic is gone.
+
+    Whoever takes need not be who subscribed, so the reply says what the subscriber asked for: its address (never the
+    topic behind it) and whether it acknowledges.
+    """
 
     deliveries: Sequence[Delivered]
     ended: bool = False
+    address: str = ""
+    acknowledge: bool = False
 
 
 @attrs.frozen
