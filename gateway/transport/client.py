@@ -1,0 +1,267 @@
+"""Dialling out: a client session on a link, and a connection object that awaits replies.
+
+`connect` is for tools and tests: one request, one reply. Bridges use `ClientDriver` directly, in batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import attrs
+import trio
+
+from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost
+from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.requests import Completion, Outcome, Reply, Request
+from gateway.transport.link import Link
+from gateway.transport.tcp import TcpLink
+from gateway.transport.tls import ClientTls, TlsPipe, check_fingerprint, client_context
+from gateway.wire.session import (
+    ClientContext,
+    ClientSession,
+    Close,
+    Credentials,
+    Finish,
+    Kind,
+    Open,
+    Reset,
+    Send,
+    StopSending,
+)
+
+GOODBYE_SECONDS = 1.0
+
+
+class ClientDriver:
+    """One dialled connection: its session and its link. Implements LinkHandler; the mirror of `driver.Driver`."""
+
+    def __init__(
+        self, session: ClientSession, clock: Callable[[], float], on_completions: Callable[[Sequence[Completion]], None]
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._on_completions = on_completions
+        self._link: Link | None = None
+        self.closed = False
+
+    def bind(self, link: Link) -> None:
+        """The link this driver sends on."""
+        self._link = link
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return self._session.in_flight
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Start requests; completions come through the callback."""
+        now = self._clock()
+        done: list[Completion] = []
+        for request in requests:
+            if self.closed:
+                done.append((request.id, TargetLost("the connection is closed")))
+            else:
+                done.extend(self._session.submit(request, now))
+        self._report(done)
+        self._flush()
+
+    def close(self) -> None:
+        """Say goodbye and close."""
+        if not self.closed:
+            self._report(self._session.close(self._clock()))
+            self._flush()
+
+    # --- LinkHandler ---
+
+    def opened(self, channel: int, kind: Kind) -> None:
+        """A channel is there."""
+        self._report(self._session.opened(channel, kind, self._clock()))
+
+    def received(self, channel: int, data: bytes) -> None:
+        """Bytes came in."""
+        self._report(self._session.receive(channel, data, self._clock()))
+
+    def eof(self, channel: int) -> None:
+        """The peer has finished a channel."""
+        self._report(self._session.eof(channel, self._clock()))
+
+    def reset(self, channel: int, code: int) -> None:
+        """The peer abandoned a channel."""
+        self._report(self._session.reset(channel, code))
+
+    def stopped(self, channel: int, code: int) -> None:
+        """The peer reads no more on a channel."""
+        self._report(self._session.stopped(channel, code))
+
+    def room(self, channel: int) -> None:
+        """Output of a channel fell to low water."""
+        self._report(self._session.room(channel, self._clock()))
+
+    def turn(self, now: float) -> None:
+        """Send what is due, look at the clock."""
+        if self.closed or self._link is None:
+            return
+        due = self._session.timeout_at()
+        if due is not None and due <= now:
+            self._report(self._session.on_timeout(now))
+        self._flush()
+        self._link.set_deadline(self._session.timeout_at())
+
+    def lost(self) -> None:
+        """The connection is gone: everything under way ends."""
+        if not self.closed:
+            self.closed = True
+            self._report(self._session.lost())
+
+    def _report(self, completions: Sequence[Completion]) -> None:
+        if completions:
+            self._on_completions(completions)
+
+    def _flush(self) -> None:
+        link = self._link
+        if link is None or self.closed:
+            return
+        while outputs := self._session.outputs():
+            for output in outputs:
+                if isinstance(output, Send):
+                    link.send(output.channel, output.data, output.notify, output.alone)
+                elif isinstance(output, Open):
+                    link.open(output.token, output.kind)
+                elif isinstance(output, Finish):
+                    link.finish(output.channel)
+                elif isinstance(output, Reset):
+                    link.reset(output.channel, output.code)
+                elif isinstance(output, StopSending):
+                    link.stop_sending(output.channel, output.code)
+                elif isinstance(output, Close):
+                    link.close(output.code, output.reason)
+            link.flush()
+        link.set_deadline(self._session.timeout_at())
+
+
+async def open_tcp(host: str, port: int, timeout: float) -> socket.socket:
+    """Connect to the first address of a host that answers."""
+    try:
+        with trio.fail_after(timeout):
+            stream = await trio.open_tcp_stream(host, port)
+    except (OSError, trio.TooSlowError) as error:
+        raise TargetError(f"cannot connect to {host}:{port}: {str(error) or 'no answer in time'}") from error
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    return sock
+
+
+@contextlib.asynccontextmanager
+async def dial(
+    spec: ProtocolSpec,
+    host: str,
+    port: int,
+    on_completions: Callable[[Sequence[Completion]], None],
+    *,
+    context: ClientContext,
+    tls: ClientTls | None = None,
+    timeout: float = 10.0,
+) -> AsyncIterator[ClientDriver]:
+    """A driver on an open connection. Leaving the block closes it."""
+    driver = ClientDriver(spec.client(context), trio.current_time, on_completions)
+    if spec.transport is Transport.QUIC:
+        from gateway.transport.quic.dial import dial_quic
+
+        async with dial_quic(
+            host, port, alpn=spec.alpn, tls=tls or ClientTls(), handler=driver, timeout=timeout
+        ) as quic_link:
+            driver.bind(quic_link)
+            yield driver
+            driver.close()
+        return
+    sock = await open_tcp(host, port, timeout)
+    async with trio.open_nursery() as nursery:
+        pipe = await _tls_handshake(sock, host, tls, timeout) if tls is not None else None
+        link = TcpLink(sock, f"{host}:{port}", nursery, trio.current_time, pipe)
+        driver.bind(link)
+        if pipe is not None:
+            driver.opened(0, Kind.DUPLEX)
+        nursery.start_soon(link.run, driver)
+        try:
+            yield driver
+        finally:
+            driver.close()
+            nursery.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
+
+
+async def _tls_handshake(sock: socket.socket, host: str, tls: ClientTls, timeout: float) -> TlsPipe:
+    pipe = TlsPipe(client_context(tls), server_side=False, server_name=tls.server_name or host)
+    with trio.fail_after(timeout):
+        sock.send(pipe.start())
+        while not pipe.ready:
+            await trio.lowlevel.wait_readable(sock)
+            data = sock.recv(65_536)
+            if not data:
+                raise TargetError("the server closed the connection during the TLS handshake")
+            pipe.feed(data)
+            sock.send(pipe.pending() or b"")
+    if tls.fingerprint:
+        check_fingerprint(pipe.peer_certificate(), tls.fingerprint)
+    return pipe
+
+
+@attrs.define(eq=False)
+class Connection:
+    """A dialled connection that awaits replies one by one."""
+
+    driver: ClientDriver = attrs.field(init=False)
+    _waiting: dict[int, trio.Event] = attrs.Factory(dict)
+    _outcomes: dict[int, Outcome] = attrs.Factory(dict)
+    _ids: itertools.count[int] = attrs.Factory(lambda: itertools.count(1))
+
+    def next_id(self) -> int:
+        """An id for a request."""
+        return next(self._ids)
+
+    async def request(self, request: Request, timeout: float | None = 10.0) -> Reply:
+        """Send a request and wait for its reply. Raises the error it ended with. Its id is replaced by one of ours."""
+        request = attrs.evolve(request, id=self.next_id())
+        event = self._waiting[request.id] = trio.Event()
+        self.driver.submit([request])
+        try:
+            with trio.fail_after(timeout if timeout is not None else float("inf")):
+                await event.wait()
+        except trio.TooSlowError:
+            raise RequestTimeout(f"no answer within {timeout:g} s") from None
+        finally:
+            del self._waiting[request.id]
+        outcome = self._outcomes.pop(request.id)
+        if isinstance(outcome, GatewayError):
+            raise outcome
+        return outcome
+
+    def complete(self, completions: Sequence[Completion]) -> None:
+        """What the driver reports."""
+        for request_id, outcome in completions:
+            event = self._waiting.get(request_id)
+            if event is not None:
+                self._outcomes[request_id] = outcome
+                event.set()
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    spec: ProtocolSpec,
+    host: str,
+    port: int,
+    *,
+    credentials: Credentials | None = None,
+    tls: ClientTls | None = None,
+    timeout: float = 10.0,
+    context: ClientContext | None = None,
+) -> AsyncIterator[Connection]:
+    """A connection to any broker that speaks one of the protocols, this gateway included."""
+    if context is None:
+        context = ClientContext(credentials=credentials or Credentials())
+    connection = Connection()
+    async with dial(spec, host, port, connection.complete, context=context, tls=tls, timeout=timeout) as driver:
+        connection.driver = driver
+        yield connection

@@ -1,0 +1,275 @@
+"""The one driver: runs any protocol's session over any link, against the broker.
+
+Bytes go in, requests come out and go to the broker; replies go back into the session, and its outputs to the link. All of
+it is synchronous and per batch: no task, no await, no lock. Back-pressure is not reading: the link is paused while too
+many requests are in flight, too much output waits, or the global byte budget is spent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import attrs
+
+from gateway.recorder import Recorder
+from gateway.requests import Completion, Publish, Request
+from gateway.settings import Limits
+from gateway.transport.limits import Budget
+from gateway.transport.link import Link
+from gateway.wire.session import Close, Finish, Kind, Open, Reset, Send, ServerSession, StopSending
+
+MAX_ROUNDS = 64
+"""How often one turn lets a session react to immediate replies before others get the loop."""
+
+
+class BrokerClient(Protocol):
+    """A connection's side of the broker."""
+
+    def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
+        """Start requests; those that end at once are returned, the others come through the callback given to attach."""
+        ...
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+Attach = Callable[[str, Callable[[Sequence[Completion]], None]], BrokerClient]
+"""(peer, callback for later completions) -> the connection's side of the broker."""
+
+
+@attrs.frozen
+class DriverContext:
+    """What all drivers of a listener share."""
+
+    listener: str
+    limits: Limits
+    budget: Budget
+    recorder: Recorder
+    clock: Callable[[], float]
+
+
+class Driver:
+    """One connection: its link, its session and its side of the broker. Implements LinkHandler."""
+
+    _keys = itertools.count()
+
+    def __init__(self, context: DriverContext, session: ServerSession, link: Link, attach: Attach) -> None:
+        self._context = context
+        self._session = session
+        self._link = link
+        self._client = attach(link.peer, self._completed)
+        self._key = next(self._keys)
+        self._now = context.clock()
+        self._opened_at = self._now
+        self._heard_at = self._now
+        self._sizes: dict[int, int] = {}
+        self._writing = 0
+        self._charged = 0
+        self._paused = False
+        self._closed = False
+        self._busy = False
+        self._backlog: list[Request] = []
+        self._progress = (0, self._now)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way for this connection."""
+        return self._session.in_flight == 0 and not self._link.buffered_total()
+
+    # --- LinkHandler ---
+
+    def opened(self, channel: int, kind: Kind) -> None:
+        """A channel is there."""
+        self._now = self._context.clock()
+        self._run(self._session.opened(channel, kind, self._now))
+
+    def received(self, channel: int, data: bytes) -> None:
+        """Bytes came in."""
+        self._now = self._heard_at = self._context.clock()
+        self._run(self._session.receive(channel, data, self._now))
+
+    def eof(self, channel: int) -> None:
+        """The peer has finished a channel."""
+        self._now = self._context.clock()
+        self._run(self._session.eof(channel, self._now))
+
+    def reset(self, channel: int, code: int) -> None:
+        """The peer abandoned a channel."""
+        self._run(self._session.reset(channel, code))
+
+    def stopped(self, channel: int, code: int) -> None:
+        """The peer reads no more on a channel."""
+        self._run(self._session.stopped(channel, code))
+
+    def room(self, channel: int) -> None:
+        """Output of a channel fell to low water."""
+        self._now = self._context.clock()
+        self._run(self._session.room(channel, self._now))
+
+    def turn(self, now: float) -> None:
+        """Answer what came in, look at the clocks, decide whether to go on reading."""
+        if self._closed or self._busy:
+            return
+        self._now = now
+        self._busy = True
+        try:
+            due = self._session.timeout_at()
+            if due is not None and due <= now:
+                self._run(self._session.on_timeout(now))
+            backlog, self._backlog = self._backlog, []
+            self._run(backlog)
+            self._flush()
+        finally:
+            self._busy = False
+        if self._closed or self._timed_out(now):
+            return
+        self._throttle()
+        self._link.set_deadline(self._next_deadline())
+
+    def lost(self) -> None:
+        """The connection is gone: the session cleans up, the broker forgets it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._submit(self._session.lost())
+        self._client.detach()
+        self._context.budget.forget(self._key)
+        self._context.budget.change(-self._charged)
+        self._charged = 0
+
+    def drain(self) -> None:
+        """The gateway goes down: the session says goodbye."""
+        if self._closed:
+            return
+        self._now = self._context.clock()
+        self._run(self._session.drain(self._now))
+        self._link.wake()
+
+    # --- inside ---
+
+    def _completed(self, completions: Sequence[Completion]) -> None:
+        if self._closed:
+            return
+        self._now = self._context.clock()
+        self._run(self._finish(completions))
+        if self._link.immediate:
+            self.turn(self._now)
+        else:
+            self._link.wake()
+
+    def _run(self, requests: Iterable[Request]) -> None:
+        """Submit, let the session react to what ended at once, submit what it asks for then, and so on."""
+        if self._closed:
+            return
+        pending = requests if isinstance(requests, list) else list(requests)
+        for _ in range(MAX_ROUNDS):
+            if not pending:
+                return
+            pending = self._finish(self._submit(pending))
+        self._backlog.extend(pending)
+        self._link.wake()
+
+    def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
+        if not requests:
+            return ()
+        for request in requests:
+            if isinstance(request, Publish):
+                size = len(request.batch.columns.packed)
+                self._sizes[request.id] = size
+                self._writing += size
+        return self._client.submit(requests)
+
+    def _finish(self, completions: Sequence[Completion]) -> list[Request]:
+        following: list[Request] = []
+        session = self._session
+        for request_id, outcome in completions:
+            if self._sizes:
+                self._writing -= self._sizes.pop(request_id, 0)
+            more = session.complete(request_id, outcome, self._now)
+            if more:
+                following.extend(more)
+        return following
+
+    def _flush(self) -> None:
+        link = self._link
+        for _ in range(MAX_ROUNDS):
+            outputs = self._session.outputs()
+            if not outputs:
+                break
+            for output in outputs:
+                if isinstance(output, Send):
+                    link.send(output.channel, output.data, output.notify, output.alone)
+                elif isinstance(output, Open):
+                    link.open(output.token, output.kind)
+                elif isinstance(output, Finish):
+                    link.finish(output.channel)
+                elif isinstance(output, Reset):
+                    link.reset(output.channel, output.code)
+                elif isinstance(output, StopSending):
+                    link.stop_sending(output.channel, output.code)
+                elif isinstance(output, Close):
+                    link.close(output.code, output.reason)
+            link.flush()
+        else:
+            link.wake()
+
+    def _throttle(self) -> None:
+        context = self._context
+        session = self._session
+        buffered = self._link.buffered_total()
+        held = self._writing + buffered
+        if held != self._charged:
+            change, self._charged = held - self._charged, held
+            context.budget.change(change)
+        hit = ""
+        if session.in_flight >= context.limits.in_flight:
+            hit = "in_flight"
+        elif buffered >= context.limits.output or (self._paused and buffered > context.limits.output // 2):
+            hit = "output"
+        elif context.budget.spent(writer=self._writing > 0):
+            hit = "budget"
+            context.budget.wait(self._key, self._link.wake)
+        if bool(hit) == self._paused:
+            return
+        self._paused = bool(hit)
+        if hit:
+            context.recorder.limit_hit(context.listener, hit)
+            self._link.pause()
+        else:
+            self._link.resume()
+
+    def _timed_out(self, now: float) -> bool:
+        limits = self._context.limits
+        buffered = self._link.buffered_total()
+        if not buffered or buffered < self._progress[0]:
+            self._progress = (buffered, now)
+        elif buffered > self._progress[0]:
+            self._progress = (buffered, self._progress[1])
+        if not self._session.handshaken and now >= self._opened_at + limits.handshake:
+            reason = "handshake"
+        elif self._session.handshaken and now >= self._heard_at + limits.idle and self.idle:
+            reason = "idle"
+        elif buffered and now >= self._progress[1] + limits.write_timeout:
+            reason = "write_timeout"
+        else:
+            return False
+        self._context.recorder.refused_connection(self._context.listener, reason)
+        self._link.abort()
+        return True
+
+    def _next_deadline(self) -> float | None:
+        limits = self._context.limits
+        candidates = [self._opened_at + limits.handshake]
+        if self._session.handshaken:
+            candidates = [self._heard_at + limits.idle] if self.idle else []
+        due = self._session.timeout_at()
+        if due is not None:
+            candidates.append(due)
+        if self._link.buffered_total():
+            candidates.append(self._progress[1] + limits.write_timeout)
+        soonest = min(candidates, default=math.inf)
+        return soonest if soonest < math.inf else None

@@ -1,0 +1,113 @@
+"""What the driver needs from a connection, whatever carries it, and what a connection tells the driver.
+
+Everything here is synchronous: a link is fed by whoever reads its socket, and sends without waiting. Waiting for the
+socket is the link's own affair; how much waits is bounded by the driver, which stops reading.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.wire.session import Kind
+
+
+class Link(Protocol):
+    """One connection. Channel numbers are those of `gateway.wire.session`."""
+
+    @property
+    def immediate(self) -> bool:
+        """Whether `flush` sends at once, so that late replies need not wait for the link's own next pass."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, for logs and origins."""
+        ...
+
+    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:
+        """Queue bytes."""
+        ...
+
+    def finish(self, channel: int) -> None:
+        """No more bytes on a channel, after what is queued."""
+        ...
+
+    def reset(self, channel: int, code: int) -> None:
+        """Abandon sending on a channel."""
+        ...
+
+    def stop_sending(self, channel: int, code: int) -> None:
+        """Ask the peer to stop sending on a channel."""
+        ...
+
+    def open(self, token: int, kind: Kind) -> None:
+        """Open a stream; the handler hears `opened(token)` or `reset(token)`."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Close after what is queued."""
+        ...
+
+    def abort(self) -> None:
+        """Close now, whatever is queued."""
+        ...
+
+    def flush(self) -> None:
+        """Everything for this turn is queued: send it."""
+        ...
+
+    def pause(self) -> None:
+        """Stop reading from the peer."""
+        ...
+
+    def resume(self) -> None:
+        """Read again."""
+        ...
+
+    def buffered_total(self) -> int:
+        """Bytes queued and not taken by the network yet."""
+        ...
+
+    def wake(self) -> None:
+        """See to it that the handler's `turn` is called soon, but not from inside this call."""
+        ...
+
+    def set_deadline(self, when: float | None) -> None:
+        """Call the handler's `turn` at this time as well."""
+        ...
+
+
+class LinkHandler(Protocol):
+    """Who listens to a link. Never raises."""
+
+    def opened(self, channel: int, kind: Kind) -> None:
+        """A channel is there."""
+        ...
+
+    def received(self, channel: int, data: bytes) -> None:
+        """Bytes came in."""
+        ...
+
+    def eof(self, channel: int) -> None:
+        """No more will come on this channel."""
+        ...
+
+    def reset(self, channel: int, code: int) -> None:
+        """The peer abandoned the channel, or an `open` was refused."""
+        ...
+
+    def stopped(self, channel: int, code: int) -> None:
+        """The peer reads no more on this channel."""
+        ...
+
+    def room(self, channel: int) -> None:
+        """What was sent with `notify` has left, down to low water."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """All events of this pass are delivered: answer them."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is gone. Called once."""
+        ...

@@ -1,0 +1,194 @@
+"""TCP listeners: accept, admit, find out which protocol it is, run it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from gateway.protocols.registry import ProtocolSpec, Sniff
+from gateway.transport.driver import Attach, Driver, DriverContext
+from gateway.transport.limits import Admission
+from gateway.transport.tcp import READ_SIZE, TcpLink, tune
+from gateway.transport.tls import TlsPipe
+from gateway.wire.session import ServerSession
+
+BACKLOG = 4096
+OUT_OF_FILES_PAUSE = 0.1
+SNIFF_LIMIT = 64
+
+
+@attrs.frozen
+class Served:
+    """One protocol of a listener: how to recognise it, make its session, and reach the broker."""
+
+    spec: ProtocolSpec
+    session: Callable[[], ServerSession]
+    attach: Attach
+
+
+async def open_tcp_sockets(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for a host (every address it has) and a port (0 lets the system choose one for all of them)."""
+    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, proto, _name, address in found:
+            sock = socket.socket(family, kind, proto)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            sock.listen(BACKLOG)
+            port = sock.getsockname()[1]
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+class TcpListener:
+    """Accepts on its sockets until closed, then drains what it accepted."""
+
+    def __init__(
+        self,
+        context: DriverContext,
+        sockets: Sequence[socket.socket],
+        served: Sequence[Served],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self._context = context
+        self._sockets = sockets
+        self._served = served
+        self._tls = tls
+        self._admission = Admission(context.limits)
+        self._drivers: set[Driver] = set()
+        self._accepting = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return self._admission.total
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for sock in self._sockets:
+                        accepting.start_soon(self._accept, sock)
+            for sock in self._sockets:
+                sock.close()
+
+    def drain(self) -> None:
+        """Accept no more; every session says goodbye."""
+        self._accepting.cancel()
+        for driver in list(self._drivers):
+            driver.drain()
+
+    def abort(self) -> None:
+        """Cut what is left; forced closes are counted."""
+        if self._drivers:
+            self._context.recorder.refused_connection(self._context.listener, "drain_deadline")
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        assert self._nursery is not None
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            while True:
+                try:
+                    sock, address = listening.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                        # Nothing can be accepted until something closes; the peers wait in the backlog.
+                        self._context.recorder.limit_hit(self._context.listener, "open_files")
+                        await trio.sleep(OUT_OF_FILES_PAUSE)
+                    break
+                refusal = self._admission.enter(address[0])
+                if refusal is not None:
+                    self._context.recorder.refused_connection(self._context.listener, refusal)
+                    sock.close()
+                    continue
+                self._nursery.start_soon(self._serve, sock, address)
+
+    async def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        recorder, listener = self._context.recorder, self._context.listener
+        recorder.connections(listener, +1)
+        try:
+            await self._run_connection(sock, address)
+        finally:
+            sock.close()
+            self._admission.leave(address[0])
+            recorder.connections(listener, -1)
+
+    async def _run_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        assert self._nursery is not None
+        tune(sock)
+        tls = TlsPipe(self._tls(), server_side=True) if self._tls is not None else None
+        served, already = self._served[0], b""
+        if len(self._served) > 1:
+            chosen, already = await self._sniff(sock, tls)
+            if chosen is None:
+                self._context.recorder.refused_connection(self._context.listener, "unknown_protocol")
+                return
+            served = chosen
+        peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        link = TcpLink(sock, peer, self._nursery, self._context.clock, tls)
+        driver = Driver(self._context, served.session(), link, served.attach)
+        self._drivers.add(driver)
+        try:
+            await link.run(driver, already)
+        finally:
+            self._drivers.discard(driver)
+
+    async def _sniff(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served | None, bytes]:
+        """Read until the first bytes tell the protocol (under TLS: the first decrypted ones)."""
+        seen = b""
+        with trio.move_on_after(_finite(self._context.limits.handshake)):
+            while len(seen) < SNIFF_LIMIT:
+                await trio.lowlevel.wait_readable(sock)
+                try:
+                    data = sock.recv(READ_SIZE)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return None, b""
+                if not data:
+                    return None, b""
+                if tls is not None:
+                    pieces, _ended = tls.feed(data)
+                    sock.send(tls.pending() or b"")
+                    data = b"".join(pieces)
+                seen += data
+                undecided = False
+                for served in self._served:
+                    verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO
+                    if verdict is Sniff.YES:
+                        return served, seen
+                    undecided = undecided or verdict is Sniff.MORE
+                if not undecided and seen:
+                    return None, b""
+        return None, b""
+
+
+def _finite(seconds: float) -> float:
+    return seconds if seconds < math.inf else 30.0

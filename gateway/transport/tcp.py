@@ -1,0 +1,317 @@
+"""One TCP connection as a Link. One task reads; sending is synchronous, and only what the kernel does not take at once
+gets a task of its own until it is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from gateway.transport.link import LinkHandler
+from gateway.transport.tls import TlsFailed, TlsPipe
+from gateway.wire.session import Kind
+
+READ_SIZE: Final = 131_072
+"""Half of it costs twice as much per byte (a 128 KiB block is handed back to the system, a 64 KiB one is copied)."""
+LOW_WATER: Final = 262_144
+JOIN_LIMIT: Final = 1 << 20
+LINGER_SECONDS: Final = 1.0
+LINGER_BYTES: Final = 32 << 20
+
+
+def tune(sock: socket.socket) -> None:
+    """What every connection gets: no Nagle, and dead peers noticed."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class TcpLink:
+    """Implements Link over one non-blocking socket, with or without TLS."""
+
+    immediate = True
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        nursery: trio.Nursery,
+        clock: Callable[[], float],
+        tls: TlsPipe | None = None,
+    ) -> None:
+        tune(sock)
+        self.peer = peer
+        self._sock = sock
+        self._nursery = nursery
+        self._clock = clock
+        self._tls = tls
+        self._handler: LinkHandler | None = None
+        self._queue: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
+        """What goes to the kernel as it is: joined, and encrypted under TLS."""
+        self._size = 0
+        self._notify = False
+        self._writing = False
+        self._paused = False
+        self._finishing = False
+        self._closing = False
+        self._dead = False
+        self._eof = False
+        self._woken = False
+        self._deadline = math.inf
+        self._scope: trio.CancelScope | None = None
+
+    # --- Link ---
+
+    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:  # noqa: ARG002
+        """Queue bytes."""
+        if self._dead or self._finishing:
+            return
+        self._queue.append(data)
+        self._size += len(data)
+        self._notify = self._notify or notify
+
+    def finish(self, channel: int) -> None:  # noqa: ARG002
+        """Half-close after what is queued."""
+        self._finishing = True
+
+    def reset(self, channel: int, code: int) -> None:  # noqa: ARG002
+        """A TCP connection has one channel: abandoning it is abandoning the connection."""
+        self.abort()
+
+    def stop_sending(self, channel: int, code: int) -> None:
+        """TCP has no such thing; unread bytes simply wait."""
+
+    def open(self, token: int, kind: Kind) -> None:
+        """TCP has one channel."""
+        raise RuntimeError(f"a TCP connection cannot open {kind.value} channel {token}")
+
+    def close(self, code: int, reason: str) -> None:  # noqa: ARG002
+        """Close after what is queued."""
+        self._closing = self._finishing = True
+        self.wake()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._dead = True
+        self._queue.clear()
+        self._out.clear()
+        self._size = 0
+        self.wake()
+
+    def pause(self) -> None:
+        """Stop reading."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        self._paused = False
+        self.wake()
+
+    def buffered_total(self) -> int:
+        """Bytes the kernel has not taken."""
+        return self._size
+
+    def wake(self) -> None:
+        """Let the reading task come round."""
+        if self._scope is not None:
+            self._scope.deadline = -math.inf
+        else:
+            self._woken = True
+
+    def set_deadline(self, when: float | None) -> None:
+        """When the reading task comes round at the latest."""
+        self._deadline = math.inf if when is None else when
+        if self._scope is not None and self._scope.deadline != -math.inf:
+            self._scope.deadline = self._deadline
+
+    def flush(self) -> None:
+        """Hand the queue to the kernel; what it does not take is written by a task."""
+        if self._writing or self._dead:
+            return
+        self._seal()
+        try:
+            while self._out:
+                piece = self._out[0]
+                sent = self._sock.send(piece)
+                self._size -= sent
+                if sent < len(piece):
+                    self._out[0] = memoryview(piece)[sent:]
+                    break
+                del self._out[0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.abort()
+            return
+        if self._out:
+            self._writing = True
+            self._nursery.start_soon(self._write_out)
+        self._room()
+
+    def _seal(self) -> None:
+        if not self._queue or (self._tls is not None and not self._tls.ready):
+            return
+        queue, self._queue = self._queue, []
+        if self._tls is not None:
+            plain = b"".join(queue)
+            sealed = self._tls.wrap(plain)
+            self._size += len(sealed) - len(plain)
+            self._out.append(sealed)
+        elif len(queue) == 1 or self._size > JOIN_LIMIT:
+            self._out.extend(queue)
+        else:
+            self._out.append(b"".join(queue))
+
+    # --- the tasks ---
+
+    async def run(self, handler: LinkHandler, already: bytes = b"") -> None:
+        """Read until the connection ends. `already`: bytes read before it was known which protocol this is."""
+        self._handler = handler
+        try:
+            if self._tls is None:
+                handler.opened(0, Kind.DUPLEX)
+            if already:
+                self._take(already)
+            handler.turn(self._clock())
+            while not self._dead and not (self._finishing and not self._size and (self._closing or self._eof)):
+                await self._step(handler)
+            if not self._dead:
+                await self._say_goodbye()
+        finally:
+            self._dead = True
+            handler.lost()
+            self._sock.close()
+
+    async def _step(self, handler: LinkHandler) -> None:
+        reading = not (self._paused or self._eof or self._closing)
+        if reading:
+            try:
+                data = self._sock.recv(READ_SIZE)
+            except BlockingIOError:
+                data = None
+            except OSError:
+                self.abort()
+                return
+            if data is not None:
+                if data:
+                    # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
+                    self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                self._take(data)
+                handler.turn(self._clock())
+                await trio.lowlevel.checkpoint()
+                return
+        await self._wait(reading)
+        handler.turn(self._clock())
+
+    def _take(self, data: bytes) -> None:
+        handler = self._handler
+        assert handler is not None
+        if not data:
+            self._eof = True
+            if self._tls is not None and not self._tls.ready:
+                self.abort()
+            else:
+                handler.eof(0)
+            return
+        if self._tls is None:
+            handler.received(0, data)
+            return
+        was_ready = self._tls.ready
+        try:
+            pieces, ended = self._tls.feed(data)
+        except TlsFailed:
+            self._send_raw(self._tls.pending())
+            self.abort()
+            return
+        self._send_raw(self._tls.pending())
+        if self._tls.ready and not was_ready:
+            handler.opened(0, Kind.DUPLEX)
+        for piece in pieces:
+            handler.received(0, piece)
+        if ended:
+            self._eof = True
+            handler.eof(0)
+
+    def _send_raw(self, data: bytes) -> None:
+        """Handshake bytes are few: they go straight to the kernel, or the peer is not reading and gets nothing."""
+        if data:
+            try:
+                self._sock.send(data)
+            except OSError:
+                self.abort()
+
+    async def _wait(self, reading: bool) -> None:
+        if self._woken:
+            self._woken = False
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(deadline=self._deadline) as scope:
+            self._scope = scope
+            try:
+                if reading:
+                    await trio.lowlevel.wait_readable(self._sock)
+                else:
+                    await trio.sleep(math.inf)
+            finally:
+                self._scope = None
+
+    async def _write_out(self) -> None:
+        """Write what the kernel did not take, then hand the queue back to `flush`."""
+        while not self._dead:
+            self._seal()
+            if not self._out:
+                break
+            await trio.lowlevel.wait_writable(self._sock)
+            if self._dead:
+                return
+            try:
+                sent = self._sock.send(self._out[0])
+            except BlockingIOError:
+                continue
+            except OSError:
+                self.abort()
+                return
+            self._size -= sent
+            if sent < len(self._out[0]):
+                self._out[0] = memoryview(self._out[0])[sent:]
+            else:
+                del self._out[0]
+            self._room()
+            if self._handler is not None and self._size < LOW_WATER:
+                self._handler.turn(self._clock())
+        self._writing = False
+        self.wake()
+
+    def _room(self) -> None:
+        if self._notify and self._size < LOW_WATER and self._handler is not None:
+            self._notify = False
+            self._handler.room(0)
+
+    async def _say_goodbye(self) -> None:
+        """Send FIN, then read what the peer still had under way: closing over unread bytes would make the kernel answer
+        with a reset that can overtake our last reply.
+        """
+        try:
+            if self._tls is not None:
+                self._send_raw(self._tls.goodbye())
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+        if self._eof:
+            return
+        discarded = 0
+        with trio.move_on_after(LINGER_SECONDS):
+            while discarded < LINGER_BYTES:
+                await trio.lowlevel.wait_readable(self._sock)
+                try:
+                    data = self._sock.recv(READ_SIZE)
+                except OSError:
+                    return
+                if not data:
+                    return
+                discarded += len(data)
