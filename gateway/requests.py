@@ -43,6 +43,10 @@ class Publish(Write):
     deliver_at_ms: int = 0
     schema: str = ""
     """Validate against this schema as well as the topic's own."""
+    delay_ms: int = 0
+    """Like `deliver_at_ms`, counted from when the broker takes the request: sessions have no wall clock."""
+    ttl_ms: int = 0
+    """Every message of the batch expires this long after the broker took it (0: never); beside `Columns.expires`."""
     create: bool = True
     """False: the topic has to exist (UnknownTopic), and the partition in it (UnknownPartition)."""
 
@@ -282,6 +286,8 @@ class CommitOffset(Write):
     partition: int
     offset: int
     must_exist: bool = False
+    reset: bool = False
+    """An operator moves the group, not one of its members: needs the right to administer."""
 
 
 @attrs.frozen
