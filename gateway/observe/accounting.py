@@ -1,0 +1,45 @@
+"""The conservation of messages, worked out from the broker's snapshot and exported: any value but 0 is an alarm.
+
+The snapshot's two halves (`gateway.recorder`) each say where every message is, from numbers that are counted in different
+places: at the door what sessions received against what the offsets advanced by, at a consumer the log's end against what
+its cursor settled. A message that slips through anywhere leaves a difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from gateway.observe import metrics as m
+from gateway.recorder import Recorder, Snapshot
+
+
+class Accounting:
+    """Exports a snapshot whenever it is called; remembers what was exported, so that what is gone falls to 0."""
+
+    def __init__(self, recorder: Recorder, snapshot: Callable[[], Snapshot]) -> None:
+        self._recorder = recorder
+        self._snapshot = snapshot
+        self._forwards: set[str] = set()
+
+    def __call__(self) -> None:
+        """Take a snapshot now and set the gauges."""
+        snapshot = self._snapshot()
+        for door in snapshot.doors:
+            self._recorder.gauge(m.UNACCOUNTED.name, door.unaccounted, route=door.route or m.NO_ROUTE)
+        lost: Counter[str] = Counter(dict.fromkeys(m.CONSUMER_KINDS, 0))
+        backlog: Counter[str] = Counter(dict.fromkeys(m.CONSUMER_KINDS, 0))
+        forwards: Counter[str] = Counter(dict.fromkeys(self._forwards, 0))
+        for consumer in snapshot.consumers:
+            # absolute values: one consumer that lost a message must not be hidden by another that counted one twice
+            lost[consumer.kind] += abs(consumer.unaccounted)
+            backlog[consumer.kind] += consumer.backlog
+            if consumer.kind == "forward":
+                forwards[consumer.name] += consumer.backlog
+        for kind, messages in lost.items():
+            self._recorder.gauge(m.CONSUMER_UNACCOUNTED.name, messages, kind=kind)
+        for kind, messages in backlog.items():
+            self._recorder.gauge(m.CONSUMER_BACKLOG.name, messages, kind=kind)
+        for name, messages in forwards.items():
+            self._recorder.gauge(m.FORWARD_BACKLOG.name, messages, forward=name)
+        self._forwards = set(forwards)

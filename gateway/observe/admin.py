@@ -1,0 +1,67 @@
+"""The admin application: metrics and health over HTTP. What else is served there mounts beside them.
+
+With a token configured everything but the two health probes asks for it: an orchestrator's probe carries none.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.observe.health import Health
+from gateway.observe.recorder import PrometheusRecorder
+
+OPEN_PATHS = frozenset({"/livez", "/readyz"})
+
+
+class TokenRequired:
+    """Refuses what does not carry the token (`Authorization: Bearer ...`)."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._admits(scope):
+            refusal = JSONResponse({"error": "a bearer token is required"}, 401, {"WWW-Authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _admits(self, scope: Scope) -> bool:
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                scheme, _, token = value.partition(b" ")
+                return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+        return False
+
+
+def admin_app(
+    recorder: PrometheusRecorder, health: Health, *, token: str = "", routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """`/metrics`, `/livez`, `/readyz`, and the routes given."""
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(recorder.registry), headers={"Content-Type": content_type})
+
+    async def livez(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        problems = health.problems()
+        body = {"ready": not problems, "phase": health.phase.value, "problems": list(problems)}
+        return JSONResponse(body, 503 if problems else 200)
+
+    return Starlette(
+        routes=[Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz), *routes],
+        middleware=[Middleware(TokenRequired, token=token)] if token else [],
+    )

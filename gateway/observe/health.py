@@ -1,0 +1,66 @@
+"""Whether the process lives, and whether it should be sent traffic: two different questions.
+
+It lives as long as its event loop answers. It is ready between the end of starting and the begin of draining, while the
+store takes writes and every further condition (an upstream that must be connected, ...) holds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from gateway.observe import metrics as m
+from gateway.recorder import Recorder
+from gateway.store.interface import StoreHealth
+
+
+class Phase(enum.Enum):
+    """Where in its life the process is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Health:
+    """The state behind `/livez` and `/readyz`, and the gauges that say the same."""
+
+    def __init__(self, recorder: Recorder, store: Callable[[], StoreHealth] | None = None) -> None:
+        self._recorder = recorder
+        self._store = store
+        self._conditions: dict[str, Callable[[], str]] = {}
+        self.phase = Phase.STARTING
+        self.enter(Phase.STARTING)
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to the next phase."""
+        self.phase = phase
+        for each in Phase:
+            self._recorder.gauge(m.PHASE.name, float(each is phase), phase=each.value)
+
+    def watch_store(self, health: Callable[[], StoreHealth]) -> None:
+        """Ask this about the store from now on (it opens after the admin listener is up)."""
+        self._store = health
+
+    def condition(self, name: str, problem: Callable[[], str]) -> None:
+        """Also ask this: it answers what is wrong, or an empty text."""
+        self._conditions[name] = problem
+
+    def problems(self) -> Sequence[str]:
+        """Why it is not ready; nothing when it is."""
+        found: list[str] = []
+        if self.phase is not Phase.READY:
+            found.append(self.phase.value)
+        if self._store is not None:
+            health = self._store()
+            if not health.writable:
+                found.append(f"store is read-only: {health.reason}" if health.reason else "store is read-only")
+        for name, problem in self._conditions.items():
+            if text := problem():
+                found.append(f"{name}: {text}")
+        return found
+
+    def refresh(self) -> None:
+        """Bring the store's gauge up to date, for the recorder's `on_scrape`."""
+        if self._store is not None:
+            self._recorder.gauge(m.STORE_WRITABLE.name, float(self._store().writable))

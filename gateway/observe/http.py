@@ -1,0 +1,55 @@
+"""Serves an ASGI application in the trio loop, on a socket that is bound before anything else starts."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import trio
+from hypercorn.config import Config, Sockets
+from hypercorn.trio.run import worker_serve
+from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
+
+BACKLOG = 128
+LARGEST_HEADER = 16 << 10
+
+
+def bind_http(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 lets the system choose (`getsockname` knows). OSError if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+async def serve_http(
+    app: ASGIApp,
+    sock: socket.socket,
+    *,
+    stop: trio.Event,
+    grace: float = 2.0,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set; requests under way get `grace` seconds. Reports its URLs when it is up."""
+    config = Config()
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.h11_max_incomplete_size = LARGEST_HEADER
+    config.include_server_header = False
+    config.graceful_timeout = grace
+    await worker_serve(
+        wrap_app(app, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]  # two spellings of the same ASGI type
+        config,
+        sockets=Sockets([], [sock], []),
+        shutdown_trigger=stop.wait,
+        task_status=task_status,
+    )

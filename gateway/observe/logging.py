@@ -1,0 +1,70 @@
+"""Logs: one event per line on standard error, as JSON or for people, never with a payload.
+
+`configure` is called once by the command line. Everything else says `structlog.get_logger()` and binds what it knows
+(listener, connection, peer, route). Libraries that log through the standard module come out in the same shape.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def without_payloads(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Bytes never reach a log: what a client sent is its own business. Their length does."""
+    for key, value in event.items():
+        if isinstance(value, bytes | bytearray | memoryview):
+            event[key] = f"<{len(value)} bytes>"
+    return event
+
+
+def _single_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Names that peers choose cannot start a new line or colour a terminal."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable() and key != "exception":
+            event[key] = value.encode("unicode_escape").decode()
+    return event
+
+
+def configure(*, as_json: bool | None = None, level: str = "info", stream: TextIO | None = None) -> None:
+    """Set logging up for this process. `as_json=None`: lines for people on a terminal, JSON otherwise."""
+    out = stream if stream is not None else sys.stderr
+    if as_json is None:
+        as_json = not out.isatty()
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        without_payloads,
+        structlog.processors.format_exc_info,
+        _single_line,
+    ]
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(sort_keys=True)
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    # what libraries say below a warning is of use to their authors
+    root.setLevel(max(threshold, logging.WARNING))

@@ -1,0 +1,162 @@
+"""Every metric the gateway exports, declared once: name, kind, labels, help. The README's table is made from this.
+
+Labels come from the configuration alone (listener, protocol, route, target) or from closed sets (reason, limit, phase),
+never from a topic, a client or an address: the number of series must not grow with what clients do.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import attrs
+
+from gateway.errors import Status
+
+
+class Kind(enum.Enum):
+    """What Prometheus calls the type."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@attrs.frozen
+class Family:
+    """One metric. A counter's name is given without `_total`, which its samples carry."""
+
+    name: str
+    kind: Kind
+    labels: Sequence[str]
+    help: str
+    buckets: Sequence[float] = ()
+
+    @property
+    def exported(self) -> str:
+        """The name of its samples (of a histogram: without `_bucket`, `_sum`, `_count`)."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
+
+NO_ROUTE = "__none__"
+"""The route of what no route matched."""
+
+OTHER = "__other__"
+"""Takes the place of labels beyond the bound on series."""
+
+REFUSALS = tuple(status.value for status in Status)
+DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "disconnected")
+DEAD_LETTERS = ("max_deliveries", "refused", "size", "corrupt")
+CONNECTION_REFUSALS = ("connections", "per_address", "handshake", "idle", "write_timeout", "sniff", "tls", "draining")
+LIMITS = ("in_flight", "output", "budget")
+PHASES = ("starting", "ready", "draining")
+CONSUMER_KINDS = ("subscription", "reader", "forward")
+
+# an fsync is 0.1 to 5 ms, a request over a network 0.1 to 100 ms; beyond that only the order of magnitude matters
+LATENCY_BUCKETS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+
+
+def _counter(name: str, labels: str, text: str) -> Family:
+    return Family(name, Kind.COUNTER, tuple(labels.split()), text)
+
+
+def _gauge(name: str, labels: str, text: str) -> Family:
+    return Family(name, Kind.GAUGE, tuple(labels.split()), text)
+
+
+def _histogram(name: str, labels: str, text: str) -> Family:
+    return Family(name, Kind.HISTOGRAM, tuple(labels.split()), text, LATENCY_BUCKETS)
+
+
+RECEIVED_MESSAGES = _counter(
+    "gateway_route_received_messages", "route listener", "Messages that came through the door."
+)
+RECEIVED_BYTES = _counter("gateway_route_received_bytes", "route listener", "Bytes of the values received.")
+STORED_MESSAGES = _counter("gateway_route_stored_messages", "route", "Messages that were given an offset.")
+STORED_BYTES = _counter("gateway_route_stored_bytes", "route", "Bytes of the values stored.")
+DELIVERED_MESSAGES = _counter("gateway_route_delivered_messages", "route target", "Messages handed to readers.")
+DELIVERED_BYTES = _counter("gateway_route_delivered_bytes", "route target", "Bytes of the values handed to readers.")
+ACKNOWLEDGED_MESSAGES = _counter(
+    "gateway_route_acknowledged_messages", "route target", "Messages whose reader confirmed them."
+)
+ACKNOWLEDGED_BYTES = _counter("gateway_route_acknowledged_bytes", "route target", "Bytes of the values confirmed.")
+REFUSED_MESSAGES = _counter("gateway_refused_messages", "route reason", "Messages that were not taken.")
+DROPPED_MESSAGES = _counter(
+    "gateway_dropped_messages", "route reason", "Messages that were taken and will not be delivered, and why."
+)
+DEAD_LETTERED_MESSAGES = _counter(
+    "gateway_dead_lettered_messages", "route reason", "Messages moved to a dead-letter topic."
+)
+PUBLISH_LATENCY = _histogram(
+    "gateway_publish_latency_seconds", "route", "Time from the receipt of a batch to its reply."
+)
+UNACCOUNTED = _gauge(
+    "gateway_route_unaccounted_messages",
+    "route",
+    "Messages received that are neither stored, refused, dropped nor in flight. Anything but 0 is an alarm.",
+)
+CONSUMER_UNACCOUNTED = _gauge(
+    "gateway_consumer_unaccounted_messages",
+    "kind",
+    "Messages that durable consumers of this kind passed without settling them. Anything but 0 is an alarm.",
+)
+CONSUMER_BACKLOG = _gauge(
+    "gateway_consumer_backlog_messages", "kind", "Messages that durable consumers of this kind have not settled yet."
+)
+CONNECTIONS = _gauge("gateway_connections", "listener protocol", "Open connections.")
+CONNECTIONS_OPENED = _counter("gateway_connections_opened", "listener protocol", "Connections ever accepted.")
+CONNECTIONS_REFUSED = _counter(
+    "gateway_refused_connections", "listener reason", "Connections turned away or cut by a limit."
+)
+LIMIT_HITS = _counter("gateway_limit_hits", "listener limit", "How often a bound was reached.")
+BUDGET_USED = _gauge(
+    "gateway_budget_used_bytes", "", "Memory held by parsed requests, pending commits, unsent replies."
+)
+BUDGET_LIMIT = _gauge("gateway_budget_limit_bytes", "", "What that memory may grow to (`memory.budget`).")
+STORE_WRITABLE = _gauge("gateway_store_writable", "", "1 while the store takes writes, 0 while it is read-only.")
+STORE_COMMITS = _counter("gateway_store_commits", "durability", "Commits written, synced to disk or not.")
+STORE_COMMIT_RECORDS = _counter("gateway_store_committed_records", "", "Records written by commits.")
+STORE_COMMIT_BYTES = _counter("gateway_store_committed_bytes", "", "Bytes of the values written by commits.")
+STORE_COMMIT_SECONDS = _histogram("gateway_store_commit_seconds", "durability", "How long a commit takes.")
+STORE_SIZE = _gauge("gateway_store_size_bytes", "file", "Size of the store on disk.")
+STORE_FREE = _gauge("gateway_store_free_bytes", "", "Free space where the store is.")
+STORE_TOPICS = _gauge("gateway_store_topics", "", "Topics there are.")
+UPSTREAM_CONNECTED = _gauge("gateway_upstream_connected", "upstream", "1 while a connection to the upstream is up.")
+FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
+PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
+BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")
+SERIES_OVERFLOW = _counter(
+    "gateway_metrics_overflow", "family", "Updates that went to `__other__` because a family has too many series."
+)
+
+FAMILIES: Sequence[Family] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+"""All of them, in the order of declaration."""
+
+GAUGES = {family.name: family for family in FAMILIES if family.kind is Kind.GAUGE}
+"""What `Recorder.gauge` may set."""
+
+
+def table() -> str:
+    """All metrics as a Markdown table."""
+    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "–"
+        lines.append(f"| `{family.exported}` | {family.kind.value} | {labels} | {family.help} |")
+    return "\n".join(lines)
