@@ -229,6 +229,8 @@ class Batch:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     partition: int | None = None
     """The partition the producer asked for; None lets the topic choose."""
+    round_robin: bool = False
+    """Without key and partition: spread over the topic's partitions, instead of sticking to one per connection."""
     id: bytes = b""
     """Sixteen bytes, made at the door if empty; with the index it names each message for good."""
 

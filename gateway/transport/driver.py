@@ -125,7 +125,7 @@ class Driver:
             self._flush()
         finally:
             self._busy = False
-        if self._closed or self._timed_out(now):
+        if self._timed_out(now):
             return
         self._throttle()
         self._link.set_deadline(self._next_deadline())
@@ -243,6 +243,8 @@ class Driver:
             self._link.resume()
 
     def _timed_out(self, now: float) -> bool:
+        if self._closed:
+            return True
         limits = self._context.limits
         buffered = self._link.buffered_total()
         if not buffered or buffered < self._progress[0]:

@@ -267,7 +267,7 @@ class TcpLink:
             if not self._out:
                 break
             await trio.lowlevel.wait_writable(self._sock)
-            if self._dead:
+            if not self._out:  # aborted meanwhile
                 return
             try:
                 sent = self._sock.send(self._out[0])
