@@ -258,6 +258,18 @@ class StoreDamaged(StoreError):
     status = Status.CORRUPT
 
 
+class StoreInUse(StoreError):
+    """Another process serves this store."""
+
+    status = Status.CONFLICT
+
+
+class NotAStore(StoreError):
+    """There is no store at this path."""
+
+    status = Status.NOT_FOUND
+
+
 # --- configuration ---
 
 

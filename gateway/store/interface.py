@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from gateway.envelope import BatchMeta, Columns, Run
-from gateway.errors import StoreError
+from gateway.errors import GatewayError
 
 
 class Durability(enum.Enum):
@@ -153,7 +153,7 @@ class Ticket:
         self.unit = unit
         self.done = False
         self.placements: Sequence[Placement] = ()
-        self.error: StoreError | None = None
+        self.error: GatewayError | None = None
         self._callbacks: list[Callable[[Ticket], None]] = []
 
     def on_done(self, callback: Callable[[Ticket], None]) -> None:
@@ -163,7 +163,7 @@ class Ticket:
         else:
             self._callbacks.append(callback)
 
-    def finish(self, placements: Sequence[Placement] = (), error: StoreError | None = None) -> None:
+    def finish(self, placements: Sequence[Placement] = (), error: GatewayError | None = None) -> None:
         """The store's side: the unit is committed, or failed as a whole."""
         self.done = True
         self.placements = placements
