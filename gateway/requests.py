@@ -76,6 +76,8 @@ class Delayed:
 
     timestamp_ms: int
     ids: Sequence[str]
+    """One for each message; empty for one that is not kept (refused or filtered)."""
+    refused: Mapping[int, GatewayError] = attrs.Factory(dict)
 
 
 @attrs.frozen
@@ -286,6 +288,8 @@ class CommitOffset(Write):
     partition: int
     offset: int
     must_exist: bool = False
+    reset: bool = False
+    """Somebody moves the group by hand: that needs the admin's right."""
     reset: bool = False
     """An operator moves the group, not one of its members: needs the right to administer."""
 
@@ -597,6 +601,10 @@ class Identity:
     roles: Sequence[str] = ()
     permissions: Sequence[str] = ()
     auth_enabled: bool = True
+    tenant: str = ""
+    """The only tenant whose addresses it may name; empty: they are not divided."""
+    expires_ms: int = 0
+    """When the login ends (milliseconds since the epoch, 0 = never)."""
 
 
 @attrs.frozen
