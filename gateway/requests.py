@@ -289,8 +289,6 @@ class CommitOffset(Write):
     offset: int
     must_exist: bool = False
     reset: bool = False
-    """Somebody moves the group by hand: that needs the admin's right."""
-    reset: bool = False
     """An operator moves the group, not one of its members: needs the right to administer."""
 
 
