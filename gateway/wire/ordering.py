@@ -22,6 +22,11 @@ class ReplyQueue:
     def __len__(self) -> int:
         return len(self._slots)
 
+    @property
+    def head(self) -> int:
+        """The slot whose turn it is, or the next that will be taken when none waits."""
+        return self._base
+
     def take(self) -> int:
         """Reserve the next place; returns the slot's number."""
         self._slots.append(None)
