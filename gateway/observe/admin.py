@@ -30,6 +30,7 @@ class TokenRequired:
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what carries the token or needs none."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._admits(scope):
             refusal = JSONResponse({"error": "a bearer token is required"}, 401, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
