@@ -1,0 +1,52 @@
+"""The declarations: names, labels, and that the documentation is made of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.observe import metrics as m
+
+CONFIGURED_OR_CLOSED = {
+    "route", "listener", "protocol", "target", "reason", "limit", "phase", "kind", "durability", "file", "upstream",
+    "forward", "version", "python", "family",
+}  # fmt: skip
+
+PROMISED = [
+    "gateway_route_received_messages_total",
+    "gateway_route_received_bytes_total",
+    "gateway_route_stored_messages_total",
+    "gateway_route_stored_bytes_total",
+    "gateway_route_delivered_messages_total",
+    "gateway_route_delivered_bytes_total",
+    "gateway_route_acknowledged_messages_total",
+    "gateway_route_acknowledged_bytes_total",
+    "gateway_refused_messages_total",
+    "gateway_dropped_messages_total",
+    "gateway_dead_lettered_messages_total",
+    "gateway_publish_latency_seconds",
+    "gateway_connections",
+    "gateway_store_writable",
+    "gateway_build_info",
+    "gateway_route_unaccounted_messages",
+]
+
+
+def test_the_families_others_rely_on_exist() -> None:
+    assert set(PROMISED) <= {family.exported for family in m.FAMILIES}
+
+
+@pytest.mark.parametrize("family", m.FAMILIES, ids=lambda family: family.name)
+def test_a_family_follows_the_conventions(family: m.Family) -> None:
+    assert re.fullmatch(r"gateway_[a-z_]+", family.name)
+    assert not family.name.endswith("_total"), "the client library adds it"
+    assert family.help.endswith(".")
+    assert set(family.labels) <= CONFIGURED_OR_CLOSED, "labels come from the configuration or a closed set"
+    assert family.exported.endswith("_total") == (family.kind is m.Kind.COUNTER)
+    assert list(family.buckets) == sorted(set(family.buckets))
+
+
+def test_the_readme_has_the_table_as_the_code_makes_it() -> None:
+    assert m.table() in Path("README.md").read_text(), "paste the output of `gateway metrics` into README.md"

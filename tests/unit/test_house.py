@@ -1,0 +1,94 @@
+"""The rules of the house that a linter does not know: sizes, docstrings, no leftovers, nothing foreign in the text."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MODULES = sorted(Path("gateway").rglob("*.py"))
+LONGEST_MODULE = 400
+MOST_METHODS = 25
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_a_module_is_short_and_says_what_it_is_for(module: Path) -> None:
+    text = module.read_text()
+    if module == Path("gateway/requests.py"):
+        assert not re.search(r"^ +(def|async def) (?!position)", text, re.MULTILINE), (
+            "a list of values may be long, if it does nothing"
+        )
+    else:
+        assert len(text.splitlines()) <= LONGEST_MODULE
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            assert len(methods) <= MOST_METHODS, f"{node.name} does too much"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_what_is_public_is_documented(module: Path) -> None:
+    undocumented = [
+        node.name
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert undocumented == []
+
+
+def test_nothing_is_called_utils() -> None:
+    drawers = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}
+    assert [str(module) for module in MODULES if module.name in drawers] == []
+
+
+def test_there_is_one_place_that_catches_everything() -> None:
+    """The supervised edge of a connection; anywhere else it would hide a bug."""
+    places = [
+        f"{module}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
+    ]
+    assert len(places) <= 1, places
+
+
+def tracked() -> list[Path]:
+    names = subprocess.check_output(["git", "ls-files", "-z"], text=True).split("\0")
+    return [Path(name) for name in names if name and Path(name).is_file()]
+
+
+def test_no_unfinished_business_and_no_machine_specific_paths() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b|/work/|/shared/")
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path in tracked()
+        if path.suffix in {".py", ".md", ".yaml", ".yml", ".toml", ".sh", ""}
+        and path != Path("tests/unit/test_house.py")
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if words.search(line)
+    ]
+    assert found == []
+
+
+def test_the_locks_are_hashed_and_name_no_index() -> None:
+    for lock in sorted(Path("deploy/locks").glob("*.txt")):
+        text = lock.read_text()
+        assert not re.search(r"--(extra-)?index-url|--find-links|--trusted-host|https?://", text)
+        for requirement in re.split(r"\n(?=\S)", text.strip()):
+            assert "==" in requirement
+            assert "--hash=sha256:" in requirement, requirement.splitlines()[0]
+
+
+def test_the_smaller_locks_are_part_of_the_larger() -> None:
+    def pins(name: str) -> set[str]:
+        return set(re.findall(r"^([\w.-]+==\S+)", Path(f"deploy/locks/{name}.txt").read_text(), re.MULTILINE))
+
+    assert pins("requirements") < pins("pipeline") < pins("dev")

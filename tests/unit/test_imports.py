@@ -1,0 +1,209 @@
+"""Who may import whom. The architecture is these few lines; an import that breaks them fails here, with its place.
+
+All imports count, those inside functions too, except for the libraries a module may load lazily.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+ROOT = Path("gateway")
+MODULES = sorted(ROOT.rglob("*.py"))
+
+VALUES = ("gateway.errors", "gateway.envelope", "gateway.requests", "gateway.settings", "gateway.recorder")
+"""Plain values that everybody may use."""
+
+PURE = ("trio", "aioquic", "socket", "time", "logging", "structlog", "asyncio", "threading", "selectors", "ssl")
+"""What code that takes bytes and time as arguments has no business with."""
+
+
+@attrs.frozen
+class Rule:
+    """What the modules under `where` may import of the project, and must not import at all."""
+
+    where: str
+    may: tuple[str, ...]
+    never: tuple[str, ...] = ()
+
+
+RULES = [
+    Rule("gateway/errors.py", (), PURE),
+    Rule("gateway/envelope.py", ("gateway.errors",), PURE),
+    Rule("gateway/requests.py", ("gateway.errors", "gateway.envelope"), PURE),
+    Rule("gateway/settings.py", ("gateway.errors",), PURE),
+    Rule("gateway/recorder.py", ("gateway.errors",), PURE),
+    Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
+    Rule("gateway/protocols/registry.py", ("gateway.settings", "gateway.wire", "gateway.protocols"), PURE),
+    Rule("gateway/protocols/*", (*VALUES, "gateway.wire", "gateway.protocols.registry", "{self}"), PURE),
+    Rule("gateway/store/reader.py", (*VALUES, "gateway.store"), ("trio", "aioquic", "structlog")),
+    Rule("gateway/store", (*VALUES, "gateway.store"), ("aioquic", "structlog", "logging")),
+    Rule("gateway/routing", (*VALUES, "gateway.routing", "gateway.protocols.registry", "gateway.config.model"), PURE),
+    Rule(
+        "gateway/broker",
+        (*VALUES, "gateway.broker", "gateway.store", "gateway.routing", "gateway.config.model"),
+        ("aioquic", "structlog", "logging", "socket"),
+    ),
+    Rule(
+        "gateway/transport",
+        (*VALUES, "gateway.transport", "gateway.wire", "gateway.protocols.registry", "gateway.config.model"),
+    ),
+    Rule(
+        "gateway/bridges",
+        (
+            *VALUES,
+            "gateway.bridges",
+            "gateway.broker",
+            "gateway.protocols.registry",
+            "gateway.transport",
+            "gateway.wire",
+            "gateway.store",
+            "gateway.routing",
+            "gateway.config.model",
+        ),
+    ),
+    Rule("gateway/observe", (*VALUES, "gateway.observe", "gateway.store.interface"), ("aioquic",)),
+    Rule(
+        "gateway/pipeline",
+        (*VALUES, "gateway.pipeline", "gateway.store"),
+        ("trio", "aioquic", "structlog", "hypercorn"),
+    ),
+    Rule(
+        "gateway/config",
+        (
+            *VALUES,
+            "gateway.config",
+            "gateway.wire",
+            "gateway.routing",
+            "gateway.protocols.registry",
+            "gateway.store.interface",
+        ),
+        ("trio", "aioquic"),
+    ),
+]
+
+
+def test_the_rules_look_where_there_is_code() -> None:
+    assert len(MODULES) > 20
+    assert {imported for module in MODULES for imported, _ in imports(module)} >= {"gateway.errors", "attrs"}
+
+
+def imports(module: Path) -> Iterator[tuple[str, int]]:
+    """Every import of a module, absolute, with its line; not those for type checkers alone."""
+    tree = ast.parse(module.read_text())
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            skipped.update(id(child) for child in ast.walk(node))
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: imports are absolute"
+            yield node.module or "", node.lineno
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def rule_of(module: Path) -> tuple[Rule, str] | None:
+    """The first rule for a module, and what `{self}` means in it: the package right under a `*`."""
+    text = module.as_posix()
+    for rule in RULES:
+        if rule.where.endswith("/*"):
+            folder = rule.where[:-2]
+            rest = module.relative_to(folder) if text.startswith(folder + "/") else None
+            if rest is not None and len(rest.parts) > 1:
+                return rule, f"{folder.replace('/', '.')}.{rest.parts[0]}"
+        elif text == rule.where or text.startswith(rule.where + "/"):
+            return rule, ""
+    return None
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def violations(module: Path) -> list[str]:
+    """What a module imports against its rule."""
+    found = rule_of(module)
+    if found is None:
+        return []
+    rule, own = found
+    may = tuple(package.format(self=own) for package in rule.may)
+    wrong = []
+    for name, line in imports(module):
+        # `from gateway.protocols import registry` shows as the package too: what counts is what was taken from it
+        parents = {package.rsplit(".", 1)[0] for package in may} | {"gateway"}
+        if within(name, ("gateway",)) and not within(name, may) and name not in parents:
+            wrong.append(f"{module}:{line} imports {name}")
+        if within(name, rule.never):
+            wrong.append(f"{module}:{line} imports {name}, which has no business there")
+    return wrong
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_a_module_imports_what_its_room_may(module: Path) -> None:
+    assert violations(module) == []
+
+
+ALLOWED_ANYWHERE_WITHOUT_RULE = {
+    "gateway/__init__.py",
+    "gateway/__main__.py",
+    "gateway/app.py",
+    "gateway/cli",
+    "gateway/protocols/__init__.py",
+}
+"""The composition root and the commands import everything."""
+
+
+def test_every_room_has_a_rule() -> None:
+    without = {
+        module.as_posix() if len(module.parts) <= 2 else "/".join(module.parts[:2])
+        for module in MODULES
+        if rule_of(module) is None and module.as_posix() not in ALLOWED_ANYWHERE_WITHOUT_RULE
+    }
+    assert without <= ALLOWED_ANYWHERE_WITHOUT_RULE
+
+
+def test_aioquic_stays_in_its_quarantine() -> None:
+    outside = [
+        f"{module}:{line}"
+        for module in MODULES
+        for name, line in imports(module)
+        if within(name, ("aioquic",)) and "gateway/transport/quic" not in module.as_posix()
+    ]
+    assert outside == []
+
+
+def test_no_core_module_names_a_protocol() -> None:
+    """The broker, the router and the store know envelopes and topics; a sixth protocol edits none of them."""
+    names = {path.name for path in (ROOT / "protocols").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    # docstrings may give examples; a value that a decision is made on is one word
+    found = [
+        f"{module}:{node.lineno}: {node.value}"
+        for module in MODULES
+        if module.parts[1] in {"broker", "routing", "store", "transport"}
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert found == []
+
+
+def test_a_forbidden_import_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gateway/protocols/toy"
+    folder.mkdir(parents=True)
+    (folder / "codec.py").write_text(
+        "import trio\nfrom gateway.protocols.other import SPEC\nfrom gateway.protocols.toy import x\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert violations(Path("gateway/protocols/toy/codec.py")) == [
+        "gateway/protocols/toy/codec.py:1 imports trio, which has no business there",
+        "gateway/protocols/toy/codec.py:2 imports gateway.protocols.other",
+        "gateway/protocols/toy/codec.py:2 imports gateway.protocols.other.SPEC",
+    ]
