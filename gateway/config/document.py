@@ -1,0 +1,205 @@
+"""A YAML document in which every value knows its line, and the notebook of what is wrong with it.
+
+The document is read value by value, as the grammar asks for them, never turned into plain dicts: so each problem knows
+its line, duplicate keys are seen, and a quoted `"4"` is not taken for a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+
+from gateway.config.values import substitute
+from gateway.errors import ConfigProblem
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_NULL_TAG = "tag:yaml.org,2002:null"
+_KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "timestamp": "a date", "null": "nothing"}
+
+Node = yaml.Node
+
+
+class Invalid:
+    """In place of a value that could not be read; the problem is in the notebook already."""
+
+
+INVALID = Invalid()
+
+
+@attrs.define(eq=False)
+class Notebook:
+    """Everything that is wrong with one file, and where its values stand."""
+
+    file: str
+    environ: Mapping[str, str]
+    problems: list[ConfigProblem] = attrs.Factory(list)
+    _lines: dict[str, int] = attrs.Factory(dict)
+    _places: dict[int, tuple[object, str]] = attrs.Factory(dict)
+
+    def add(self, message: str, line: int, path: str) -> Invalid:
+        """Note a problem."""
+        self.problems.append(ConfigProblem(message, file=self.file, line=line, path=path))
+        return INVALID
+
+    def visit(self, path: str, line: int) -> None:
+        """Remember the line of a path."""
+        self._lines[path] = line
+
+    def line(self, path: str) -> int:
+        """The line of a path; of what is around it, when it is not in the file."""
+        while path and path not in self._lines:
+            path = re.sub(r"(\.?[^.\[\]]+|\[[^\[\]]*\])$", "", path) if path[-1] != "." else path[:-1]
+        return self._lines.get(path, 1)
+
+    def place(self, value: object, path: str) -> None:
+        """Remember where a value was written, so that later checks can point at it."""
+        self._places[id(value)] = (value, path)
+
+    def path_of(self, value: object) -> str:
+        """Where a value was written; empty for one that was not."""
+        return self._places.get(id(value), (None, ""))[1]
+
+    def complain(self, value: object, key: str, message: str) -> None:
+        """Note a problem with one key of a value that was read."""
+        path = self.path_of(value)
+        path = f"{path}.{key}" if path and key else path or key
+        self.add(message, self.line(path), path)
+
+    def clean(self, path: str) -> bool:
+        """Whether nothing is wrong at a path or below it."""
+        return not any(p.path == path or p.path.startswith((f"{path}.", f"{path}[")) for p in self.problems)
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """A value in the file: its node, its path, the notebook."""
+
+    node: Node
+    path: str
+    notes: Notebook
+
+    @property
+    def line(self) -> int:
+        """The line it starts in, from 1."""
+        mark: Any = self.node.start_mark
+        return int(mark.line) + 1
+
+    def problem(self, message: str) -> Invalid:
+        """Note that something is wrong here."""
+        return self.notes.add(message, self.line, self.path)
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it has keys."""
+        return isinstance(self.node, yaml.MappingNode)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has items."""
+        return isinstance(self.node, yaml.SequenceNode)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written."""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _NULL_TAG
+
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        if self.is_mapping:
+            return "a mapping"
+        if self.is_list:
+            return "a list"
+        return _KINDS.get(str(self.node.tag).rpartition(":")[2], "text")
+
+    def items(self) -> Iterator[Place]:
+        """The items of a list."""
+        for index, node in enumerate(self.node.value):
+            yield self._below(node, f"{self.path}[{index}]")
+
+    def entries(self) -> Iterator[tuple[str, Place]]:
+        """Keys and values of a mapping; a key that is written twice, or is no text, is a problem."""
+        first: dict[str, int] = {}
+        for key, node in self.node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                self.notes.add("a key is text", line, self.path)
+                continue
+            name = key.value
+            path = self.join(name)
+            if name in first:
+                self.notes.add(f"duplicate key {name!r} (first in line {first[name]})", line, path)
+                continue
+            first[name] = line
+            self.notes.visit(path, line)
+            yield name, attrs.evolve(self, node=node, path=path)
+
+    def join(self, key: str) -> str:
+        """The path of a key of this mapping."""
+        if not _PLAIN_KEY.fullmatch(key):
+            return f'{self.path}["{key}"]'
+        return f"{self.path}.{key}" if self.path else key
+
+    def _below(self, node: Node, path: str) -> Place:
+        place = attrs.evolve(self, node=node, path=path)
+        self.notes.visit(path, place.line)
+        return place
+
+    def text(self, expected: str, *, any_tag: bool = False) -> str | Invalid:
+        """The text of a scalar with its variables filled in. With `any_tag` unquoted numbers and such are text too."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            return self.problem(f"expected {expected}, not {self.kind}")
+        if self.is_empty:
+            return self.problem(f"expected {expected}, not nothing")
+        raw: str = self.node.value
+        if not any_tag and self.node.tag != _TEXT_TAG:
+            return self.problem(f"expected {expected}, not {self.kind} (text that looks like it goes in quotes)")
+        if "$" not in raw:
+            return raw
+        try:
+            return substitute(raw, self.notes.environ)
+        except ConfigProblem as problem:
+            return self.problem(problem.message)
+
+    def plain(self, expected: str) -> str | Invalid:
+        """The text of a scalar that must not be quoted unless a variable was filled in: numbers, true and false."""
+        if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None and "$" not in self.node.value:
+            return self.problem(f"expected {expected}, not text in quotes")
+        return self.text(expected, any_tag=True)
+
+
+def compose(text: str, notes: Notebook) -> Place | None:
+    """Read a document; None when it is not YAML (the notebook says why)."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        notes.add(f"not YAML: {error.problem or error.context}", mark.line + 1 if mark else 1, "")
+        return None
+    except yaml.YAMLError as error:  # a byte that YAML does not allow: it has a position but no line
+        position = getattr(error, "position", 0)
+        notes.add(f"not YAML: {getattr(error, 'reason', 'unreadable')}", text.count("\n", 0, position) + 1, "")
+        return None
+    except RecursionError:
+        notes.add("nested too deeply", 1, "")
+        return None
+    if node is None:
+        notes.add("the file is empty", 1, "")
+        return None
+    return Place(node, "", notes)
+
+
+def read_secret(path: str, place: Place) -> str | Invalid:
+    """The content of a file that holds a secret, without the line end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        return place.problem(f"cannot read {path!r}: {error.strerror or error}")
+    except UnicodeDecodeError:
+        return place.problem(f"cannot read {path!r}: not UTF-8 text")

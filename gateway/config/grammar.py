@@ -1,0 +1,354 @@
+"""The grammar of `routes.yaml`, version 1: every key there is, in one place.
+
+From it the file is read (`gateway.config.load`) and the JSON Schema is made (`gateway.config.schema`). Keys whose values
+follow from the types in `gateway.config.model` are not spelled out twice; the keys that only one protocol has come from
+its settings class.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from gateway.config import model
+from gateway.config.document import INVALID, Place
+from gateway.config.records import Field, Record, suggestion
+from gateway.config.shapes import (
+    DURATION,
+    ENDPOINT,
+    Either,
+    ListOf,
+    MapOf,
+    Number,
+    Tagged,
+    Text,
+    Then,
+    Words,
+    alternatives,
+    record,
+    shape_of,
+)
+from gateway.errors import ConfigProblem
+from gateway.protocols.registry import ProtocolSpec
+from gateway.routing.glob import glob, template
+from gateway.settings import Dialect, Limits, Seconds
+from gateway.store.interface import Durability
+from gateway.wire.session import Credentials
+
+VERSION = 1
+MOST_PARTITIONS = 10_000
+"""A partition costs a position in every reader; more than this is a mistake in the file."""
+MOST_WINDOW = 1_000_000
+MOST_POOL = 1_000
+
+Specs = Mapping[str, ProtocolSpec]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def _name(text: str) -> str:
+    """Names become metric labels and names of cursors, so they stay simple."""
+    if not _NAME.fullmatch(text):
+        raise ConfigProblem(f"not a name: {text!r} (letters, digits, '_', '.', '-'; at most 64)")
+    return text
+
+
+def _glob(text: str) -> str:
+    return glob(text).text
+
+
+def _template(text: str) -> str:
+    return template(text).text
+
+
+def _finite(text: str) -> Seconds:
+    value = DURATION.convert(text)
+    if not 0 < value < math.inf:
+        raise ConfigProblem(f"expected a duration longer than nothing, and not {text!r}")
+    return Seconds(value)
+
+
+NAME = Text("a name", _name)
+GLOB = Text("a glob", _glob, description="* is part of a segment, ** is anything")
+TEMPLATE = Text("a template", _template, description="{1}, {2}, ... are captures, {topic} the address")
+FINITE = Text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d")
+
+
+def _or_none(text: str) -> str:
+    return "" if text == "none" else text
+
+
+# --- values that are written in several ways ---
+
+DURABILITY = Either(
+    "fsync, none, memory or {interval: T}",
+    scalar=Words({kind.value: model.DurabilitySetting(kind) for kind in Durability if kind is not Durability.INTERVAL}),
+    mappings=(
+        Record(
+            model.DurabilitySetting,
+            (Field("interval", FINITE, required=True),),
+            adapt=lambda interval: {"kind": Durability.INTERVAL, "interval": interval},
+        ),
+    ),
+)
+
+
+def _limit(value: Seconds | None) -> Seconds | None:
+    return None if value is None or math.isinf(value) else value
+
+
+RETENTION = Either(
+    "a duration, none, or a mapping with time and bytes",
+    scalar=Then(DURATION, lambda value: model.Retention(time=_limit(value))),
+    mappings=(
+        attrs.evolve(
+            record(model.Retention),
+            adapt=lambda time=None, **rest: {"time": _limit(time), **rest},
+        ),
+    ),
+)
+
+TOPIC_SETTINGS = record(
+    model.TopicSettings, partitions=Number(1, MOST_PARTITIONS), retention=RETENTION, durability=DURABILITY
+)
+
+LISTENER_TLS = Either(
+    "none, self-signed or a mapping with cert and key",
+    scalar=Words({"none": model.TlsNone(), "self-signed": model.TlsSelfSigned()}),
+    mappings=(record(model.TlsFiles),),
+)
+
+UPSTREAM_TLS = Either(
+    "none, system or a mapping with ca, cert, key and server_name",
+    scalar=Words({"none": model.TlsNone(), "system": model.TlsSystem()}),
+    mappings=(record(model.TlsTrust),),
+)
+
+_ADMIN_USER = Record(dict, (Field("name", NAME), Field("password", Text("a password"), required=True, secret=True)))
+
+AUTH = Either(
+    "open, none, or a mapping with api_keys, users or jwt",
+    scalar=Words({"open": model.AuthOpen(), "none": model.AuthNone()}),
+    mappings=(
+        Record(
+            model.AuthKeys, (Field("api_keys", ListOf(Text("a key"), least=1), required=True, secret=True, split=True),)
+        ),
+        Record(
+            model.AuthUsers,
+            (Field("users", Words({"store": "store"}), required=True), Field("admin", _ADMIN_USER, required=True)),
+            adapt=lambda users, admin: {  # noqa: ARG005 - `store` is the only place accounts are kept
+                "admin_name": admin.get("name", "admin"),
+                "admin_password": admin["password"],
+            },
+        ),
+        Record(lambda jwt: jwt, (Field("jwt", record(model.AuthJwt, secrets=("jwks", "key")), required=True),)),
+    ),
+)
+
+_WORDS = Words({**{word: (word,) for word in model.ACCEPTABLE}, "all": model.ACCEPTABLE})
+
+ACCEPT_LOSS = Then(
+    Either(
+        f"a list of {alternatives(model.ACCEPTABLE)}; or all",
+        scalar=Words({"all": (model.ACCEPTABLE,)}),
+        listed=ListOf(_WORDS),
+    ),
+    lambda lists: frozenset(word for words in lists for word in words),
+)
+
+STEP = Tagged(
+    "a transform step",
+    {
+        "set_header": Then(MapOf(Text(empty=True), least=1), model.SetHeader),
+        "remove_header": Then(ListOf(Text(), least=1, or_one=True), model.RemoveHeader),
+        "rename_header": Then(MapOf(Text(), least=1), model.RenameHeader),
+        "rewrite": record(model.Rewrite, address=TEMPLATE),
+        "filter": Then(Text("an expression"), model.Filter),
+        "project": Then(MapOf(Text("an expression"), least=1), model.Project),
+    },
+)
+
+TARGET = Tagged(
+    "a target",
+    {
+        "store": Record(
+            model.Store,
+            (Field("topic", TEMPLATE, required=True), *TOPIC_SETTINGS.fields),
+            adapt=lambda topic, **settings: {"topic": topic, "settings": model.TopicSettings(**settings)},
+        ),
+        "bridge": record(model.Bridge, address=TEMPLATE, accept_loss=ACCEPT_LOSS),
+        "forward": Record(
+            model.Forward,
+            tuple(
+                attrs.evolve(field, required=field.required and field.key != "name")
+                for field in record(
+                    model.Forward,
+                    address=TEMPLATE,
+                    name=NAME,
+                    retry=record(model.Retry, max=Number(1)),
+                    window=Number(1, MOST_WINDOW),
+                    dead_letter=TEMPLATE,
+                    accept_loss=ACCEPT_LOSS,
+                ).fields
+            ),
+            adapt=lambda name="", **rest: {"name": name, **rest},
+        ),
+        "mirror": record(model.Mirror, address=TEMPLATE, percent=Number(0, 100, whole=False)),
+        "proxy": record(model.Proxy, address=TEMPLATE, timeout=FINITE),
+    },
+)
+
+MATCH = record(
+    model.Match,
+    protocol=ListOf(Text(), or_one=True),
+    listener=ListOf(Text(), or_one=True),
+    topic=GLOB,
+    key=GLOB,
+    header=MapOf(GLOB),
+    principal=GLOB,
+)
+
+ROUTE = Record(
+    model.Route,
+    (
+        Field("name", NAME, required=True),
+        Field("match", MATCH, required=True),
+        Field("transform", ListOf(STEP)),
+        Field("to", ListOf(TARGET, least=1), required=True, to="targets"),
+    ),
+)
+
+UPSTREAM = Record(
+    model.Upstream,
+    (
+        Field("protocol", Text("the name of a protocol"), required=True),
+        Field("address", ListOf(ENDPOINT, least=1, or_one=True), required=True, to="addresses"),
+        Field("auth", record(Credentials, secrets=("api_key", "password", "token"))),
+        Field("tls", UPSTREAM_TLS),
+        Field("dialect", shape_of(Dialect)),
+        Field("pool", Number(1, MOST_POOL)),
+        Field("timeout", FINITE),
+        Field(
+            "ingest",
+            ListOf(
+                Record(
+                    model.Ingest,
+                    (
+                        Field("from", GLOB, required=True, to="source"),
+                        Field("into", TEMPLATE, required=True),
+                        Field("group", NAME),
+                    ),
+                )
+            ),
+        ),
+    ),
+    adapt=lambda **values: {"name": "", **values},
+)
+
+
+def _bound_to(**values: Any) -> Mapping[str, Any]:
+    if "bind" in values:
+        values["host"], values["port"] = values.pop("bind")
+    return values
+
+
+ADMIN = Record(
+    model.Admin,
+    (Field("bind", ENDPOINT), Field("token", Text("a token", _or_none), secret=True)),
+    adapt=_bound_to,
+)
+
+LIMITS = record(Limits, connections=Number(1), per_address=Number(1), in_flight=Number(1))
+
+_COMMON = (
+    Field("protocol", ListOf(Text("the name of a protocol"), least=1, or_one=True), required=True, to="protocols"),
+    Field("bind", ENDPOINT, required=True),
+    Field("tls", LISTENER_TLS),
+    Field("auth", AUTH),
+    Field("dialect", shape_of(Dialect)),
+    Field("limits", LIMITS),
+)
+
+
+@attrs.frozen
+class ListenerShape:
+    """A listener: the keys all have, and those of its protocols' own settings."""
+
+    specs: Specs
+
+    def read(self, place: Place) -> Any:
+        """The listener; INVALID when a protocol of it is not there."""
+        if not place.is_mapping:
+            return place.problem(f"expected a mapping, not {place.kind}")
+        spoken = self._spoken(place)
+        unknown = [name for name in spoken if name not in self.specs]
+        own = {name: _own(self.specs[name]) for name in spoken if name in self.specs}
+        fields = {field.key: field for record in own.values() for field in record.fields}
+        common = {field.key for field in _COMMON}
+        shape = Record(
+            model.Listener,
+            (*_COMMON, *(field for key, field in fields.items() if key not in common)),
+            adapt=lambda **values: self._adapt(own, values),
+            lenient=bool(unknown) or not spoken,
+        )
+        listener = shape.read(place)
+        return INVALID if unknown or listener is INVALID else listener
+
+    def _spoken(self, place: Place) -> tuple[str, ...]:
+        """The names under `protocol`, with a problem for each that is not there."""
+        for key, entry in place.entries():
+            if key != "protocol":
+                continue
+            names = list(entry.items()) if entry.is_list else [entry]
+            spoken = []
+            for name in names:
+                text = name.text("the name of a protocol")
+                if isinstance(text, str):
+                    spoken.append(text)
+                    if text not in self.specs:
+                        name.problem(f"unknown or not available protocol {text!r}{suggestion(text, self.specs)}")
+            return tuple(spoken)
+        return ()
+
+    @staticmethod
+    def _adapt(own: Mapping[str, Record], values: dict[str, Any]) -> Mapping[str, Any]:
+        settings: dict[str, Any] = {}
+        for protocol, shape in own.items():
+            keys = [field.key for field in shape.fields if field.key in values]
+            settings[protocol] = shape.cls(**{key: values[key] for key in keys})
+        for shape in own.values():
+            for field in shape.fields:
+                values.pop(field.key, None)
+        return {"name": "", "settings": settings, **_bound_to(**values)}
+
+    def schema(self) -> dict[str, Any]:
+        """The keys of every protocol; which of them go with which, `check` knows."""
+        fields = {field.key: field for spec in self.specs.values() for field in _own(spec).fields}
+        fields.update({field.key: field for field in _COMMON})
+        schema = Record(model.Listener, tuple(fields.values())).schema()
+        protocol = {"enum": sorted(self.specs)}
+        schema["properties"]["protocol"] = {"anyOf": [protocol, {"type": "array", "items": protocol, "minItems": 1}]}
+        return schema
+
+
+def _own(spec: ProtocolSpec) -> Record:
+    return record(spec.settings)
+
+
+def grammar(specs: Specs) -> Record:
+    """The shape of the whole file."""
+    fields: Sequence[Field] = (
+        Field("version", Number(VERSION, VERSION), required=True),
+        Field("listeners", MapOf(ListenerShape(specs), _name, named=True), required=True),
+        Field("admin", ADMIN),
+        Field("storage", record(model.Storage, durability=DURABILITY)),
+        Field("memory", record(model.Memory)),
+        Field("topics", MapOf(TOPIC_SETTINGS, _glob)),
+        Field("upstreams", MapOf(UPSTREAM, _name, named=True)),
+        Field("routes", ListOf(ROUTE)),
+    )
+    return Record(dict, tuple(fields))

@@ -1,0 +1,128 @@
+"""Mappings with known keys: what most of the file is made of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from gateway.config.document import INVALID, Place, read_secret
+
+FILE_SUFFIX = "_file"
+
+
+class Shape(Protocol):
+    """Something that reads one kind of value."""
+
+    def read(self, place: Place) -> Any:
+        """The value, or INVALID when a problem was noted."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """The same as JSON Schema."""
+        ...
+
+
+@attrs.frozen
+class Field:
+    """One key. `to` is the attribute, when it is called otherwise; a `secret` may also be given as `x_file`."""
+
+    key: str
+    shape: Shape
+    required: bool = False
+    secret: bool = False
+    to: str = ""
+    split: bool = False
+    """The secret file holds one value a line."""
+
+
+def same(**values: Any) -> Mapping[str, Any]:
+    """What was read goes to the class as it is."""
+    return values
+
+
+@attrs.frozen
+class Record:
+    """A mapping that becomes an instance of an attrs class. `adapt` has a last word on its arguments."""
+
+    cls: Callable[..., Any]
+    fields: tuple[Field, ...]
+    adapt: Callable[..., Mapping[str, Any]] = same
+    lenient: bool = False
+    """Says nothing about keys it does not know."""
+
+    @property
+    def known_keys(self) -> frozenset[str]:
+        """Every key it knows."""
+        files = (field.key + FILE_SUFFIX for field in self.fields if field.secret)
+        return frozenset((*(field.key for field in self.fields), *files))
+
+    def read(self, place: Place) -> Any:
+        """The instance; INVALID when something required could not be read."""
+        if not place.is_mapping:
+            return place.problem(f"expected a mapping, not {place.kind}")
+        by_key = {field.key: field for field in self.fields}
+        found: dict[str, Any] = {}
+        for key, entry in place.entries():
+            field = by_key.get(key)
+            if field is not None:
+                self._keep(found, field, field.shape.read(entry), entry)
+                continue
+            field = by_key.get(key.removesuffix(FILE_SUFFIX)) if key.endswith(FILE_SUFFIX) else None
+            if field is not None and field.secret:
+                self._keep(found, field, _from_file(field, entry), entry)
+            elif not self.lenient:
+                entry.problem(f"unknown key {key!r}{suggestion(key, self.known_keys)}")
+        missing = [field.key for field in self.fields if field.required and (field.to or field.key) not in found]
+        for key in missing:
+            place.problem(f"missing key {key!r}")
+        if missing or any(found.get(field.to or field.key) is INVALID for field in self.fields if field.required):
+            return INVALID
+        arguments = {name: value for name, value in found.items() if value is not INVALID}
+        value = self.cls(**self.adapt(**arguments))
+        place.notes.place(value, place.path)
+        return value
+
+    @staticmethod
+    def _keep(found: dict[str, Any], field: Field, value: Any, entry: Place) -> None:
+        name = field.to or field.key
+        if name in found:
+            entry.problem(f"give either {field.key!r} or {field.key + FILE_SUFFIX!r}, not both")
+        found[name] = value
+
+    def schema(self) -> dict[str, Any]:
+        """An object with exactly these keys."""
+        properties: dict[str, Any] = {}
+        demands: list[dict[str, Any]] = []
+        for field in self.fields:
+            properties[field.key] = field.shape.schema()
+            if field.secret:
+                properties[field.key + FILE_SUFFIX] = {"type": "string", "description": f"a file with the {field.key}"}
+                if field.required:
+                    either = [{"required": [field.key]}, {"required": [field.key + FILE_SUFFIX]}]
+                    demands.append({"oneOf": either})
+        schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+        required = [field.key for field in self.fields if field.required and not field.secret]
+        if required:
+            schema["required"] = required
+        return {**schema, "allOf": demands} if demands else schema
+
+
+def _from_file(field: Field, entry: Place) -> Any:
+    name = entry.text("the name of a file")
+    if not isinstance(name, str):
+        return name
+    text = read_secret(name, entry)
+    if not isinstance(text, str):
+        return text
+    if not text.strip():
+        return entry.problem(f"{name!r} is empty")
+    return tuple(filter(None, map(str.strip, text.splitlines()))) if field.split else text
+
+
+def suggestion(word: str, known: frozenset[str] | Mapping[str, Any]) -> str:
+    """` (did you mean ...?)`, or nothing."""
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
