@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+def examples(*lines: str) -> str:
+    """Example command lines for a command's `epilog`, kept as they are (click would fill them into a paragraph)."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
 
 output_option = click.option(
     "--output",

@@ -1,0 +1,89 @@
+"""A place to publish to or read from, written as a URL whose scheme is the protocol: `blipmq://127.0.0.1:5555/orders`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import click
+
+from gateway.protocols.registry import ProtocolSpec, protocols
+
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+
+
+@attrs.frozen
+class Place:
+    """What a URL names. The address is empty when the URL has no path."""
+
+    spec: ProtocolSpec
+    host: str
+    port: int
+    address: str = ""
+    username: str = ""
+    password: str = attrs.field(default="", repr=False)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.spec.name}://{host}:{self.port}/{self.address}"
+
+
+def parse(text: str) -> Place:
+    """Raises click.BadParameter with what is wrong and how it should look."""
+    scheme, separator, _ = text.partition("://")
+    known = protocols()
+    if not separator:
+        raise click.BadParameter(f"'{text}' is not a URL: write {_example(next(iter(known)))}")
+    if scheme not in known:
+        close = difflib.get_close_matches(scheme, known, n=1)
+        hint = f"did you mean {close[0]}://?" if close else f"there are {', '.join(sorted(known))}."
+        raise click.BadParameter(f"'{scheme}' is not a protocol: {hint}")
+    spec = known[scheme]
+    try:
+        parts = urlsplit(text)
+        port = parts.port if parts.port is not None else spec.default_port
+    except ValueError as error:
+        raise click.BadParameter(f"'{text}': {error}") from error
+    if not parts.hostname:
+        raise click.BadParameter(f"'{text}' names no host: write {_example(scheme)}")
+    if parts.query or parts.fragment:
+        raise click.BadParameter(f"'{text}': in a name write ? as %3F and # as %23")
+    path = _unescape(parts.path.removeprefix("/"))
+    return Place(
+        spec,
+        parts.hostname,
+        port,
+        spec.address_of_path(path) if path else "",
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+    )
+
+
+def _unescape(path: str) -> str:
+    """Names may hold any character; %2F and %25 stay, because inside a part of a name that is how they are written."""
+    return _ESCAPES.sub(lambda match: re.sub(r"[/%]", lambda c: f"%{ord(c[0]):02X}", unquote(match[0])), path)
+
+
+def _example(scheme: str) -> str:
+    spec = protocols()[scheme]
+    return f"{scheme}://127.0.0.1:{spec.default_port}/orders"
+
+
+class PlaceType(click.ParamType[Place]):
+    """The type of an argument that is such a URL."""
+
+    name = "url"
+
+    def __init__(self, *, address_needed: bool = True) -> None:
+        self._address_needed = address_needed
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        """Parse it; refuse one without a path where there has to be one."""
+        if isinstance(value, Place):
+            return value
+        place = parse(str(value))
+        if self._address_needed and not place.address:
+            self.fail(f"'{value}' does not say what: write {_example(place.spec.name)}", param, ctx)
+        return place
