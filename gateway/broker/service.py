@@ -52,6 +52,11 @@ class Caller(Protocol):
         """Who it is, as accounts see it."""
         ...
 
+    @property
+    def detached(self) -> bool:
+        """Whether the connection is gone."""
+        ...
+
     def identify(self, identity: Identity) -> None:
         """A login succeeded: from now on the connection is this."""
         ...
@@ -85,16 +90,23 @@ class Prepared:
     appends: Sequence[Append]
     creates: Sequence[CreateTopic]
     finish: Callable[[Sequence[Placement]], Published]
-    route: str
-    messages: int
-    size: int
+    parts: Sequence[tuple[str, int, int]]
+    """(route, messages, bytes) of what will be stored, for the accounting."""
+    started: float
 
 
 class Publishing(Protocol):
     """The one way into the log. Listeners, transactions, delays, replays and bridges all come through here."""
 
-    def prepare(self, caller: Caller, batch: Batch, schema: str = "") -> Prepared:
-        """Decide everything about a batch but its offsets. Raises a GatewayError that refuses it whole."""
+    def prepare(self, caller: Caller, batch: Batch, schema: str = "", create: bool = True) -> Prepared:
+        """Decide everything about a batch but its offsets. Raises a GatewayError that refuses it whole.
+
+        What was prepared is accounted for: it has to end in `commit` or `discard`. `create=False`: the topic must exist.
+        """
+        ...
+
+    def discard(self, prepared: Sequence[Prepared]) -> None:
+        """Prepared batches will not be committed (a transaction rolled back)."""
         ...
 
     def commit(self, prepared: Sequence[Prepared], puts: Sequence[Any] = (), requires: Sequence[Any] = ()) -> Ticket:

@@ -1,0 +1,121 @@
+"""The broker: one entry for every request, from listeners, bridges and tools alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from gateway.broker.client import BrokerClient
+from gateway.broker.service import Caller, Handler, ListenerInfo, Service
+from gateway.broker.timers import Pump
+from gateway.broker.waiting import Waiters
+from gateway.errors import GatewayError, ShuttingDown, Unsupported
+from gateway.requests import DONE, Cancel, Completion, MetricsText, Publish, ReadMetrics, Request
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Authorises(Protocol):
+    """Who decides what a caller may do."""
+
+    def authorise(self, caller: Caller, request: Request) -> None:
+        """Raise Unauthenticated or Denied unless the caller may do this."""
+        ...
+
+
+class Jobs:
+    """Work that awaits (reading from disk), in the broker's nursery; an error answers the request it was for."""
+
+    def __init__(self) -> None:
+        self._nursery: trio.Nursery | None = None
+
+    def start_soon(self, caller: Caller | None, request: Request | None, job: Job) -> None:
+        """Run a job for a request (or for nobody in particular)."""
+        if self._nursery is None:
+            if caller is not None and request is not None:
+                caller.answer(request.id, ShuttingDown())
+            return
+        self._nursery.start_soon(self._run, caller, request, job)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Accept jobs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep(float("inf"))
+            finally:
+                self._nursery = None
+
+    async def _run(self, caller: Caller | None, request: Request | None, job: Job) -> None:
+        try:
+            await job()
+        except GatewayError as error:
+            if caller is not None and request is not None:
+                caller.answer(request.id, error)
+
+
+class Broker:
+    """Dispatches requests to services."""
+
+    def __init__(
+        self,
+        services: Iterable[Service],
+        *,
+        authorisation: Authorises,
+        pump: Pump,
+        waiters: Sequence[Waiters],
+        metrics_text: Callable[[], str],
+        refused: Callable[[Caller, Publish, GatewayError], None],
+    ) -> None:
+        self._handlers: dict[type[Request], Handler] = {Cancel: self._cancel, ReadMetrics: self._metrics}
+        for service in services:
+            self._handlers.update(service.handlers())
+        self._authorise = authorisation.authorise
+        self._pump = pump
+        self._waiters = waiters
+        self._metrics_text = metrics_text
+        self._refused = refused
+        self._numbers = itertools.count(1)
+
+    def attach(
+        self, listener: ListenerInfo, peer: str, on_completions: Callable[[Sequence[Completion]], None]
+    ) -> BrokerClient:
+        """A connection's side of the broker."""
+        return BrokerClient(
+            next(self._numbers),
+            listener,
+            peer,
+            dispatch=self._dispatch,
+            soon=self._pump.soon,
+            on_completions=on_completions,
+        )
+
+    def _dispatch(self, caller: BrokerClient, request: Request) -> None:
+        try:
+            self._authorise(caller, request)
+        except GatewayError as error:
+            if isinstance(request, Publish):
+                self._refused(caller, request, error)
+            caller.answer(request.id, error)
+            return
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            caller.answer(request.id, Unsupported(f"{type(request).__name__} is not available here"))
+            return
+        try:
+            handler(caller, request)
+        except GatewayError as error:
+            caller.answer(request.id, error)
+
+    def _cancel(self, caller: Caller, request: Cancel) -> None:
+        for waiters in self._waiters:
+            if waiters.cancel(caller, request.request):
+                break
+        caller.answer(request.id, DONE)
+
+    def _metrics(self, caller: Caller, request: ReadMetrics) -> None:
+        caller.answer(request.id, MetricsText(self._metrics_text()))

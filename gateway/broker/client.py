@@ -1,0 +1,121 @@
+"""One connection's side of the broker: program order, and completions in batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from gateway.broker.service import ListenerInfo
+from gateway.envelope import Origin
+from gateway.requests import Completion, Identity, Outcome, Request, Write
+
+
+class BrokerClient:
+    """Implements Caller for the services and the driver's BrokerClient.
+
+    Program order: a request that is no write runs when all earlier writes of the connection are answered; what comes
+    behind a waiting request waits with it; writes do not wait for writes.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        listener: ListenerInfo,
+        peer: str,
+        *,
+        dispatch: Callable[[BrokerClient, Request], None],
+        soon: Callable[[object, Callable[[], None]], None],
+        on_completions: Callable[[Sequence[Completion]], None],
+    ) -> None:
+        self.id = number
+        self.listener = listener
+        self.identity = Identity(authenticated=False)
+        self.origin = Origin(listener.protocol, listener.name, "", peer)
+        self._dispatch = dispatch
+        self._soon = soon
+        self._on_completions = on_completions
+        self._writes: set[int] = set()
+        self._waiting: deque[Request] = deque()
+        self._collecting = False
+        self._done: list[Completion] = []
+        self._detached = False
+        self._running_queue = False
+        self._on_detach: list[Callable[[], None]] = []
+
+    # --- the driver's side ---
+
+    def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
+        """Start requests; what ends at once is returned."""
+        self._collecting = True
+        for request in requests:
+            if self._waiting:
+                self._waiting.append(request)
+            elif isinstance(request, Write):
+                self._writes.add(request.id)
+                self._dispatch(self, request)
+            elif self._writes:
+                self._waiting.append(request)
+            else:
+                self._dispatch(self, request)
+        self._collecting = False
+        done, self._done = self._done, []
+        return done
+
+    def detach(self) -> None:
+        """The connection is gone: nothing is reported any more, services clean up."""
+        self._detached = True
+        self._waiting.clear()
+        callbacks, self._on_detach = self._on_detach, []
+        for callback in callbacks:
+            callback()
+
+    # --- the services' side ---
+
+    def identify(self, identity: Identity) -> None:
+        """A login succeeded."""
+        self.identity = identity
+        self.origin = attrs.evolve(self.origin, principal=identity.name)
+
+    def answer(self, request_id: int, outcome: Outcome) -> None:
+        """End a request."""
+        self._done.append((request_id, outcome))
+        if request_id in self._writes:
+            self._writes.discard(request_id)
+            if not self._writes and self._waiting:
+                self._run_waiting()
+        if not self._collecting and not self._detached:
+            self._soon(self, self._report)
+
+    def on_detach(self, callback: Callable[[], None]) -> None:
+        """Call back when the connection is gone."""
+        self._on_detach.append(callback)
+
+    @property
+    def detached(self) -> bool:
+        """Whether the connection is gone."""
+        return self._detached
+
+    # --- inside ---
+
+    def _run_waiting(self) -> None:
+        """Answers given inside a dispatch lead back here: only the outermost call walks the queue."""
+        if self._running_queue:
+            return
+        self._running_queue = True
+        while self._waiting:
+            if isinstance(self._waiting[0], Write):
+                request = self._waiting.popleft()
+                self._writes.add(request.id)
+            elif self._writes:
+                break
+            else:
+                request = self._waiting.popleft()
+            self._dispatch(self, request)
+        self._running_queue = False
+
+    def _report(self) -> None:
+        if self._done and not self._detached:
+            done, self._done = self._done, []
+            self._on_completions(done)

@@ -1,0 +1,340 @@
+"""The one way into the log: route, check, transform, spread over partitions, append, account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Protocol
+
+import attrs
+
+from gateway.broker.partitions import Partitioner
+from gateway.broker.service import Caller, Clock, Handler, Prepared
+from gateway.envelope import Batch, BatchIds, BatchMeta, Columns
+from gateway.errors import GatewayError, NotRouted, UnknownTopic
+from gateway.recorder import DoorCounts, Recorder
+from gateway.requests import Publish, Published, Request
+from gateway.routing.table import ResolvedRoute, RoutingTable
+from gateway.store.interface import Append, CreateTopic, Placement, Put, Require, Store, Ticket, TopicConfig, Unit
+
+
+class SchemaChecker(Protocol):
+    """What publishing needs of the schema registry."""
+
+    def check(self, schema_name: str, columns: Columns) -> Mapping[int, GatewayError]:
+        """The messages that do not fit, by index."""
+        ...
+
+
+@attrs.define(eq=False)
+class Door:
+    """What came in by one route, and where it is."""
+
+    received: int = 0
+    stored: int = 0
+    refused: int = 0
+    filtered: int = 0
+    rolled_back: int = 0
+    held: int = 0
+    committing: int = 0
+
+
+@attrs.define(eq=False)
+class _Share:
+    """One append of a batch's primary topic, for the reply."""
+
+    position: int
+    partition: int
+    indexes: Sequence[int] | None
+
+
+Defer = Callable[[Caller, Publish], None]
+
+
+class Publisher:
+    """Implements Publishing, and serves Publish."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: RoutingTable,
+        clock: Clock,
+        recorder: Recorder,
+        schemas: SchemaChecker,
+        ids: BatchIds | None = None,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._clock = clock
+        self._recorder = recorder
+        self._schemas = schemas
+        self._ids = ids or BatchIds()
+        self._partitioner = Partitioner()
+        self._doors: dict[str, Door] = {}
+        self._in_transaction: Defer | None = None
+        self._later: Defer | None = None
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """Publish."""
+        return {Publish: self.publish}
+
+    def divert(self, *, in_transaction: Defer, later: Defer) -> None:
+        """Who takes publishes inside transactions, and those that are due later."""
+        self._in_transaction = in_transaction
+        self._later = later
+
+    def doors(self) -> Iterable[DoorCounts]:
+        """The accounting at the door."""
+        for route, door in self._doors.items():
+            yield DoorCounts(
+                route=route,
+                received=door.received,
+                stored=door.stored,
+                refused=door.refused,
+                filtered=door.filtered,
+                rolled_back=door.rolled_back,
+                committing=door.committing,
+                in_transactions=door.held,
+            )
+
+    # --- the handler ---
+
+    def publish(self, caller: Caller, request: Publish) -> None:
+        """Append a batch and answer with its place."""
+        if request.transaction and self._in_transaction is not None:
+            self._in_transaction(caller, request)
+            return
+        if (request.delay_ms or request.deliver_at_ms) and self._later is not None:
+            self._later(caller, request)
+            return
+        batch = request.batch
+        if request.ttl_ms:
+            batch = with_ttl(batch, self._clock.now_ms() + request.ttl_ms)
+        prepared = self.prepare(caller, batch, request.schema, request.create)
+
+        def done(ticket: Ticket) -> None:
+            caller.answer(request.id, ticket.error or prepared.finish(ticket.placements))
+
+        self.commit((prepared,)).on_done(done)
+
+    def refused(self, caller: Caller, request: Publish, error: GatewayError) -> None:
+        """Count a publish that was refused before it came here."""
+        self._refuse("", caller, request.batch.columns, error)
+
+    # --- Publishing ---
+
+    def prepare(self, caller: Caller, batch: Batch, schema: str = "", create: bool = True) -> Prepared:
+        """Decide everything about a batch but its offsets."""
+        columns = batch.columns
+        try:
+            plan = self._table.writer(
+                caller.listener.protocol, caller.listener.name, batch.address, caller.origin.principal
+            )
+        except GatewayError as error:
+            self._refuse("", caller, columns, error)
+            raise
+        if plan.route is not None:
+            return self._prepare(caller, batch, [(plan.route, None)], schema, create)
+        parts, unrouted = plan.split(columns)
+        if unrouted:
+            refusal = NotRouted(f"no route takes {batch.address!r} with this key or these headers")
+            self._refuse("", caller, columns.pick(unrouted), refusal)
+            if not parts:
+                raise refusal
+            return self._prepare(caller, batch, parts, schema, create, dict.fromkeys(unrouted, refusal))
+        return self._prepare(caller, batch, parts, schema, create)
+
+    def commit(
+        self, prepared: Sequence[Prepared], puts: Sequence[Put] = (), requires: Sequence[Require] = ()
+    ) -> Ticket:
+        """Append prepared batches in one unit."""
+        if len(prepared) == 1:
+            appends, creates = prepared[0].appends, prepared[0].creates
+        else:
+            appends = [append for one in prepared for append in one.appends]
+            creates = [create for one in prepared for create in one.creates]
+        for one in prepared:
+            for route, messages, _size in one.parts:
+                door = self._doors[route]
+                door.held -= messages
+                door.committing += messages
+        ticket = self._store.submit(Unit(appends=appends, creates=creates, puts=puts, requires=requires))
+        ticket.on_done(lambda ticket: self._account(prepared, ticket))
+        return ticket
+
+    def discard(self, prepared: Sequence[Prepared]) -> None:
+        """Prepared batches will not be committed."""
+        for one in prepared:
+            for route, messages, _size in one.parts:
+                door = self._doors[route]
+                door.held -= messages
+                door.rolled_back += messages
+                self._recorder.dropped(route, "rolled_back", messages)
+
+    # --- inside ---
+
+    def _prepare(
+        self,
+        caller: Caller,
+        batch: Batch,
+        parts: Sequence[tuple[ResolvedRoute, Sequence[int] | None]],
+        schema: str,
+        create: bool,
+        refused: dict[int, GatewayError] | None = None,
+    ) -> Prepared:
+        appends: list[Append] = []
+        creates: list[CreateTopic] = []
+        shares: list[_Share] = []
+        accounted: list[tuple[str, int, int]] = []
+        batch_id = batch.id or self._ids.next(self._clock.now_ms())
+        refused = refused if refused is not None else {}
+        for route, indexes in parts:
+            columns = batch.columns if indexes is None else batch.columns.pick(indexes)
+            self._receive(route.name, caller, columns)
+            try:
+                kept = self._check(route, columns, indexes, schema, refused)
+                if kept is None:
+                    continue
+                columns, indexes = kept
+                meta = BatchMeta(batch_id, caller.origin, route.name, batch.delivery)
+                for number, topic in enumerate(route.topics):
+                    config = self._config(topic, creates, create=create)
+                    for partition, chosen in self._partitioner.spread(
+                        caller.id, topic, config.partitions, batch, columns
+                    ):
+                        picked = columns if chosen is None else columns.pick(chosen)
+                        original = _compose(indexes, chosen)
+                        if number == 0:
+                            shares.append(_Share(len(appends), partition, original))
+                        appends.append(Append(topic, partition, picked, meta, indexes=original))
+            except GatewayError as error:
+                self._refuse_counted(route.name, columns.count, error)
+                for name, messages, _size in accounted:
+                    self._refuse_counted(name, messages, error)
+                raise
+            accounted.append((route.name, columns.count, columns.value_bytes))
+        for name, messages, _size in accounted:
+            self._doors[name].held += messages
+
+        def finish(placements: Sequence[Placement]) -> Published:
+            return _reply(batch, shares, placements, refused)
+
+        return Prepared(appends, creates, finish, accounted, self._clock.now())
+
+    def _check(
+        self,
+        route: ResolvedRoute,
+        columns: Columns,
+        indexes: Sequence[int] | None,
+        schema: str,
+        refused: dict[int, GatewayError],
+    ) -> tuple[Columns, Sequence[int] | None] | None:
+        """Transform and validate; what is left, with its indexes in the batch. None: nothing is left."""
+        if route.transform is not None:
+            before = columns.count
+            columns, kept, errors = route.transform.apply(columns)
+            for index, error in errors.items():
+                refused[_original(indexes, index)] = error
+            if errors:
+                self._refuse_counted(route.name, len(errors), next(iter(errors.values())))
+            filtered = before - len(kept) - len(errors)
+            if filtered:
+                self._doors[route.name].filtered += filtered
+                self._recorder.dropped(route.name, "filtered", filtered)
+            indexes = _compose(indexes, kept) if len(kept) != before else indexes
+            if not kept:
+                return None
+        names = {self._table.topic_config(topic).schema for topic in route.topics} | {schema}
+        names.discard("")
+        for name in names:
+            violations = self._schemas.check(name, columns)
+            if violations:
+                first = next(iter(violations.values()))
+                if len(violations) == columns.count == 1:
+                    raise first
+                keep = [index for index in range(columns.count) if index not in violations]
+                for index, error in violations.items():
+                    refused[_original(indexes, index)] = error
+                self._refuse_counted(route.name, len(violations), first)
+                if not keep:
+                    return None
+                columns, indexes = columns.pick(keep), _compose(indexes, keep)
+        return columns, indexes
+
+    def _config(self, topic: str, creates: list[CreateTopic], *, create: bool) -> TopicConfig:
+        state = self._store.topics.get(topic)
+        if state is not None:
+            return state.config
+        if not create:
+            raise UnknownTopic(f"topic not found: {topic}")
+        config = self._table.topic_config(topic)
+        creates.append(CreateTopic(topic, config))
+        return config
+
+    def _door(self, route: str) -> Door:
+        door = self._doors.get(route)
+        if door is None:
+            door = self._doors[route] = Door()
+        return door
+
+    def _receive(self, route: str, caller: Caller, columns: Columns) -> None:
+        self._door(route).received += columns.count
+        self._recorder.received(route, caller.listener.name, columns.count, columns.value_bytes)
+
+    def _refuse(self, route: str, caller: Caller, columns: Columns, error: GatewayError) -> None:
+        """Refuse messages that were not received by a route yet."""
+        self._receive(route, caller, columns)
+        self._refuse_counted(route, columns.count, error)
+
+    def _refuse_counted(self, route: str, messages: int, error: GatewayError) -> None:
+        self._doors[route].refused += messages
+        self._recorder.refused(route, error.status, messages)
+
+    def _account(self, prepared: Sequence[Prepared], ticket: Ticket) -> None:
+        now = self._clock.now()
+        for one in prepared:
+            for route, messages, size in one.parts:
+                door = self._doors[route]
+                door.committing -= messages
+                if ticket.error is not None:
+                    self._refuse_counted(route, messages, ticket.error)
+                else:
+                    door.stored += messages
+                    self._recorder.stored(route, messages, size)
+                    self._recorder.publish_latency(route, now - one.started)
+
+
+def with_ttl(batch: Batch, expires_ms: int) -> Batch:
+    """The same messages, each expiring at a time unless it does so earlier by itself."""
+    columns = batch.columns
+    own: Iterable[int] = columns.expires if columns.expires is not None else repeat(0, columns.count)
+    expires = [min(one, expires_ms) if one else expires_ms for one in own]
+    return attrs.evolve(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))
+
+
+def _original(indexes: Sequence[int] | None, index: int) -> int:
+    return index if indexes is None else indexes[index]
+
+
+def _compose(outer: Sequence[int] | None, inner: Sequence[int] | None) -> Sequence[int] | None:
+    """Indexes into indexes."""
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return [outer[index] for index in inner]
+
+
+def _reply(
+    batch: Batch, shares: Sequence[_Share], placements: Sequence[Placement], refused: Mapping[int, GatewayError]
+) -> Published:
+    if len(shares) == 1 and shares[0].indexes is None:
+        placement = placements[shares[0].position]
+        return Published(batch.address, placement.timestamp_ms, shares[0].partition, placement.base_offset)
+    scattered = [(0, 0)] * batch.columns.count
+    timestamp = 0
+    for share in shares:
+        placement = placements[share.position]
+        timestamp = max(timestamp, placement.timestamp_ms)
+        indexes = share.indexes if share.indexes is not None else range(batch.columns.count)
+        for order, index in enumerate(indexes):
+            scattered[index] = (share.partition, placement.base_offset + order)
+    return Published(batch.address, timestamp, scattered=scattered, refused=refused)

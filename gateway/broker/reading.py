@@ -1,0 +1,206 @@
+"""Reading by offset: Fetch, at once or as soon as there is something."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from gateway.broker.service import Caller, Clock, Handler
+from gateway.broker.timers import Pump
+from gateway.broker.topics import TopicService
+from gateway.broker.watch import Watchers
+from gateway.envelope import PREFIX, Run
+from gateway.errors import OffsetOutOfRange, TooLarge
+from gateway.recorder import Recorder
+from gateway.requests import Fetch, Fetched, Request
+from gateway.store.interface import ReadResult, Store
+
+
+class FetchService:
+    """Serves Fetch."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicService,
+        watchers: Watchers,
+        pump: Pump,
+        clock: Clock,
+        recorder: Recorder,
+        start_soon: Callable[..., None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._watchers = watchers
+        self._pump = pump
+        self._clock = clock
+        self._recorder = recorder
+        self._start_soon = start_soon
+        self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """Fetch."""
+        return {Fetch: self.fetch}
+
+    def fetch(self, caller: Caller, request: Fetch) -> None:
+        """Answer with what is there; wait for it if there is nothing and the request allows it."""
+        state, partition = self._topics.partition(caller, request.address, request.partition)
+        if request.offset < partition.start:
+            raise OffsetOutOfRange(first=partition.start, next_offset=partition.end)
+        if request.offset >= partition.end or request.max_messages <= 0:
+            if request.hold_until is not None and request.hold_until > self._clock.now():
+                self._wait(caller, request, state.name)
+            else:
+                caller.answer(request.id, Fetched((), request.offset, partition.start, partition.end))
+            return
+        result = self._store.read_cached(
+            state.name,
+            request.partition,
+            request.offset,
+            request.max_messages,
+            request.max_bytes,
+            self._clock.now_ms(),
+        )
+        if result is not None:
+            self._answer(caller, request, result, partition.start, partition.end)
+            return
+
+        async def from_disk() -> None:
+            found = await self._store.read(
+                state.name,
+                request.partition,
+                request.offset,
+                request.max_messages,
+                request.max_bytes,
+                self._clock.now_ms(),
+            )
+            self._answer(caller, request, found, partition.start, partition.end)
+
+        self._start_soon(caller, request, from_disk)
+
+    def cancel(self, caller: Caller, request_id: int) -> bool:
+        """Answer a waiting fetch with nothing; False if none waits under that id."""
+        expire = self._waiting.get((caller.id, request_id))
+        if expire is None:
+            return False
+        expire()
+        return True
+
+    # --- inside ---
+
+    def _wait(self, caller: Caller, request: Fetch, topic: str) -> None:
+        key = (caller.id, request.id)
+
+        def stop() -> None:
+            del self._waiting[key]
+            self._watchers.remove(topic, key)
+            cancel_timer()
+
+        def again() -> None:
+            if key not in self._waiting:
+                return
+            state = self._store.topics.get(topic)
+            grown = state is None or request.offset < state.partitions[request.partition].end
+            if grown:
+                stop()
+                self._start_soon(caller, request, lambda: self._retry(caller, request))
+
+        def expire() -> None:
+            if key in self._waiting:
+                stop()
+                caller.answer(request.id, Fetched((), request.offset, 0, request.offset))
+
+        assert request.hold_until is not None
+        cancel_timer = self._pump.call_at(request.hold_until, expire)
+        self._waiting[key] = expire
+        self._watchers.add(topic, key, again)
+        caller.on_detach(expire)
+
+    async def _retry(self, caller: Caller, request: Fetch) -> None:
+        self.fetch(caller, attrs.evolve(request, hold_until=None))
+
+    def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:
+        runs, next_offset = result.runs, result.next_offset
+        if request.value_limit is not None:
+            runs, next_offset = _carriable(runs, next_offset, request.value_limit)
+        if request.record_overhead:
+            runs, next_offset = _within(runs, next_offset, request.max_bytes, request.record_overhead)
+        if not request.allow_gaps:
+            runs, next_offset = _gapless(runs, next_offset)
+        for run in runs:
+            record_delivered(self._recorder, run, caller.listener.name)
+        caller.answer(request.id, Fetched(runs, next_offset, start, end))
+
+
+def record_delivered(recorder: Recorder, run: Run, target: str) -> None:
+    """Count a run as handed out, by the routes its batches came in."""
+    for route, messages, size in by_route(run):
+        recorder.delivered(route, target, messages, size)
+
+
+def by_route(run: Run) -> Sequence[tuple[str, int, int]]:
+    """(route, messages, bytes) of a run."""
+    batches = run.batches
+    if len({meta.route for _first, _inner, meta in batches}) == 1:
+        return [(batches[0][2].route, run.count, run.columns.value_bytes)]
+    counted: dict[str, tuple[int, int]] = {}
+    ends = run.columns.ends
+    for position, (first, _inner, meta) in enumerate(batches):
+        stop = batches[position + 1][0] if position + 1 < len(batches) else run.count
+        size = ends[stop - 1] - (ends[first - 1] if first else 0) - PREFIX * (stop - first)
+        messages, total = counted.get(meta.route, (0, 0))
+        counted[meta.route] = (messages + stop - first, total + size)
+    return [(route, messages, size) for route, (messages, size) in counted.items()]
+
+
+def _cut(runs: Sequence[Run], position: int, count: int) -> tuple[Sequence[Run], int]:
+    """Keep the runs before `position` and `count` records of that one."""
+    kept = list(runs[:position])
+    run = runs[position]
+    if count:
+        kept.append(run.slice(0, count))
+    return kept, run.base_offset + count
+
+
+def _carriable(runs: Sequence[Run], next_offset: int, limit: int) -> tuple[Sequence[Run], int]:
+    """End before the first value that the reader's protocol cannot carry; refuse when that is the first of all."""
+    for position, run in enumerate(runs):
+        if len(run.columns.packed) <= limit:
+            continue
+        before = 0
+        for index, end in enumerate(run.columns.ends):
+            if end - before - PREFIX > limit:
+                if position == 0 and index == 0:
+                    offset = run.base_offset
+                    raise TooLarge(
+                        f"the record at offset {offset} has {end - before - PREFIX} bytes, more than this protocol can "
+                        f"carry; read on from offset {offset + 1}"
+                    )
+                return _cut(runs, position, index)
+            before = end
+    return runs, next_offset
+
+
+def _within(runs: Sequence[Run], next_offset: int, max_bytes: int, overhead: int) -> tuple[Sequence[Run], int]:
+    """End where the values plus a cost for each record exceed the limit; the first record always fits."""
+    left = max_bytes
+    for position, run in enumerate(runs):
+        ends = run.columns.ends
+        extra = overhead - PREFIX
+        fitting = bisect_right(range(run.count), left, key=lambda index: ends[index] + extra * (index + 1))
+        if fitting < run.count:
+            return _cut(runs, position, max(fitting, 1) if position == 0 else fitting)
+        left -= ends[-1] + extra * run.count
+    return runs, next_offset
+
+
+def _gapless(runs: Sequence[Run], next_offset: int) -> tuple[Sequence[Run], int]:
+    """End before the first record that does not follow the one before it."""
+    for position in range(1, len(runs)):
+        if runs[position].base_offset != runs[position - 1].next_offset:
+            return runs[:position], runs[position - 1].next_offset
+    if runs and next_offset != runs[-1].next_offset:
+        return runs, runs[-1].next_offset
+    return runs, next_offset

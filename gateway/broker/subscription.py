@@ -1,0 +1,316 @@
+"""One subscription: cursors into a topic, what is handed out and not settled, and who waits for more.
+
+It is a position in the log, not a queue: what was not read yet costs nothing. Messages of several partitions are merged
+by store time, then partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from gateway.broker.service import Caller
+from gateway.envelope import PREFIX, Run
+from gateway.requests import Delivered, Subscribe, Take
+from gateway.store.ack_window import AckWindow
+from gateway.store.interface import ReadResult, TopicState
+
+PREFETCH_MESSAGES = 1_024
+
+
+@attrs.define(eq=False)
+class Outstanding:
+    """A message that was handed out and is not settled."""
+
+    partition: int
+    run: Run
+    index: int
+    client: int
+    attempts: int = 1
+    due: float | None = None
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        return self.run.base_offset + self.index
+
+
+@attrs.define(eq=False)
+class Tally:
+    """What became of the messages since this process began with the partition at `start`."""
+
+    start: int
+    acknowledged: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    trimmed: int = 0
+
+
+@attrs.define(eq=False)
+class Cursor:
+    """One partition: what was read, what is settled, and what was read ahead."""
+
+    partition: int
+    next: int
+    window: AckWindow
+    tally: Tally
+    ahead: deque[Run] = attrs.Factory(deque)
+    loading: bool = False
+    settled_until: int = 0
+    """After a restart: below this some offsets may be settled already."""
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """A Take that waits."""
+
+    caller: Caller
+    request: Take
+    cancel_timer: Callable[[], None] | None = None
+
+
+class Subscription:
+    """State and decisions; the service around it does the reading and the writing."""
+
+    def __init__(self, number: int, request: Subscribe, topic: TopicState, listener: str) -> None:
+        self.number = number
+        self.request = request
+        self.topic = topic.name
+        self.epoch = topic.epoch
+        self.listener = listener
+        self.cursors: list[Cursor] = []
+        self.takes: deque[Waiting] = deque()
+        self.outstanding: dict[int, Outstanding] = {}
+        self.again: deque[int] = deque()
+        """Tags whose redelivery is due, in the order they became so."""
+        self.next_tag = 1
+        self.clients: set[int] = set()
+        self.ended = False
+        self.changed = False
+        """Something of it is not written yet."""
+        self._due: list[tuple[float, int, int]] = []
+
+    @property
+    def durable(self) -> bool:
+        """Whether it is kept in the store."""
+        return bool(self.request.name) or self.request.durable_grace is not None
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be handed out."""
+        return (
+            self.request.max_in_flight - len(self.outstanding)
+            if self.request.acknowledge
+            else self.request.max_in_flight
+        )
+
+    # --- reading ahead ---
+
+    def wanted(self, state: TopicState) -> Iterator[Cursor]:
+        """The partitions that have something and nothing is read ahead of."""
+        for cursor in self.cursors:
+            if not cursor.ahead and not cursor.loading and cursor.next < state.partitions[cursor.partition].end:
+                yield cursor
+
+    def skip_trimmed(self, cursor: Cursor, start: int) -> int:
+        """Retention took what was not read: go on at the log's start. Returns how many messages that were."""
+        lost = start - cursor.next
+        if lost <= 0:
+            return 0
+        cursor.window.settle_range(cursor.next, start)
+        cursor.next = start
+        cursor.tally.trimmed += lost
+        self.changed = True
+        return lost
+
+    def read(self, cursor: Cursor, result: ReadResult) -> list[tuple[Run, int]]:
+        """Take in what the store gave; returns (run, index) of messages this subscriber's protocol cannot carry."""
+        refused: list[tuple[Run, int]] = []
+        offset = cursor.next
+        for run in result.runs:
+            if run.base_offset > offset:
+                self._expire(cursor, offset, run.base_offset)
+            for piece in self._carriable(cursor, run, refused):
+                cursor.ahead.append(piece)
+            offset = run.next_offset
+        if result.next_offset > offset:
+            self._expire(cursor, offset, result.next_offset)
+        cursor.next = result.next_offset
+        return refused
+
+    def _carriable(self, cursor: Cursor, run: Run, refused: list[tuple[Run, int]]) -> Iterator[Run]:
+        largest, smallest = self.request.largest_value, self.request.smallest_value
+        check_size = (largest is not None and len(run.columns.packed) > largest) or smallest > 0
+        check_settled = run.base_offset < cursor.settled_until
+        if not check_size and not check_settled:
+            yield run
+            return
+        first = before = 0
+        for index, end in enumerate(run.columns.ends):
+            size = end - before - PREFIX
+            before = end
+            settled = check_settled and cursor.window.is_settled(run.base_offset + index)
+            fits = size >= smallest and (largest is None or size <= largest)
+            if settled or not fits:
+                if index > first:
+                    yield run.slice(first, index)
+                first = index + 1
+                if not settled:
+                    refused.append((run, index))
+        if first < run.count:
+            yield run.slice(first, run.count)
+
+    def _expire(self, cursor: Cursor, first: int, stop: int) -> None:
+        cursor.tally.expired += stop - first
+        cursor.window.settle_range(first, stop)
+        self.changed = True
+
+    # --- handing out ---
+
+    def hand_out(self, caller: Caller, max_messages: int, max_bytes: int, now: float, now_ms: int) -> list[Delivered]:
+        """What a Take gets: redeliveries that are due, then new messages."""
+        given: list[Delivered] = []
+        while self.again and max_messages > 0:
+            tag = self.again.popleft()
+            message = self.outstanding.get(tag)
+            if message is None:
+                continue
+            message.attempts += 1
+            message.client = caller.id
+            given.append(
+                Delivered(message.run.slice(message.index, message.index + 1), first_tag=tag, attempt=message.attempts)
+            )
+            self._schedule(tag, 1, message.attempts, now)
+            max_messages -= 1
+            max_bytes -= len(given[-1].run.columns.packed)
+        while max_messages > 0 and (max_bytes > 0 or not given):
+            room = self.room
+            cursor = self._next_cursor(now_ms)
+            if cursor is None or room <= 0:
+                break
+            run = self._cut(cursor, min(max_messages, room), max_bytes if given else max(max_bytes, 1))
+            given.append(self._give(caller, cursor, run, now))
+            max_messages -= run.count
+            max_bytes -= len(run.columns.packed)
+        return given
+
+    def _next_cursor(self, now_ms: int) -> Cursor | None:
+        """The partition whose next message is the oldest."""
+        best: Cursor | None = None
+        for cursor in self.cursors:
+            self._drop_expired(cursor, now_ms)
+            if cursor.ahead and (best is None or cursor.ahead[0].times[0] < best.ahead[0].times[0]):
+                best = cursor
+        return best
+
+    def _drop_expired(self, cursor: Cursor, now_ms: int) -> None:
+        """What expired after it was read ahead."""
+        while cursor.ahead and cursor.ahead[0].columns.expires is not None:
+            run = cursor.ahead[0]
+            expires = run.columns.expires or ()
+            if not 0 < expires[0] <= now_ms:
+                return
+            self._expire(cursor, run.base_offset, run.base_offset + 1)
+            cursor.ahead.popleft()
+            if run.count > 1:
+                cursor.ahead.appendleft(run.slice(1, run.count))
+
+    def _cut(self, cursor: Cursor, max_messages: int, max_bytes: int) -> Run:
+        """As much of what was read ahead as is asked for, and as is older than the other partitions' next."""
+        run = cursor.ahead.popleft()
+        count = min(run.count, max_messages)
+        if run.columns.ends[count - 1] - PREFIX * count > max_bytes:
+            fitting = bisect_right(range(count), max_bytes, key=lambda i: run.columns.ends[i] - PREFIX * (i + 1))
+            count = max(1, fitting)
+        if run.columns.expires is not None:
+            count = 1  # each is looked at when its turn comes
+        for other in self.cursors:
+            if other is not cursor and other.ahead:
+                limit = other.ahead[0].times[0]
+                count = max(1, min(count, bisect_right(run.times, limit)))
+        if count < run.count:
+            cursor.ahead.appendleft(run.slice(count, run.count))
+            return run.slice(0, count)
+        return run
+
+    def _give(self, caller: Caller, cursor: Cursor, run: Run, now: float) -> Delivered:
+        first_tag = self.next_tag
+        self.next_tag += run.count
+        self.changed = True
+        if self.request.acknowledge:
+            for index in range(run.count):
+                self.outstanding[first_tag + index] = Outstanding(cursor.partition, run, index, caller.id)
+            self._schedule(first_tag, run.count, 1, now)
+        else:
+            cursor.window.settle_range(run.base_offset, run.next_offset)
+            cursor.tally.acknowledged += run.count
+        return Delivered(run, first_tag)
+
+    def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
+        redelivery = self.request.redelivery
+        if redelivery is None:
+            return
+        due = now + min(redelivery.first_delay * 2.0 ** min(attempt - 1, 62), redelivery.longest_delay)
+        for tag in range(first_tag, first_tag + count):
+            self.outstanding[tag].due = due
+        heapq.heappush(self._due, (due, first_tag, count))
+
+    # --- settling ---
+
+    def settle(self, tag: int) -> Outstanding | None:
+        """A tag is done with; None if it is not outstanding."""
+        message = self.outstanding.pop(tag, None)
+        if message is not None:
+            self.cursors[message.partition].window.settle(message.offset)
+            self.changed = True
+        return message
+
+    def give_back(self, tag: int) -> bool:
+        """A tag is to be handed out again, now."""
+        message = self.outstanding.get(tag)
+        if message is None:
+            return False
+        message.due = None
+        message.client = 0
+        self.again.append(tag)
+        return True
+
+    def give_back_all_of(self, client: int) -> None:
+        """A connection is gone: without a redelivery delay its messages go to whoever asks next."""
+        if self.request.redelivery is None:
+            for tag in [tag for tag, message in self.outstanding.items() if message.client == client]:
+                self.give_back(tag)
+
+    def next_due(self) -> float | None:
+        """When a redelivery will be due."""
+        while self._due:
+            due, first_tag, count = self._due[0]
+            if any(self._is_due_at(tag, due) for tag in range(first_tag, first_tag + count)):
+                return due
+            heapq.heappop(self._due)
+        return None
+
+    def overdue(self, now: float) -> Sequence[int]:
+        """Tags whose time has come. Those with deliveries left are queued again; the others are returned."""
+        redelivery = self.request.redelivery
+        exhausted: list[int] = []
+        while self._due and self._due[0][0] <= now:
+            due, first_tag, count = heapq.heappop(self._due)
+            for tag in range(first_tag, first_tag + count):
+                if not self._is_due_at(tag, due):
+                    continue
+                message = self.outstanding[tag]
+                message.due = None
+                if redelivery is not None and message.attempts >= redelivery.max_deliveries:
+                    exhausted.append(tag)
+                else:
+                    self.again.append(tag)
+        return exhausted
+
+    def _is_due_at(self, tag: int, due: float) -> bool:
+        message = self.outstanding.get(tag)
+        return message is not None and message.due == due

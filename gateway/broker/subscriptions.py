@@ -1,0 +1,502 @@
+"""Subscriptions: Subscribe, Take, Settle, Unsubscribe; durable cursors; redelivery up to the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from gateway.broker.cursors import (
+    Numbers,
+    StoredSubscription,
+    cursor_row,
+    load_subscriptions,
+    stored,
+    subscription_row,
+)
+from gateway.broker.reading import by_route, record_delivered
+from gateway.broker.service import Caller, Clock, Handler
+from gateway.broker.subscription import Cursor, Outstanding, Subscription, Tally, Waiting
+from gateway.broker.timers import Pump
+from gateway.broker.topics import TopicService
+from gateway.broker.watch import Watchers
+from gateway.envelope import Run
+from gateway.errors import Conflict, GatewayError, InvalidRequest, UnknownSubscription, UnknownTopic
+from gateway.recorder import ConsumerCounts, Recorder
+from gateway.requests import DONE, Request, Settle, Settled, Start, Subscribe, Subscribed, Take, Taken, Unsubscribe
+from gateway.routing.table import RoutingTable
+from gateway.store.ack_window import AckWindow
+from gateway.store.interface import Append, CreateTopic, Put, Store, Ticket, TopicState, Unit
+
+WRITE_BEHIND = 0.05
+"""Cursors are written this long after they moved: at-least-once may repeat what a crash forgets in between."""
+READ_AHEAD_BYTES = 1 << 20
+TAGS_AFTER_RESTART = 1 << 32
+"""Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
+DEAD_LETTER_SIZE = "size"
+DEAD_LETTER_ATTEMPTS = "max_deliveries"
+
+
+class DeadLetterMaker(Protocol):
+    """What is needed of the dead-letter service."""
+
+    def dead_letter_append(
+        self, run: Run, index: int, *, reason: str, attempts: int, first_error: str, last_error: str
+    ) -> tuple[Sequence[CreateTopic], Append]:
+        """The operations that put one message into its topic's dead letters."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class SubscriptionContext:
+    """What the service is made from."""
+
+    store: Store
+    table: RoutingTable
+    topics: TopicService
+    watchers: Watchers
+    pump: Pump
+    clock: Clock
+    recorder: Recorder
+    dead_letters: DeadLetterMaker
+    start_soon: Callable[..., None]
+
+
+class SubscriptionService:
+    """Serves the subscription requests."""
+
+    def __init__(self, context: SubscriptionContext) -> None:
+        self._context = context
+        self._store = context.store
+        self._subscriptions: dict[int, Subscription] = {}
+        self._named: dict[tuple[str, str], int] = {}
+        self._held: dict[int, set[int]] = {}
+        """Subscriptions that a connection uses."""
+        self._grace: dict[int, Callable[[], None]] = {}
+        self._due_timers: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._flush_at: Callable[[], None] | None = None
+        self.numbers = Numbers(context.store)
+        self._restore()
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """Subscribing, taking, settling, ending."""
+        return {Subscribe: self.subscribe, Take: self.take, Settle: self.settle, Unsubscribe: self.unsubscribe}
+
+    # --- subscribing ---
+
+    def subscribe(self, caller: Caller, request: Subscribe) -> None:
+        """Open a subscription, or join the one of that name."""
+        topic = self._context.topics.name(caller, request.address)
+        known = self._named.get((topic, request.name)) if request.name else None
+        if known is not None:
+            subscription = self._subscriptions[known]
+            if subscription.request.acknowledge != request.acknowledge and subscription.outstanding:
+                raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
+            subscription.request = request
+            self._use(caller, subscription)
+            caller.answer(request.id, self._subscribed(subscription))
+            return
+        number = self.numbers.take()
+        state = self._store.topics.get(topic)
+        if state is not None:
+            self._open(caller, request, number, state)
+            return
+        if not request.create:
+            raise UnknownTopic(f"topic not found: {request.address}")
+
+        def created(ticket: Ticket) -> None:
+            if ticket.error is not None:
+                caller.answer(request.id, ticket.error)
+            else:
+                self._open(caller, request, number, self._store.topics[topic])
+
+        config = self._context.table.topic_config(topic)
+        self._store.submit(Unit(creates=[CreateTopic(topic, config)])).on_done(created)
+
+    def _open(self, caller: Caller, request: Subscribe, number: int, state: TopicState) -> None:
+        if isinstance(request.start, int) and len(state.partitions) != 1:
+            caller.answer(request.id, InvalidRequest("a start offset needs a topic of one partition"))
+            return
+        if request.name and (state.name, request.name) in self._named:
+            self.subscribe(caller, request)  # somebody else was quicker
+            return
+        subscription = Subscription(number, request, state, caller.listener.name)
+        for partition, bounds in enumerate(state.partitions):
+            if request.start is Start.LATEST:
+                offset = bounds.end
+            elif request.start is Start.EARLIEST:
+                offset = bounds.start
+            else:
+                offset = request.start
+            subscription.cursors.append(Cursor(partition, offset, AckWindow(offset), Tally(offset)))
+        self._register(subscription)
+        self._use(caller, subscription)
+        if not subscription.durable:
+            caller.answer(request.id, self._subscribed(subscription))
+            return
+
+        def done(ticket: Ticket) -> None:
+            if ticket.error is not None:
+                self._forget(subscription)
+            caller.answer(request.id, ticket.error or self._subscribed(subscription))
+
+        self._store.submit(Unit(puts=self._rows(subscription))).on_done(done)
+
+    def _subscribed(self, subscription: Subscription) -> Subscribed:
+        first = subscription.cursors[0].next if len(subscription.cursors) == 1 else 0
+        return Subscribed(subscription.number, subscription.request.address, first)
+
+    def _register(self, subscription: Subscription) -> None:
+        self._subscriptions[subscription.number] = subscription
+        if subscription.request.name:
+            self._named[subscription.topic, subscription.request.name] = subscription.number
+        self._context.watchers.add(subscription.topic, subscription, lambda: self._serve(subscription))
+
+    def _use(self, caller: Caller, subscription: Subscription) -> None:
+        """The connection is a client of the subscription until it goes."""
+        if caller.id in subscription.clients:
+            return
+        subscription.clients.add(caller.id)
+        held = self._held.get(caller.id)
+        if held is None:
+            held = self._held[caller.id] = set()
+            caller.on_detach(lambda: self._detached(caller.id))
+        held.add(subscription.number)
+        cancel = self._grace.pop(subscription.number, None)
+        if cancel is not None:
+            cancel()
+
+    # --- taking ---
+
+    def take(self, caller: Caller, request: Take) -> None:
+        """Hand out what is next, or wait for it."""
+        subscription = self._subscriptions.get(request.subscription)
+        if subscription is None:
+            raise UnknownSubscription
+        self._use(caller, subscription)
+        waiting = Waiting(caller, request)
+        subscription.takes.append(waiting)
+        self._serve(subscription)
+
+    def cancel(self, caller: Caller, request_id: int) -> bool:
+        """Answer a waiting take with nothing; False if none waits under that id."""
+        for number in self._held.get(caller.id, ()):
+            subscription = self._subscriptions[number]
+            for waiting in subscription.takes:
+                if waiting.caller is caller and waiting.request.id == request_id:
+                    subscription.takes.remove(waiting)
+                    self._answer(subscription, waiting, ())
+                    return True
+        return False
+
+    def _serve(self, subscription: Subscription) -> None:
+        """Give the takes that wait what there is."""
+        context = self._context
+        state = self._store.topics.get(subscription.topic)
+        if state is None or state.epoch != subscription.epoch:
+            self._end(subscription)
+            return
+        now, now_ms = context.clock.now(), context.clock.now_ms()
+        while subscription.takes:
+            waiting = subscription.takes[0]
+            if waiting.caller.detached:
+                subscription.takes.popleft()
+                continue
+            if subscription.room > 0:
+                self._read_ahead(subscription, state, now_ms)
+            request = waiting.request
+            given = subscription.hand_out(waiting.caller, request.max_messages, request.max_bytes, now, now_ms)
+            if not given:
+                break
+            subscription.takes.popleft()
+            self._answer(subscription, waiting, given)
+        if subscription.takes and not any(cursor.loading for cursor in subscription.cursors):
+            self._let_wait(subscription, now)
+        if subscription.changed:
+            self._write_soon()
+        self._watch_redelivery(subscription)
+
+    def _read_ahead(self, subscription: Subscription, state: TopicState, now_ms: int) -> None:
+        for cursor in subscription.wanted(state):
+            trimmed = subscription.skip_trimmed(cursor, state.partitions[cursor.partition].start)
+            if trimmed:
+                self._context.recorder.dropped("", "trimmed", trimmed)
+            size = max(1, min(subscription.takes[0].request.max_messages * 4, 4_096))
+            result = self._store.read_cached(
+                subscription.topic, cursor.partition, cursor.next, size, READ_AHEAD_BYTES, now_ms
+            )
+            if result is not None:
+                self._refuse(subscription, subscription.read(cursor, result))
+                continue
+            cursor.loading = True
+            self._context.start_soon(None, None, lambda cursor=cursor: self._load(subscription, cursor))
+
+    async def _load(self, subscription: Subscription, cursor: Cursor) -> None:
+        """Read from disk, then serve on."""
+        try:
+            result = await self._store.read(
+                subscription.topic, cursor.partition, cursor.next, 4_096, READ_AHEAD_BYTES, self._context.clock.now_ms()
+            )
+            self._refuse(subscription, subscription.read(cursor, result))
+        except GatewayError as error:
+            while subscription.takes:
+                waiting = subscription.takes.popleft()
+                waiting.caller.answer(waiting.request.id, error)
+        finally:
+            cursor.loading = False
+        self._serve(subscription)
+
+    def _let_wait(self, subscription: Subscription, now: float) -> None:
+        """Nothing is there: whoever does not wait is answered, the others get a timer."""
+        for waiting in list(subscription.takes):
+            hold_until = waiting.request.hold_until
+            if hold_until is None or hold_until <= now:
+                subscription.takes.remove(waiting)
+                self._answer(subscription, waiting, ())
+            elif waiting.cancel_timer is None and hold_until != float("inf"):
+                waiting.cancel_timer = self._context.pump.call_at(hold_until, lambda: self._serve(subscription))
+
+    def _answer(self, subscription: Subscription, waiting: Waiting, given: Sequence) -> None:  # type: ignore[type-arg]
+        if waiting.cancel_timer is not None:
+            waiting.cancel_timer()
+        target = waiting.caller.listener.name
+        for delivered in given:
+            record_delivered(self._context.recorder, delivered.run, target)
+            if not subscription.request.acknowledge:
+                for route, messages, size in by_route(delivered.run):
+                    self._context.recorder.acknowledged(route, target, messages, size)
+        request = subscription.request
+        waiting.caller.answer(
+            waiting.request.id,
+            Taken(given, ended=subscription.ended, address=request.address, acknowledge=request.acknowledge),
+        )
+
+    # --- settling ---
+
+    def settle(self, caller: Caller, request: Settle) -> None:
+        """Acknowledge, or give back."""
+        subscription = self._subscriptions.get(request.subscription)
+        if subscription is None:
+            caller.answer(request.id, Settled([UnknownSubscription()] * len(request.tags)))
+            return
+        results: list[GatewayError | None] = []
+        for tag in request.tags:
+            if request.accepted:
+                message = subscription.settle(tag)
+                known = message is not None
+                if message is not None:
+                    self._count_settled(caller, subscription, message)
+            else:
+                known = subscription.give_back(tag)
+            results.append(None if known else UnknownSubscription())
+        caller.answer(request.id, Settled(results))
+        self._write_soon()
+        if subscription.takes:
+            self._context.pump.soon(subscription, lambda: self._serve(subscription))
+
+    def _count_settled(self, caller: Caller, subscription: Subscription, message: Outstanding) -> None:
+        subscription.cursors[message.partition].tally.acknowledged += 1
+        meta, _inner = message.run.meta_of(message.index)
+        size = len(message.run.columns.value(message.index))
+        self._context.recorder.acknowledged(meta.route, caller.listener.name, 1, size)
+
+    def _watch_redelivery(self, subscription: Subscription) -> None:
+        due = subscription.next_due()
+        current = self._due_timers.get(subscription.number)
+        if current is not None:
+            if current[0] == due:
+                return
+            current[1]()
+            del self._due_timers[subscription.number]
+        if due is not None:
+            cancel = self._context.pump.call_at(due, lambda: self._redeliver(subscription))
+            self._due_timers[subscription.number] = (due, cancel)
+
+    def _redeliver(self, subscription: Subscription) -> None:
+        self._due_timers.pop(subscription.number, None)
+        if subscription.ended:
+            return
+        for tag in subscription.overdue(self._context.clock.now()):
+            message = subscription.settle(tag)
+            if message is not None:
+                self._dead_letter(
+                    subscription, message.partition, message.run, message.index, DEAD_LETTER_ATTEMPTS, message.attempts
+                )
+        self._serve(subscription)
+
+    # --- dead letters ---
+
+    def _refuse(self, subscription: Subscription, refused: Sequence[tuple[Run, int]]) -> None:
+        for run, index in refused:
+            subscription.cursors[run.partition].window.settle(run.base_offset + index)
+            self._dead_letter(subscription, run.partition, run, index, DEAD_LETTER_SIZE, 0)
+
+    def _dead_letter(
+        self, subscription: Subscription, partition: int, run: Run, index: int, reason: str, attempts: int
+    ) -> None:
+        """Put a message into the dead letters; its settling is written in the same commit."""
+        creates, append = self._context.dead_letters.dead_letter_append(
+            run, index, reason=reason, attempts=attempts, first_error=reason, last_error=reason
+        )
+        cursor = subscription.cursors[partition]
+        cursor.tally.dead_lettered += 1
+        puts = [cursor_row(subscription.number, partition, cursor.window.to_bytes())] if subscription.durable else []
+        meta, _inner = run.meta_of(index)
+        self._context.recorder.dead_lettered(meta.route, reason, 1)
+        self._store.submit(Unit(creates=creates, appends=[append], puts=puts))
+
+    # --- ending ---
+
+    def unsubscribe(self, caller: Caller, request: Unsubscribe) -> None:
+        """End a subscription; one with a name only loses this connection."""
+        subscription = self._subscriptions.get(request.subscription)
+        if subscription is None:
+            raise UnknownSubscription
+        self._held.get(caller.id, set()).discard(subscription.number)
+        self._leave(subscription, caller.id)
+        if not subscription.request.name:
+            self._forget(subscription)
+        caller.answer(request.id, DONE)
+
+    def _detached(self, client: int) -> None:
+        for number in self._held.pop(client, ()):
+            subscription = self._subscriptions.get(number)
+            if subscription is not None:
+                self._leave(subscription, client)
+
+    def _leave(self, subscription: Subscription, client: int) -> None:
+        subscription.clients.discard(client)
+        for waiting in [waiting for waiting in subscription.takes if waiting.caller.id == client]:
+            subscription.takes.remove(waiting)
+            if waiting.cancel_timer is not None:
+                waiting.cancel_timer()
+            if not waiting.caller.detached:
+                waiting.caller.answer(waiting.request.id, Taken((), ended=True))
+        subscription.give_back_all_of(client)
+        if subscription.takes:
+            self._context.pump.soon(subscription, lambda: self._serve(subscription))
+        if subscription.clients:
+            return
+        if not subscription.durable:
+            self._forget(subscription)
+        elif subscription.request.durable_grace is not None:
+            self._start_grace(subscription)
+
+    def _start_grace(self, subscription: Subscription) -> None:
+        when = self._context.clock.now() + (subscription.request.durable_grace or 0.0)
+        self._grace[subscription.number] = self._context.pump.call_at(when, lambda: self._forget(subscription))
+
+    def _end(self, subscription: Subscription) -> None:
+        """The topic is gone: whoever waits hears it."""
+        subscription.ended = True
+        while subscription.takes:
+            self._answer(subscription, subscription.takes.popleft(), ())
+        self._forget(subscription)
+
+    def _forget(self, subscription: Subscription) -> None:
+        if self._subscriptions.pop(subscription.number, None) is None:
+            return
+        subscription.ended = True
+        self._named.pop((subscription.topic, subscription.request.name), None)
+        self._context.watchers.remove(subscription.topic, subscription)
+        cancel_grace = self._grace.pop(subscription.number, None)
+        if cancel_grace is not None:
+            cancel_grace()
+        timer = self._due_timers.pop(subscription.number, None)
+        if timer is not None:
+            timer[1]()
+        for client in subscription.clients:
+            self._held.get(client, set()).discard(subscription.number)
+        if subscription.durable:
+            rows = [subscription_row(subscription.number, None)]
+            rows += [cursor_row(subscription.number, cursor.partition, None) for cursor in subscription.cursors]
+            self._store.submit(Unit(puts=rows, synced=False))
+
+    # --- keeping ---
+
+    def _rows(self, subscription: Subscription) -> list[Put]:
+        row = stored(
+            subscription.request, subscription.topic, subscription.epoch, subscription.listener, subscription.next_tag
+        )
+        rows = [subscription_row(subscription.number, row)]
+        rows += [
+            cursor_row(subscription.number, cursor.partition, cursor.window.to_bytes())
+            for cursor in subscription.cursors
+        ]
+        return rows
+
+    def _write_soon(self) -> None:
+        if self._flush_at is None:
+            self._flush_at = self._context.pump.call_at(self._context.clock.now() + WRITE_BEHIND, self._write)
+
+    def _write(self) -> None:
+        self._flush_at = None
+        rows = self._changed_rows()
+        if rows:
+            self._store.submit(Unit(puts=rows, synced=False))
+
+    def _changed_rows(self) -> list[Put]:
+        rows: list[Put] = []
+        for subscription in self._subscriptions.values():
+            if subscription.changed:
+                subscription.changed = False
+                if subscription.durable:
+                    rows += self._rows(subscription)
+        return rows
+
+    async def close(self) -> None:
+        """Write every cursor, synced."""
+        rows = self._changed_rows()
+        if rows:
+            await self._store.submit(Unit(puts=rows, synced=True)).wait()
+
+    def _restore(self) -> None:
+        for number, (row, windows) in load_subscriptions(self._store).items():
+            state = self._store.topics.get(row.topic)
+            if state is None:
+                self._store.submit(Unit(puts=[subscription_row(number, None)], synced=False))
+                continue
+            self._restore_one(number, row, windows, state)
+
+    def _restore_one(
+        self, number: int, row: StoredSubscription, windows: Mapping[int, bytes], state: TopicState
+    ) -> None:
+        subscription = Subscription(number, row.request(), state, row.listener)
+        subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
+        fresh = row.epoch != state.epoch
+        for partition, bounds in enumerate(state.partitions):
+            kept = windows.get(partition)
+            window = AckWindow(bounds.start) if fresh or kept is None else AckWindow.from_bytes(kept)
+            tally = Tally(window.low, acknowledged=window.settled_above)
+            subscription.cursors.append(
+                Cursor(partition, window.low, window, tally, settled_until=window.low + window.span)
+            )
+        if fresh:
+            self._context.recorder.dropped("", "epoch_changed", 1)
+        self._register(subscription)
+        if not subscription.request.name and subscription.request.durable_grace is not None:
+            self._start_grace(subscription)
+
+    # --- accounting ---
+
+    def consumers(self) -> Iterator[ConsumerCounts]:
+        """How far each durable subscription is, partition by partition."""
+        for subscription in self._subscriptions.values():
+            state = self._store.topics.get(subscription.topic)
+            if state is None or not subscription.durable:
+                continue
+            for cursor in subscription.cursors:
+                end = state.partitions[cursor.partition].end
+                tally = cursor.tally
+                yield ConsumerCounts(
+                    kind="reader" if subscription.request.name else "subscription",
+                    name=subscription.request.name or str(subscription.number),
+                    start=tally.start,
+                    end=end,
+                    acknowledged=tally.acknowledged,
+                    backlog=end - cursor.window.low - cursor.window.settled_above,
+                    expired=tally.expired,
+                    dead_lettered=tally.dead_lettered,
+                    trimmed=tally.trimmed,
+                )

@@ -1,0 +1,98 @@
+"""One task for everything the broker does later: timers, and handing completions to their connections."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable
+
+import trio
+
+
+class SystemClock:
+    """The clocks of the machine: trio's for waiting, the wall clock for what is kept."""
+
+    def now(self) -> float:
+        """Seconds on the clock of the event loop."""
+        return trio.current_time()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+
+class Pump:
+    """Runs callbacks at a time or soon, in one task, without a task each.
+
+    `soon` is how replies leave the broker: whatever became known in one pass of the event loop (one commit, one batch of
+    a neighbour) is handed over together, and never from deep inside somebody else's call.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+        self._numbers = itertools.count()
+        self._soon: dict[object, Callable[[], None]] = {}
+        self._scope: trio.CancelScope | None = None
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back at a time; returns a function that cancels it."""
+        number = next(self._numbers)
+        heapq.heappush(self._heap, (when, number, callback))
+        if self._scope is not None and when < self._scope.deadline:
+            self._scope.deadline = when
+        done = False
+
+        def cancel() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                self._cancelled.add(number)
+                self._compact()
+
+        return cancel
+
+    def soon(self, key: object, callback: Callable[[], None]) -> None:
+        """Call back in the next pass, once per key."""
+        self._soon[key] = callback
+        if self._scope is not None:
+            self._scope.deadline = -math.inf
+
+    def turn(self) -> None:
+        """Everything that is due now. `run` does this; tests without a task call it themselves."""
+        now = self._now()
+        while self._heap and self._heap[0][0] <= now:
+            _when, number, callback = heapq.heappop(self._heap)
+            if number in self._cancelled:
+                self._cancelled.discard(number)
+            else:
+                callback()
+        while self._soon:
+            soon, self._soon = self._soon, {}
+            for callback in soon.values():
+                callback()
+
+    async def run(self) -> None:
+        """Turn whenever something is due, until cancelled."""
+        while True:
+            self.turn()
+            deadline = self._heap[0][0] if self._heap else math.inf
+            with trio.CancelScope(deadline=deadline) as scope:
+                self._scope = scope
+                try:
+                    if self._soon:
+                        await trio.lowlevel.checkpoint()
+                    else:
+                        await trio.sleep(math.inf)
+                finally:
+                    self._scope = None
+
+    def _compact(self) -> None:
+        """Cancelled timers far in the future would pile up: rebuild once they are the majority."""
+        if len(self._cancelled) > 1024 and len(self._cancelled) * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[1] not in self._cancelled]
+            heapq.heapify(self._heap)
+            self._cancelled.clear()

@@ -1,0 +1,143 @@
+"""Topics by the addresses clients use: create, delete, describe; and the way from an address to a topic for readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from gateway.broker.service import Caller, Clock, Handler
+from gateway.errors import Conflict, InvalidRequest, UnknownPartition, UnknownTopic
+from gateway.requests import (
+    DONE,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopics,
+    Offset,
+    OffsetForTime,
+    PartitionInfo,
+    Request,
+    TopicCreated,
+    TopicInfo,
+    Topics,
+)
+from gateway.routing.table import RoutingTable
+from gateway.store import interface as store_interface
+from gateway.store.interface import PartitionState, Store, TopicState, Unit
+
+MAX_PARTITIONS = 1_000
+
+
+class TopicService:
+    """Serves the topic requests; other services ask it for the topic behind an address."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: RoutingTable,
+        clock: Clock,
+        start_soon: Callable[..., None],
+        max_partitions: int = MAX_PARTITIONS,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._clock = clock
+        self._start_soon = start_soon
+        self._max_partitions = max_partitions
+        self.before_delete: list[Callable[[str], str | None]] = []
+        """Who may object to deleting a topic, with the reason."""
+        self.after_delete: list[Callable[[str], None]] = []
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """Creating, deleting, describing, looking up by time."""
+        return {
+            CreateTopic: self.create,
+            DeleteTopic: self.delete,
+            DescribeTopics: self.describe,
+            OffsetForTime: self.offset_for_time,
+        }
+
+    def name(self, caller: Caller, address: str) -> str:
+        """The topic an address of the caller's listener leads to. Raises NotRouted or InvalidRequest."""
+        return self._table.reader(caller.listener.protocol, caller.listener.name, address)
+
+    def state(self, caller: Caller, address: str) -> TopicState:
+        """The topic behind an address. Raises UnknownTopic if it does not exist."""
+        state = self._store.topics.get(self.name(caller, address))
+        if state is None:
+            raise UnknownTopic(f"topic not found: {address}")
+        return state
+
+    def partition(self, caller: Caller, address: str, partition: int) -> tuple[TopicState, PartitionState]:
+        """A topic and one of its partitions."""
+        state = self.state(caller, address)
+        if not 0 <= partition < len(state.partitions):
+            raise UnknownPartition(f"partition {partition} not found in topic {address}")
+        return state, state.partitions[partition]
+
+    def create(self, caller: Caller, request: CreateTopic) -> None:
+        """Make a topic; what a route or the configuration says about it comes before what the client asks for."""
+        topic = self.name(caller, request.address)
+        existing = self._store.topics.get(topic)
+        if existing is not None:
+            caller.answer(request.id, TopicCreated(created=False, partitions=len(existing.partitions)))
+            return
+        if not 1 <= request.partitions <= self._max_partitions:
+            raise InvalidRequest(f"invalid partition count: {request.partitions} (1 to {self._max_partitions})")
+        config = self._table.topic_config(topic)
+        if not self._table.decides_partitions(topic):
+            config = attrs.evolve(config, partitions=request.partitions)
+        ticket = self._store.submit(Unit(creates=[store_interface.CreateTopic(topic, config)]))
+        ticket.on_done(
+            lambda ticket: caller.answer(
+                request.id, ticket.error or TopicCreated(created=True, partitions=config.partitions)
+            )
+        )
+
+    def delete(self, caller: Caller, request: DeleteTopic) -> None:
+        """Drop a topic."""
+        state = self.state(caller, request.address)
+        for objection in self.before_delete:
+            reason = objection(state.name)
+            if reason is not None:
+                raise Conflict(reason)
+
+        def done(ticket: store_interface.Ticket) -> None:
+            if ticket.error is None:
+                for callback in self.after_delete:
+                    callback(state.name)
+            caller.answer(request.id, ticket.error or DONE)
+
+        self._store.submit(Unit(deletes=[store_interface.DeleteTopic(state.name)])).on_done(done)
+
+    def describe(self, caller: Caller, request: DescribeTopics) -> None:
+        """One topic, or all that the caller's listener has an address for."""
+        if request.address:
+            caller.answer(request.id, Topics([self._info(request.address, self.state(caller, request.address))]))
+            return
+        found: list[TopicInfo] = []
+        for name, state in self._store.topics.items():
+            if name.startswith("__"):
+                continue
+            address = self._table.address_of(caller.listener.protocol, caller.listener.name, name)
+            if address is not None:
+                found.append(self._info(address, state))
+        found.sort(key=lambda info: info.address.encode())
+        caller.answer(request.id, Topics(found))
+
+    def offset_for_time(self, caller: Caller, request: OffsetForTime) -> None:
+        """The first offset at or after a time."""
+        state, _partition = self.partition(caller, request.address, request.partition)
+
+        async def look() -> None:
+            offset = await self._store.offset_for_time(state.name, request.partition, request.timestamp_ms)
+            caller.answer(request.id, Offset(offset))
+
+        self._start_soon(caller, request, look)
+
+    @staticmethod
+    def _info(address: str, state: TopicState) -> TopicInfo:
+        partitions: Sequence[PartitionInfo] = [
+            PartitionInfo(number, partition.start, partition.end) for number, partition in enumerate(state.partitions)
+        ]
+        return TopicInfo(address, partitions)

@@ -1,0 +1,33 @@
+"""Who wants to know when a topic grows, or goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gateway.broker.timers import Pump
+
+
+class Watchers:
+    """Callbacks per topic. They run in the pump's next pass: once, however many commits there were until then."""
+
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self._topics: dict[str, dict[object, Callable[[], None]]] = {}
+
+    def add(self, topic: str, key: object, callback: Callable[[], None]) -> None:
+        """Call back whenever the topic changes, until removed."""
+        self._topics.setdefault(topic, {})[key] = callback
+
+    def remove(self, topic: str, key: object) -> None:
+        """Call back no more."""
+        watching = self._topics.get(topic)
+        if watching is not None and watching.pop(key, None) is not None and not watching:
+            del self._topics[topic]
+
+    def changed(self, pairs: Iterable[tuple[str, int]]) -> None:
+        """The store's signal after a commit."""
+        for topic, _partition in pairs:
+            watching = self._topics.get(topic)
+            if watching:
+                for key, callback in watching.items():
+                    self._pump.soon(key, callback)
