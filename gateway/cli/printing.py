@@ -1,0 +1,46 @@
+"""How messages are shown: a value a line, or one JSON object a line with the bytes in base64."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+
+from gateway.cli.url import Place
+from gateway.envelope import Run
+
+
+class Printer:
+    """Writes runs to standard output until it has shown `count` messages; None is without end."""
+
+    def __init__(self, place: Place, output: str, count: int | None) -> None:
+        self._place = place
+        self._json = output == "json"
+        self.left = count
+
+    def show(self, run: Run) -> None:
+        """Write a run, of at most `left` messages."""
+        if self.left is not None:
+            self.left -= run.count
+        if self._json:
+            lines = [self._object(run, index) for index in range(run.count)]
+            sys.stdout.write("".join(lines))
+            sys.stdout.flush()
+        else:
+            sys.stdout.buffer.write(b"".join([value + b"\n" for value in run.columns.values()]))
+            sys.stdout.buffer.flush()
+
+    def _object(self, run: Run, index: int) -> str:
+        """One line. What the protocol does not tell is null, not made up."""
+        carries = self._place.spec.carries
+        key = run.columns.key(index)
+        shown = {
+            "address": self._place.address,
+            "partition": run.partition if carries.offset else None,
+            "offset": run.base_offset + index if carries.offset else None,
+            "timestamp_ms": run.times[index] if carries.time else None,
+            "key": b64encode(key).decode() if key is not None else None,
+            "headers": [[name, b64encode(value).decode()] for name, value in run.columns.headers_of(index)],
+            "value": b64encode(run.columns.value(index)).decode(),
+        }
+        return json.dumps(shown) + "\n"

@@ -1,0 +1,254 @@
+"""Reading from a place, whichever way its protocol reads: by offset, or from a subscription.
+
+What comes goes to a sink that takes a number of messages. Readers by offset follow every partition of an address at
+once; what a subscription hands out, or a group commits, counts as read only once the sink has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+import click
+import trio
+
+from gateway.cli.url import Place
+from gateway.envelope import Run
+from gateway.errors import Conflict, NotFound, Unsupported
+from gateway.requests import (
+    CommitOffset,
+    DescribeTopics,
+    Fetch,
+    Fetched,
+    GroupOffset,
+    PartitionInfo,
+    ReadOffset,
+    Settle,
+    Start,
+    Subscribe,
+    Subscribed,
+    Take,
+    Taken,
+    Topics,
+    Unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from gateway.transport.client import Connection
+
+MOST_MESSAGES = 500
+MOST_BYTES = 1 << 20
+HOLD = 5.0
+"""How long a request for messages may wait at the other side."""
+
+PAUSE = 0.05
+"""Before asking again, where the other side cannot wait."""
+
+
+class Sink(Protocol):
+    """Where messages go."""
+
+    @property
+    def left(self) -> int | None:
+        """How many more it takes; None for any number."""
+        ...
+
+    def show(self, run: Run) -> None:
+        """Take a run, of at most `left` messages."""
+        ...
+
+
+@attrs.frozen
+class Wish:
+    """What to read."""
+
+    start: Start | int = Start.LATEST
+    last: int | None = None
+    """Begin with the last so many (in all partitions together) instead."""
+    follow: bool = True
+    """Wait for what comes after the end."""
+    group: str = ""
+
+
+async def read(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
+    """Read until the sink is full, or until the end when not following."""
+    if place.spec.carries.offset:
+        await _by_offset(connection, place, wish, sink)
+    else:
+        await _by_subscription(connection, place, wish, sink)
+
+
+def _most(sink: Sink) -> int:
+    return MOST_MESSAGES if sink.left is None else min(MOST_MESSAGES, sink.left)
+
+
+def _show(sink: Sink, run: Run) -> int:
+    """Give the sink what it takes of a run; the offset behind that."""
+    if sink.left is not None:
+        run = run.slice(0, sink.left)
+    sink.show(run)
+    return run.next_offset
+
+
+# --- by offset ---
+
+
+async def describe(connection: Connection, address: str) -> Sequence[PartitionInfo] | None:
+    """The partitions of an address; None if there is nothing of that name."""
+    try:
+        reply = await connection.request(DescribeTopics(0, address))
+    except NotFound:
+        return None
+    assert isinstance(reply, Topics)
+    for topic in reply.topics:
+        if topic.address == address:
+            return topic.partitions
+    return None
+
+
+async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
+    partitions = await describe(connection, place.address)
+    if partitions is None:
+        if not wish.follow:
+            raise NotFound(f"there is no '{place.address}'")
+        click.echo(f"waiting for '{place.address}' to exist", err=True)
+        while True:  # nothing on the wire tells when a topic appears
+            partitions = await describe(connection, place.address)
+            if partitions is not None:
+                break
+            await trio.sleep(PAUSE)
+        # all of it came after this command began
+        wish = attrs.evolve(wish, start=Start.EARLIEST, last=None)
+    positions = {each.id: await _begin(connection, place, wish, each) for each in partitions}
+    ends = {each.id: each.end for each in partitions}
+    if wish.last is not None:
+        for run in await _last(connection, place, positions, ends, wish.last):
+            _show(sink, run)
+        positions = dict(ends)
+    with trio.CancelScope() as full:
+        async with trio.open_nursery() as nursery:
+            for partition, offset in positions.items():
+                end = None if wish.follow else ends[partition]
+                nursery.start_soon(_partition, connection, place, wish, partition, offset, end, sink, full)
+
+
+async def _begin(connection: Connection, place: Place, wish: Wish, partition: PartitionInfo) -> int:
+    if wish.group:
+        reply = await connection.request(ReadOffset(0, place.address, wish.group, partition.id))
+        assert isinstance(reply, GroupOffset)
+        if reply.offset is not None:
+            return reply.offset
+    if wish.last is not None:
+        return max(partition.start, partition.end - wish.last)
+    if isinstance(wish.start, int):
+        return wish.start
+    return partition.start if wish.start is Start.EARLIEST else partition.end
+
+
+async def _partition(
+    connection: Connection,
+    place: Place,
+    wish: Wish,
+    partition: int,
+    offset: int,
+    end: int | None,
+    sink: Sink,
+    full: trio.CancelScope,
+) -> None:
+    while sink.left != 0 and (end is None or offset < end):
+        asked = trio.current_time()
+        reply = await _fetch(connection, place, partition, offset, _most(sink), HOLD if end is None else None)
+        before, offset = offset, reply.next_offset
+        for run in reply.runs:
+            if sink.left == 0:
+                break
+            shown = _show(sink, run)
+            if sink.left == 0:
+                offset = shown
+        if offset > before:
+            await _commit(connection, place, wish, partition, offset)
+        elif end is not None:
+            return
+        elif trio.current_time() - asked < PAUSE:
+            await trio.sleep(PAUSE)
+    if sink.left == 0:
+        full.cancel()
+
+
+async def _fetch(
+    connection: Connection, place: Place, partition: int, offset: int, most: int, hold: float | None
+) -> Fetched:
+    hold_until = trio.current_time() + hold if hold is not None else None
+    request = Fetch(0, place.address, partition, offset, most, MOST_BYTES, hold_until=hold_until)
+    reply = await connection.request(request, None)
+    assert isinstance(reply, Fetched)
+    return reply
+
+
+async def _commit(connection: Connection, place: Place, wish: Wish, partition: int, offset: int) -> None:
+    if wish.group:
+        await connection.request(CommitOffset(0, place.address, wish.group, partition, offset))
+
+
+async def _last(
+    connection: Connection, place: Place, positions: dict[int, int], ends: dict[int, int], count: int
+) -> Sequence[Run]:
+    """The last records of all partitions together, by their store time."""
+    found: list[tuple[int, int, int, Run]] = []
+    for partition, offset in positions.items():
+        while offset < ends[partition]:
+            reply = await _fetch(connection, place, partition, offset, MOST_MESSAGES, None)
+            if reply.next_offset <= offset:
+                break
+            offset = reply.next_offset
+            found += [
+                (time, partition, run.base_offset + index, run.slice(index, index + 1))
+                for run in reply.runs
+                for index, time in enumerate(run.times)
+            ]
+    found.sort(key=lambda record: record[:3])
+    return [run for *_, run in found[max(0, len(found) - count) :]] if count else []
+
+
+# --- from a subscription ---
+
+
+async def _by_subscription(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
+    subscribe = functools.partial(
+        Subscribe,
+        0,
+        place.address,
+        name=wish.group,
+        acknowledge=place.spec.carries.consumer_acknowledges,
+    )
+    try:
+        subscription = await _subscribe(connection, subscribe, wish)
+    except (Unsupported, Conflict) as error:
+        if wish.start is Start.LATEST and wish.last is None:
+            raise
+        other = "another protocol's listener reads the same topic from any offset"
+        raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error
+    while sink.left != 0:
+        hold_until = math.inf if wish.follow else trio.current_time() + HOLD
+        reply = await connection.request(Take(0, subscription, _most(sink), MOST_BYTES, hold_until=hold_until), None)
+        assert isinstance(reply, Taken)
+        for delivered in reply.deliveries:
+            _show(sink, delivered.run)
+            if place.spec.carries.consumer_acknowledges:
+                tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
+                await connection.request(Settle(0, subscription, tags))
+        if reply.ended or (not reply.deliveries and not wish.follow):
+            return
+
+
+async def _subscribe(connection: Connection, subscribe: Callable[..., Subscribe], wish: Wish) -> int:
+    reply = await connection.request(subscribe(start=wish.start if wish.last is None else Start.LATEST))
+    assert isinstance(reply, Subscribed)
+    if wish.last is not None:
+        await connection.request(Unsubscribe(0, reply.subscription))
+        reply = await connection.request(subscribe(start=max(0, reply.next_offset - wish.last)))
+        assert isinstance(reply, Subscribed)
+    return reply.subscription

@@ -1,0 +1,49 @@
+"""`gateway serve`: run the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gateway.cli.options import config_option, examples
+from gateway.observe.logging import LEVELS
+
+
+@click.command(
+    epilog=examples(
+        "gateway serve --config routes.yaml",
+        "BLIPMQ_KEY=secret gateway serve -c gateway.yaml --log-format json",
+    )
+)
+@config_option
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "text", "json"]),
+    default="auto",
+    show_default=True,
+    help="Logs on standard error: for people, as JSON lines, or whichever fits where they go.",
+)
+def command(config: Path, log_level: str, log_format: str) -> None:
+    """Serve every listener of a configuration file.
+
+    Prints a line for each listener with its real port and the routes that are live, then `ready`. SIGTERM or SIGINT
+    drains: nothing new is accepted, what is under way is answered; a second signal ends at once.
+    """
+    import functools
+
+    import trio
+
+    from gateway.app import serve
+    from gateway.config.load import load
+    from gateway.observe.logging import configure
+
+    configure(as_json=None if log_format == "auto" else log_format == "json", level=log_level)
+    loaded = load(config)
+    trio.run(functools.partial(serve, loaded, announce=_announce))
+
+
+def _announce(line: str) -> None:
+    """A line on standard output at once, for whoever waits for `ready`."""
+    print(line, flush=True)

@@ -1,0 +1,85 @@
+"""`gateway topics`: what there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.options import examples, output_option
+from gateway.cli.url import Place, PlaceType
+from gateway.errors import NotFound, Unsupported
+from gateway.requests import CreateTopic, DeleteTopic, DescribeTopics, TopicInfo, Topics
+
+
+@click.command(
+    epilog=examples(
+        "gateway topics rustlog://127.0.0.1:9192",
+        "gateway topics flymq://127.0.0.1:9092/orders --output json",
+        "gateway topics flymq://127.0.0.1:9092/orders --create --partitions 4",
+    )
+)
+@click.argument("place", type=PlaceType(address_needed=False), metavar="URL")
+@click.option("--create", is_flag=True, help="Create the topic first; one that exists is kept as it is.")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="For --create.")
+@click.option("--delete", is_flag=True, help="Delete the topic and everything in it.")
+@output_option
+@dialling_options
+def command(place: Place, create: bool, partitions: int, delete: bool, output: str, dialling: Dialling) -> None:
+    """List topics with their partitions and offsets.
+
+    Of one topic with a path in the URL, of all that this listener can name without one.
+    """
+    import trio
+
+    if (create or delete) and not place.address:
+        raise click.UsageError("the URL has to name the topic")
+    if create and delete:
+        raise click.UsageError("--create and --delete exclude each other")
+
+    async def run() -> Sequence[TopicInfo]:
+        async with connected(place, dialling) as connection:
+            if create:
+                await connection.request(CreateTopic(0, place.address, partitions))
+            if delete:
+                await connection.request(DeleteTopic(0, place.address))
+                return ()
+            try:
+                reply = await connection.request(DescribeTopics(0, place.address))
+            except Unsupported as error:
+                raise Unsupported(
+                    f"{place.spec.name} has no way to list topics; ask a listener of another protocol"
+                ) from error
+            except NotFound:
+                raise NotFound(f"there is no '{place.address}'") from None
+            assert isinstance(reply, Topics)
+            return reply.topics
+
+    topics = trio.run(run)
+    if output == "json":
+        click.echo(json.dumps([_as_json(topic) for topic in topics], indent=2))
+    elif not delete:
+        click.echo(_table(topics))
+
+
+def _as_json(topic: TopicInfo) -> dict[str, object]:
+    partitions = [{"partition": each.id, "start": each.start, "end": each.end} for each in topic.partitions]
+    return {"address": topic.address, "partitions": partitions}
+
+
+def _table(topics: Sequence[TopicInfo]) -> str:
+    rows = [("ADDRESS", "PARTITION", "START", "END", "MESSAGES")]
+    rows += [
+        (topic.address, str(each.id), str(each.start), str(each.end), str(each.end - each.start))
+        for topic in topics
+        for each in topic.partitions
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )
