@@ -1,0 +1,351 @@
+"""Every private name of aioquic that this package uses, in one place. `tests/quic/test_contract.py` holds a test for each.
+
+What is changed, and why:
+
+* Receive credit. aioquic raises its limits with the bytes *received*, so an unread stream is delivered whole. Here the
+  limits are raised from outside (`grant_stream`, `grant_connection`), and the doubling never sees a received byte.
+* Streams are walked once per packet, twice. With a hundred open streams that is most of the time; here both walks see
+  only the streams that have something to do.
+* ALPN is decided from the ClientHello, where "none offered" is a choice like any other.
+* Streams per connection, datagram size and pacing follow the endpoint's limits.
+"""
+
+# ruff: noqa: SLF001 (private names are what this module is for)
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from aioquic import tls
+from aioquic._buffer import Buffer
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import (
+    END_STATES,
+    QuicConnection,
+    QuicConnectionError,
+    QuicConnectionState,
+    stream_is_client_initiated,
+)
+from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.packet import QuicFrameType, QuicPacketType, pull_quic_transport_parameters
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
+from aioquic.quic.stream import QuicStream as CoreStream
+from cryptography.hazmat.primitives.serialization import Encoding
+
+FAULTS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    QuicConnectionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    tls.Alert,
+)
+"""What aioquic might raise over a peer's bytes that it did not foresee: costs that connection, nothing else."""
+
+# aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
+logging.getLogger("quic").setLevel(logging.CRITICAL)
+
+UDP_MAX = 65_527
+REASON_MAX = 400
+"""A close frame has to fit a packet, whole."""
+
+Alpn = str | None
+
+
+class _StreamTable(dict[int, CoreStream]):
+    """aioquic's streams by id. Its only use of `values` is to look for limits to announce: give it just those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted: dict[int, CoreStream] = {}
+
+    def values(self) -> list[CoreStream]:  # type: ignore[override]
+        return list(self.granted.values())
+
+
+class Core(QuicConnection):
+    """One aioquic connection with the changes named above."""
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        *,
+        streams: int,
+        alpns: Collection[Alpn] = (),
+        original_destination_connection_id: bytes | None = None,
+        retry_source_connection_id: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+        )
+        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
+            limit.value = limit.sent = streams
+        self.server_name = configuration.server_name or ""
+        self._alpns = alpns
+        self._table = _StreamTable()
+        self._streams = self._table
+        self._ending: dict[int, CoreStream] = {}
+        self._sweep = False
+        self._peer_payload_limit = UDP_MAX
+        detect = self._loss._on_packets_lost
+
+        def packets_lost(*, packets: Iterable[Any], **arguments: Any) -> None:
+            self._sweep = self._sweep or bool(packets)
+            detect(packets=packets, **arguments)
+
+        self._loss._on_packets_lost = packets_lost  # type: ignore[method-assign]
+
+    # --- TLS ---
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        if self._is_client:
+            return
+        context = self.tls
+        handle_hello = context._server_handle_hello
+
+        def choose_protocol(message: Buffer, initial: Buffer, handshake: Buffer) -> None:
+            hello = tls.pull_client_hello(Buffer(data=message.data_slice(0, message.capacity)))
+            self.server_name = hello.server_name or ""
+            offered = hello.alpn_protocols
+            if offered is None:
+                if None not in self._alpns:
+                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
+            else:
+                chosen = next((name for name in offered if name in self._alpns), None)
+                if chosen is None:
+                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
+                context._alpn_protocols = [chosen]
+            handle_hello(message, initial, handshake)
+
+        context._server_handle_hello = choose_protocol  # type: ignore[method-assign, assignment]
+
+    # --- receive credit ---
+
+    def grant_stream(self, stream_id: int, limit: int) -> None:
+        """Let the peer send up to this offset on a stream."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.receiver.is_finished:
+            stream.max_stream_data_local = limit
+            self._table.granted[stream_id] = stream
+
+    def grant_connection(self, limit: int) -> None:
+        """Let the peer send up to this many bytes in all."""
+        self._local_max_data.value = limit
+
+    def received_on(self, stream_id: int) -> int:
+        """The highest offset seen on a stream (its final size once it was reset)."""
+        stream = self._streams.get(stream_id)
+        return stream.receiver.highest_offset if stream is not None else 0
+
+    def _write_stream_limits(self, builder: QuicPacketBuilder, space: Any, stream: CoreStream) -> None:
+        receiver = stream.receiver
+        if receiver.is_finished:
+            stream.max_stream_data_local_sent = stream.max_stream_data_local
+            return
+        received, receiver.highest_offset = receiver.highest_offset, 0
+        try:
+            super()._write_stream_limits(builder, space, stream)
+        finally:
+            receiver.highest_offset = received
+
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: Any) -> None:
+        limit = self._local_max_data
+        used, limit.used = limit.used, 0
+        try:
+            super()._write_connection_limits(builder, space)
+        finally:
+            limit.used = used
+
+    def _on_max_stream_data_delivery(self, delivery: QuicDeliveryState, stream: CoreStream) -> None:
+        super()._on_max_stream_data_delivery(delivery, stream)
+        if delivery != QuicDeliveryState.ACKED and stream.stream_id in self._streams:
+            self._table.granted[stream.stream_id] = stream
+
+    # --- sending ---
+
+    def open(self, unidirectional: bool) -> int | None:
+        """Reserve the next stream id, or None while the peer's limit forbids it."""
+        stream_id = self.get_next_available_stream_id(is_unidirectional=unidirectional)
+        limit = self._remote_max_streams_uni if unidirectional else self._remote_max_streams_bidi
+        if stream_id // 4 >= limit:
+            return None
+        # get_next_available_stream_id does not reserve; a write of nothing does, without a byte on the wire.
+        self.send_stream_data(stream_id, b"")
+        return stream_id
+
+    def write(self, stream_id: int, data: bytes, end: bool = False) -> bool:
+        """Queue bytes. False when the stream cannot take any: stopped by the peer, reset, finished or gone."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return False
+        sender = stream.sender
+        if sender._reset_error_code is not None or sender._buffer_fin is not None or sender.is_finished:
+            return False
+        sender.write(data, end_stream=end)
+        self._streams_queue.append(stream)
+        if end:
+            self._ending[stream_id] = stream
+        return True
+
+    def abandon(self, stream_id: int, code: int) -> None:
+        """Reset the sending side of a stream, if it still has one."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and self._stream_can_send(stream_id):
+            stream.sender.reset(code)
+            self._streams_queue.append(stream)
+            self._ending[stream_id] = stream
+
+    def refuse(self, stream_id: int, code: int) -> None:
+        """Ask the peer to stop sending on a stream, if it still can."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.receiver.is_finished:
+            stream.receiver.stop(code)
+            self._streams_queue.append(stream)
+
+    def receive_ended(self, stream_id: int) -> None:
+        """The peer's side of a stream is over: see to it that it is discarded once both are."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._ending[stream_id] = stream
+
+    def unacknowledged(self, stream_id: int) -> int:
+        """Bytes of a stream that were written and not acknowledged."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        sender = stream.sender
+        return 0 if sender._reset_error_code is not None else sender._buffer_stop - sender._buffer_start
+
+    def delivered(self, stream_id: int) -> bool:
+        """Whether everything that was written, its end included, is acknowledged or abandoned."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.sender.is_finished:
+            return True
+        sender = stream.sender
+        if sender._reset_error_code is not None:
+            return not sender.reset_pending
+        return sender._buffer_stop == sender._buffer_start and sender._buffer_fin is None
+
+    def is_discarded(self, stream_id: int) -> bool:
+        """Whether a stream is over in both directions and forgotten."""
+        return stream_id not in self._streams
+
+    def is_own(self, stream_id: int) -> bool:
+        """Whether this side opened a stream."""
+        return bool(stream_is_client_initiated(stream_id) == self._is_client)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
+        """As in aioquic, looking only at streams that have something to do."""
+        if self._sweep:
+            self._sweep = False
+            self._streams_queue.extend(self._streams[stream_id] for stream_id in self._streams)
+        if self._ending:
+            for stream_id, stream in list(self._ending.items()):
+                if stream.is_finished:
+                    del self._ending[stream_id]
+                    self._streams_queue.append(stream)
+        if len(self._streams_queue) > 1:
+            self._streams_queue = list(dict.fromkeys(self._streams_queue))
+        datagrams = super().datagrams_to_send(now)
+        granted = self._table.granted
+        if granted:
+            self._table.granted = {
+                stream_id: stream
+                for stream_id, stream in granted.items()
+                if stream.max_stream_data_local_sent != stream.max_stream_data_local and stream_id in self._streams
+            }
+        if self._streams_queue:
+            self._streams_queue = [stream for stream in self._streams_queue if _has_work(stream)]
+        return datagrams
+
+    # --- the connection ---
+
+    @property
+    def is_over(self) -> bool:
+        """Closed by either side, or about to be: nothing that is queued now will be sent."""
+        return self._close_event is not None or self._state in END_STATES
+
+    @property
+    def is_terminated(self) -> bool:
+        """The closing period is over."""
+        return self._state is QuicConnectionState.TERMINATED
+
+    @property
+    def end(self) -> tuple[int, bool, str] | None:
+        """Why it was closed: the code, whether it is an application's, the reason."""
+        event = self._close_event
+        return None if event is None else (int(event.error_code), event.frame_type is None, event.reason_phrase)
+
+    @property
+    def idle_limit(self) -> float:
+        """The smaller of both sides' idle time-outs."""
+        return min(self._configuration.idle_timeout, self._remote_max_idle_timeout or math.inf)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a first packet could be read at all (a server's connection), or was made (a client's)."""
+        return bool(self._network_paths) and (self._is_client or self._state is not QuicConnectionState.FIRSTFLIGHT)
+
+    def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
+        super()._parse_transport_parameters(data, from_session_ticket)
+        self._peer_payload_limit = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size or UDP_MAX
+
+
+def _has_work(stream: CoreStream) -> bool:
+    sender = stream.sender
+    return sender.reset_pending or not sender.buffer_is_empty or stream.receiver.stop_pending or stream.is_finished
+
+
+def peer_certificate(core: Core) -> bytes | None:
+    """The certificate the other side showed, DER."""
+    certificate = core.tls._peer_certificate
+    return None if certificate is None else certificate.public_bytes(Encoding.DER)
+
+
+def acknowledge_now(core: Core, now: float) -> None:
+    """Send the pending acknowledgement with the next datagrams instead of after aioquic's delay."""
+    space = core._spaces[tls.Epoch.ONE_RTT]
+    if space.ack_at is not None and space.ack_at > now:
+        space.ack_at = now
+
+
+def use_datagrams_of(core: Core, size: int) -> None:
+    """Send larger datagrams from now on, as far as the peer takes them (RFC 9000, 18.2 max_udp_payload_size)."""
+    size = min(size, core._peer_payload_limit)
+    if size <= core._max_datagram_size:
+        return
+    control: Any = core._loss._cc
+    control.congestion_window = max(control.congestion_window, 10 * size)
+    core._max_datagram_size = control._max_datagram_size = core._loss._pacer._max_datagram_size = size
+
+
+def stop_pacing(core: Core) -> None:
+    """Send as fast as the congestion window allows: there is no queue on the way that a burst could overrun."""
+    pacer: Any = core._loss._pacer
+    pacer.packet_time = None
+    pacer.update_rate = lambda **_: None
+
+
+def refuse_initial(version: int, client_destination: bytes, client_source: bytes, code: int) -> bytes:
+    """A CONNECTION_CLOSE in an Initial packet, for a client that gets no connection (RFC 9000, 8.1.3 and 5.2.2)."""
+    crypto = CryptoPair()
+    crypto.setup_initial(cid=client_destination, is_client=False, version=version)
+    builder = QuicPacketBuilder(
+        host_cid=client_destination, is_client=False, max_datagram_size=1200, peer_cid=client_source, version=version
+    )
+    builder.start_packet(QuicPacketType.INITIAL, crypto)
+    frame = builder.start_frame(QuicFrameType.TRANSPORT_CLOSE, capacity=32)
+    frame.push_uint_var(code)
+    frame.push_uint_var(QuicFrameType.PADDING)
+    frame.push_uint_var(0)
+    datagrams, _packets = builder.flush()
+    return datagrams[0]

@@ -1,0 +1,313 @@
+"""One QUIC connection as the driver's link: aioquic's core, its channels, its clocks. No socket, no task, no await.
+
+The endpoint feeds it datagrams and time, asks it to `dispatch`, and sends what `datagrams` returns. In between, anybody
+in the same trio thread may queue output: that only marks the connection, the endpoint does the rest in its next pass.
+
+    HANDSHAKE --completed--> OPEN --close()--> CLOSING --all acknowledged, or the deadline--> OVER --3 PTO--> GONE
+        |                      |-- abort(), the peer's close, idle time-out, a fault --------->|
+        |-- failed, timed out, a first packet that cannot be read ---------------------------------------------> GONE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+from aioquic.quic import events
+
+from gateway.transport.link import LinkHandler
+from gateway.transport.quic.aioquic_private import (
+    FAULTS,
+    REASON_MAX,
+    Core,
+    acknowledge_now,
+    stop_pacing,
+    use_datagrams_of,
+)
+from gateway.transport.quic.limits import QuicLimits, is_loopback
+from gateway.transport.quic.surface import ChannelLink
+from gateway.transport.quic.udp import Address, Datagram
+
+ROUNDS = 8
+"""How often one dispatch lets the handler react to what its own output caused."""
+ACKNOWLEDGE_AFTER = 8
+"""Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
+
+log = structlog.get_logger(__name__)
+
+
+class Phase(enum.Enum):
+    """Where a connection is in its life."""
+
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    OVER = enum.auto()
+    GONE = enum.auto()
+
+
+class QuicLink(ChannelLink):
+    """A connection. Implements `gateway.transport.link.Link`; tells a `LinkHandler` what happens."""
+
+    def __init__(
+        self,
+        core: Core,
+        limits: QuicLimits,
+        address: Address,
+        now: float,
+        *,
+        accept: Callable[[QuicLink], LinkHandler],
+        mark: Callable[[QuicLink], None],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(core, limits, clock)
+        self._limits = limits
+        self._accept = accept
+        self._mark = mark
+        self._handler: LinkHandler | None = None
+        self._phase = Phase.HANDSHAKE
+        self._give_up = now + limits.handshake
+        self._heard = now
+        self._ping_at = now + limits.keep_alive
+        self._closing = (0, "")
+        self._fed = 0
+        self._goodbye: list[Datagram] = []
+        self._acts: dict[type, Callable[[Any], None]] = {
+            events.StreamDataReceived: self._in.data,
+            events.StreamReset: self._in.reset,
+            events.StopSendingReceived: self._on_stop,
+            events.HandshakeCompleted: self._on_handshake,
+            events.ConnectionIdIssued: self._on_cid_issued,
+            events.ConnectionIdRetired: self._on_cid_retired,
+        }
+        self._echoes = 0
+        self.first_address = address
+        """Where it came from at first: what the limits count it under, even if it migrates."""
+        self.alpn: str | None = None
+        self.armed = float("inf")
+        """When the endpoint's heap will call `fire`."""
+        self.cids: set[bytes] = set()
+        """The connection ids by which the endpoint finds it."""
+        self.over = trio.Event()
+        """Set when nothing can be sent or received any more."""
+        self.handshaking = True
+        """Counted as half-open by the endpoint; cleared by it."""
+
+    # --- what the driver uses ---
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, for logs and origins."""
+        host, port = (self._core.get_peer_address() or self.first_address)[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def server_name(self) -> str:
+        """The name the client asked for."""
+        return self._core.server_name
+
+    @property
+    def core(self) -> Core:
+        """The aioquic connection."""
+        return self._core
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life."""
+        return self._phase
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        """Close with an application code, after what is queued."""
+        if self._phase is Phase.OPEN:
+            self._phase = Phase.CLOSING
+            self._writable = False
+            self._closing = (code, reason)
+            self._give_up = self._clock() + self._limits.close
+            self._mark(self)
+        elif self._phase is Phase.HANDSHAKE:
+            self.abort(code, reason)
+
+    def abort(self, code: int = 0, reason: str = "") -> None:
+        """Close now, whatever is queued."""
+        if self._phase not in {Phase.OVER, Phase.GONE}:
+            reason = reason.encode()[:REASON_MAX].decode(errors="ignore")
+            self._core.close(error_code=code, reason_phrase=reason)
+            self._mark(self)
+
+    def wake(self) -> None:
+        """Have `turn` called in the endpoint's next pass."""
+        self._mark(self)
+
+    # --- what the endpoint uses ---
+
+    def feed(self, data: bytes, address: Address, now: float) -> None:
+        """A datagram came in."""
+        if self._phase is Phase.OVER and self._goodbye:
+            self._echoes += 1
+            return
+        self._heard = now
+        self._fed += 1
+        try:
+            self._core.receive_datagram(data, address, now)
+        except FAULTS as fault:
+            self._fail(fault)
+        if not self._core.is_started:
+            self._phase = Phase.GONE
+
+    def fire(self, now: float) -> None:
+        """The time that `timer` named has come."""
+        if self._phase is Phase.GONE:
+            return
+        if self._phase in {Phase.HANDSHAKE, Phase.CLOSING} and now >= self._give_up:
+            if self._phase is Phase.HANDSHAKE:
+                self._phase = Phase.GONE
+                return
+            self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
+        due = self._core.get_timer()
+        if due is not None and due <= now:
+            try:
+                self._core.handle_timer(now)
+            except FAULTS as fault:
+                self._fail(fault)
+        if now >= self._ping_at:
+            keep_alive = self._core.idle_limit / 3
+            if self._heard + keep_alive <= now and self._phase in {Phase.OPEN, Phase.CLOSING}:
+                self._core.send_ping(0)
+                self._ping_at = now + keep_alive
+            else:
+                self._ping_at = self._heard + keep_alive
+
+    def dispatch(self, now: float) -> None:
+        """Hand on what happened, let the handler answer, move on towards the end."""
+        while (event := self._core.next_event()) is not None:
+            act = self._acts.get(type(event))
+            if act is not None:
+                act(event)
+        if self._phase is Phase.OPEN:
+            self._turn(now)
+        if self._phase is Phase.CLOSING:
+            self._in.discard()
+            self._out.advance(now)
+            if not self._core.is_over and self._out.delivered:
+                self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
+        if self._core.is_over and self._phase not in {Phase.OVER, Phase.GONE}:
+            self._end()
+        if self._core.is_terminated:
+            self._phase = Phase.GONE
+
+    def datagrams(self, now: float) -> list[Datagram]:
+        """What is to be sent now."""
+        if self._phase is Phase.GONE:
+            return []
+        if self._goodbye:
+            # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
+            echo = self._echoes > 0 and self._echoes & (self._echoes - 1) == 0
+            return self._goodbye if echo else []
+        if self._fed >= ACKNOWLEDGE_AFTER and self._phase is not Phase.HANDSHAKE:
+            acknowledge_now(self._core, now)
+        self._fed = 0
+        try:
+            datagrams = self._core.datagrams_to_send(now)
+        except FAULTS as fault:
+            self._fail(fault)
+            return []
+        if self._phase is Phase.OVER:
+            self._goodbye = datagrams
+        for channel in self._channels.leaving:
+            if self._core.is_discarded(channel.stream_id):
+                self._channels.forget(channel)
+        return datagrams
+
+    def timer(self) -> float | None:
+        """When `fire` or `dispatch` wants to be called next."""
+        if self._phase is Phase.GONE:
+            return None
+        soonest = self._core.get_timer()
+        times = [] if soonest is None else [soonest]
+        if self._phase in {Phase.HANDSHAKE, Phase.CLOSING}:
+            times.append(self._give_up)
+        if self._phase in {Phase.OPEN, Phase.CLOSING}:
+            times.append(self._ping_at)
+            due = self._out.due()
+            if due is not None:
+                times.append(due)
+        if self._phase is Phase.OPEN and self._deadline is not None:
+            times.append(self._deadline)
+        return min(times, default=None)
+
+    def abandon(self) -> None:
+        """The endpoint is going away: no more packets."""
+        if self._phase is not Phase.GONE:
+            self._end()
+            self._phase = Phase.GONE
+
+    # --- inside ---
+
+    def _turn(self, now: float) -> None:
+        handler = self._handler
+        assert handler is not None
+        if self._deadline is not None and self._deadline <= now:
+            self._deadline = None
+        for _ in range(ROUNDS):
+            self._in.deliver(handler)
+            self._notices(handler, now)
+            handler.turn(now)
+            self._out.advance(now)
+            if not self._out.opened and not self._out.refused:
+                return
+        self._mark(self)
+
+    def _notices(self, handler: LinkHandler, now: float) -> None:
+        out = self._out
+        out.advance(now)
+        opened, out.opened = out.opened, []
+        for channel in opened:
+            handler.opened(channel.number, channel.kind)
+        refused, out.refused = out.refused, []
+        for token in refused:
+            handler.reset(token, 0)
+        for channel in out.rooms():
+            handler.room(channel.number)
+
+    def _end(self) -> None:
+        """Tell the handler, once, that it is over. What had arrived before is handed on first."""
+        if self._phase is Phase.OPEN and self._handler is not None:
+            self._in.resume(None)
+            self._in.deliver(self._handler)
+        self._phase = Phase.OVER
+        self.over.set()
+        self._writable = False
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.lost()
+
+    def _fail(self, fault: Exception) -> None:
+        log.warning("quic_connection_fault", peer=self.peer, fault=repr(fault))
+        self.abandon()
+
+    def _on_handshake(self, event: Any) -> None:
+        if self._phase is not Phase.HANDSHAKE:
+            return
+        self.alpn = event.alpn_protocol
+        self._ping_at = self._heard + self._core.idle_limit / 3
+        if is_loopback(self.first_address[0]):
+            stop_pacing(self._core)
+            use_datagrams_of(self._core, self._limits.loopback_datagram)
+        self._phase = Phase.OPEN
+        self._writable = True
+        self._handler = self._accept(self)
+
+    def _on_stop(self, event: Any) -> None:
+        channel = self._in.stopped(event.stream_id, event.error_code)
+        self._out.stop(channel)
+        # The core has reset the stream already, on its own account; this makes it send that.
+        self._core.abandon(event.stream_id, event.error_code)
+
+    def _on_cid_issued(self, event: Any) -> None:
+        self.cids.add(event.connection_id)
+
+    def _on_cid_retired(self, event: Any) -> None:
+        self.cids.discard(event.connection_id)

@@ -1,0 +1,167 @@
+"""Dialling out: one connection on a socket of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import trio
+
+from gateway.errors import TargetError
+from gateway.transport.link import LinkHandler
+from gateway.transport.quic.aioquic_private import Core, peer_certificate
+from gateway.transport.quic.configuration import client_configuration
+from gateway.transport.quic.connection import Phase, QuicLink
+from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.udp import Address, open_socket
+from gateway.transport.tls import ClientTls, check_fingerprint
+from gateway.wire.session import CONNECTION, Kind
+
+GOODBYE_SECONDS = 1.0
+"""How long leaving may take for what is still queued."""
+LINGER_SECONDS = 0.1
+"""How long a socket that is otherwise unused is kept to repeat the close packet to a peer that missed it."""
+
+
+@contextlib.asynccontextmanager
+async def dial_quic(
+    host: str,
+    port: int,
+    *,
+    alpn: str | None,
+    tls: ClientTls,
+    handler: LinkHandler,
+    timeout: float = 10.0,
+    limits: QuicLimits | None = None,
+) -> AsyncIterator[QuicLink]:
+    """A connection whose handshake is done. The handler has heard `opened(CONNECTION)`. Leaving the block closes it."""
+    limits = limits or QuicLimits()
+    try:
+        async with trio.open_nursery() as nursery:
+            link = await _connect(
+                nursery, host, port, alpn=alpn, tls=tls, handler=handler, timeout=timeout, limits=limits
+            )
+            try:
+                yield link
+            finally:
+                link.close()
+                nursery.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
+                nursery.start_soon(_linger, link, nursery.cancel_scope)
+    except BaseExceptionGroup as group:
+        # The nursery is an implementation detail: what the block or the handshake raised is what the caller gets.
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        raise
+
+
+async def _linger(link: QuicLink, scope: trio.CancelScope) -> None:
+    await link.over.wait()
+    scope.deadline = min(scope.deadline, trio.current_time() + LINGER_SECONDS)
+
+
+async def _connect(
+    nursery: trio.Nursery,
+    host: str,
+    port: int,
+    *,
+    alpn: str | None,
+    tls: ClientTls,
+    handler: LinkHandler,
+    timeout: float,
+    limits: QuicLimits,
+) -> QuicLink:
+    name = tls.server_name or host
+    try:
+        with trio.fail_after(timeout):
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            for index, (family, _kind, _proto, _name, address) in enumerate(found):
+                attempt = _Attempt(family, address, name, alpn, tls, limits, handler)
+                last = index == len(found) - 1
+                with trio.CancelScope() as patience:
+                    if not last:
+                        patience.deadline = trio.current_time() + timeout / len(found)
+                    return await attempt.run(nursery)
+    except OSError as error:
+        raise TargetError(f"cannot connect to {host}:{port}: {error}") from error
+    except trio.TooSlowError:
+        pass
+    raise TargetError(f"cannot connect to {host}:{port}: no answer in time")
+
+
+class _Attempt:
+    """One handshake with one address."""
+
+    def __init__(
+        self,
+        family: int,
+        address: Address,
+        server_name: str,
+        alpn: str | None,
+        tls: ClientTls,
+        limits: QuicLimits,
+        handler: LinkHandler,
+    ) -> None:
+        any_address = ("::", 0) if family == socket.AF_INET6 else ("", 0)
+        self._core = Core(client_configuration(limits, tls, server_name, alpn), streams=limits.streams)
+        self._address = address
+        self._alpn = alpn
+        self._tls = tls
+        self._handler = handler
+        self._done = trio.Event()
+        self._refused: TargetError | None = None
+        self._endpoint = Endpoint(open_socket(family, any_address), until_idle=True)
+        now = trio.current_time()
+        self._link = QuicLink(
+            self._core,
+            limits,
+            address,
+            now,
+            accept=self._accept,
+            mark=self._endpoint.mark,
+            clock=trio.current_time,
+        )
+
+    async def run(self, nursery: trio.Nursery) -> QuicLink:
+        """Shake hands. The endpoint's task stays in the nursery for as long as the connection lives."""
+        self._core.connect(self._address, now=trio.current_time())
+        self._endpoint.adopt(self._link, self._core.host_cid)
+        nursery.start_soon(self._serve)
+        try:
+            await self._done.wait()
+        except trio.Cancelled:
+            self._link.abort()
+            raise
+        if self._refused is not None:
+            raise self._refused
+        if self._link.phase is not Phase.OPEN:
+            end = self._core.end
+            raise TargetError(f"{self._link.peer} refused the connection: {_why(end)}")
+        self._handler.opened(CONNECTION, Kind.DUPLEX)
+        self._link.wake()
+        return self._link
+
+    async def _serve(self) -> None:
+        try:
+            await self._endpoint.run()
+        finally:
+            self._done.set()
+
+    def _accept(self, link: QuicLink) -> LinkHandler:
+        """The handshake is done: is it the one we wanted?"""
+        self._done.set()
+        if self._tls.fingerprint:
+            try:
+                check_fingerprint(peer_certificate(self._core), self._tls.fingerprint)
+            except TargetError as error:
+                self._refused = error
+                link.abort(0, "certificate")
+        return self._handler
+
+
+def _why(end: tuple[int, bool, str] | None) -> str:
+    if end is None:
+        return "the handshake failed"
+    code, application, reason = end
+    return f"{'application' if application else 'transport'} error 0x{code:x} {reason}".rstrip()

@@ -1,0 +1,210 @@
+"""One task per UDP socket owns the connections on it. Nothing in its loop awaits anybody but the socket.
+
+A pass: read what has arrived (up to 32 reads), feed it, fire the timers that are due, let every touched connection hand on
+its events and answer them, send what each of them has to send in one go. Whoever wants a pass from outside marks a
+connection; that moves the deadline of the one place where this task waits to the past.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+
+import trio
+from aioquic._buffer import Buffer
+from aioquic.quic.packet import QuicHeader, pull_quic_header
+
+from gateway.transport.quic.admission import CID_LENGTH, Admission, Admitted
+from gateway.transport.quic.connection import Phase, QuicLink
+from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
+
+READS = 32
+"""Reads per pass: with GRO up to 64 datagrams each, and few enough that other tasks are not kept waiting."""
+
+Accept = Callable[[Admitted, Address, float], QuicLink]
+"""Makes the connection of an admitted client."""
+
+
+class Endpoint:
+    """A socket and its connections."""
+
+    def __init__(
+        self,
+        socket: DatagramSocket,
+        *,
+        admission: Admission | None = None,
+        accept: Accept | None = None,
+        until_idle: bool = False,
+    ) -> None:
+        self._socket = socket
+        self._admission = admission
+        self._accept = accept
+        self.until_idle = until_idle
+        """Stop once there is no connection left."""
+        self._links: dict[QuicLink, None] = {}
+        self._by_cid: dict[bytes, QuicLink] = {}
+        self._known: dict[QuicLink, set[bytes]] = {}
+        self._dirty: dict[QuicLink, None] = {}
+        self._timers: list[tuple[float, int, QuicLink]] = []
+        self._order = itertools.count()
+        self._waiting: trio.CancelScope | None = None
+        self.passes = 0
+
+    @property
+    def links(self) -> list[QuicLink]:
+        """All connections, those that are closing included."""
+        return list(self._links)
+
+    def mark(self, link: QuicLink) -> None:
+        """Look at a connection in the next pass."""
+        self._dirty[link] = None
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Have a pass soon."""
+        if self._waiting is not None:
+            self._waiting.deadline = -math.inf
+
+    def adopt(self, link: QuicLink, *cids: bytes) -> None:
+        """Own a connection from now on."""
+        self._links[link] = None
+        link.cids.update(cids)
+        self._index(link)
+        self.mark(link)
+
+    async def run(self) -> None:
+        """Serve until cancelled (or idle, if so asked). Connections that are left are told that they are lost."""
+        try:
+            while self._links or not self.until_idle:
+                if self._dirty:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    with trio.CancelScope(deadline=self._next_timer()) as self._waiting:
+                        await self._socket.wait_readable()
+                    self._waiting = None
+                rest = self._socket.send(self._pass(trio.current_time()))
+                while rest:
+                    await self._socket.wait_writable()
+                    rest = self._socket.send(rest)
+        finally:
+            self._abandon(trio.current_time())
+
+    def _pass(self, now: float) -> list[Datagram]:
+        self.passes += 1
+        out: list[Datagram] = []
+        for data, address in self._socket.receive(READS):
+            self._feed(data, address, now, out)
+        self._fire(now)
+        touched, self._dirty = self._dirty, {}
+        for link in touched:
+            link.dispatch(now)
+        for link in touched:
+            out += link.datagrams(now)
+            self._settle(link)
+        return out
+
+    def _feed(self, data: bytes, address: Address, now: float, out: list[Datagram]) -> None:
+        if data[0] & 0x80:
+            try:
+                header = pull_quic_header(Buffer(data=data), host_cid_length=CID_LENGTH)
+            except ValueError:
+                return
+            link = self._by_cid.get(header.destination_cid)
+            if link is None:
+                link = self._meet(header, len(data), address, now, out)
+        else:
+            link = self._by_cid.get(data[1 : 1 + CID_LENGTH])
+        if link is not None:
+            link.feed(data, address, now)
+            self._dirty[link] = None
+
+    def _meet(
+        self, header: QuicHeader, size: int, address: Address, now: float, out: list[Datagram]
+    ) -> QuicLink | None:
+        """A long header that belongs to no connection: perhaps a new client."""
+        if self._admission is None or self._accept is None:
+            return None
+        answer = self._admission.consider(header, size, address, now)
+        if isinstance(answer, Admitted):
+            self._admission.enter(address)
+            link = self._accept(answer, address, now)
+            self.adopt(link, header.destination_cid, link.core.host_cid)
+            return link
+        if answer is not None:
+            out.append((answer, address))
+        return None
+
+    def _fire(self, now: float) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            when, _, link = heapq.heappop(timers)
+            if link.armed != when:
+                continue  # armed anew since, earlier
+            link.armed = math.inf
+            due = link.timer()
+            if due is None:
+                continue
+            if due > now:
+                self._arm(link, due)
+                continue
+            link.fire(now)
+            self._dirty[link] = None
+
+    def _settle(self, link: QuicLink) -> None:
+        """After a pass: its ids, its place among the half-open, its next timer, or its end."""
+        if link.handshaking and link.phase is not Phase.HANDSHAKE:
+            link.handshaking = False
+            if self._admission is not None:
+                self._admission.handshaken(link.first_address)
+        if link.phase is Phase.GONE:
+            self._forget(link)
+            return
+        if link.cids != self._known.get(link):
+            self._index(link)
+        due = link.timer()
+        if due is not None:
+            self._arm(link, due)
+
+    def _arm(self, link: QuicLink, due: float) -> None:
+        # A timer that moved later stays where it is: when it fires, the connection says what it is waiting for now.
+        if due < link.armed:
+            link.armed = due
+            heapq.heappush(self._timers, (due, next(self._order), link))
+            if len(self._timers) > 4 * len(self._links) + 64:
+                self._timers = [timer for timer in self._timers if timer[2].armed == timer[0]]
+                heapq.heapify(self._timers)
+
+    def _next_timer(self) -> float:
+        return self._timers[0][0] if self._timers else math.inf
+
+    def _index(self, link: QuicLink) -> None:
+        known = self._known.get(link, set())
+        for cid in known - link.cids:
+            self._by_cid.pop(cid, None)
+        for cid in link.cids - known:
+            self._by_cid[cid] = link
+        self._known[link] = set(link.cids)
+
+    def _forget(self, link: QuicLink) -> None:
+        if link not in self._links:
+            return
+        del self._links[link]
+        for cid in self._known.pop(link, ()):
+            self._by_cid.pop(cid, None)
+        link.armed = math.inf
+        if self._admission is not None:
+            self._admission.leave(link.first_address)
+
+    def _abandon(self, now: float) -> None:
+        """Going down without notice: each peer gets one close packet, each handler is told."""
+        out: list[Datagram] = []
+        for link in self.links:
+            link.abort()
+            link.dispatch(now)
+            out += link.datagrams(now)
+            link.abandon()
+            self._forget(link)
+        self._socket.send(out)
+        self._socket.close()

@@ -1,0 +1,163 @@
+"""The receiving half of a connection's channels: what came in, handed on in one piece per pass, consumed, credited."""
+
+from __future__ import annotations
+
+from aioquic.quic.events import StreamDataReceived, StreamReset
+
+from gateway.transport.link import LinkHandler
+from gateway.transport.quic.aioquic_private import Core
+from gateway.transport.quic.channel import Channel, Channels, End
+from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.windows import Credit
+
+
+class Input:
+    """Everything a connection has received and not handed on."""
+
+    def __init__(self, core: Core, channels: Channels, limits: QuicLimits) -> None:
+        self._core = core
+        self._channels = channels
+        self._credit = Credit(limits.connection_window)
+        self._fresh: dict[int, Channel] = {}
+        self._withheld: dict[int, Channel] = {}
+        self._paused = False
+
+    def data(self, event: StreamDataReceived) -> None:
+        """The next bytes of a stream, and whether they are its last."""
+        channel = self._touch(event.stream_id)
+        data = event.data
+        if data:
+            if channel.refused:
+                self._consume(channel, len(data))
+            else:
+                channel.parts.append(data)
+                channel.held += len(data)
+        if event.end_stream:
+            channel.end = End.FINISHED
+            self._core.receive_ended(event.stream_id)
+
+    def reset(self, event: StreamReset) -> None:
+        """The peer abandoned a stream. Bytes that will never come count as consumed, or the window would leak away."""
+        stream_id = event.stream_id
+        channel = self._touch(stream_id)
+        channel.end = End.RESET
+        channel.code = event.error_code
+        self._core.receive_ended(stream_id)
+        missing = self._core.received_on(stream_id) - channel.credit.consumed - channel.held
+        if missing > 0:
+            self._consume(channel, missing)
+
+    def stopped(self, stream_id: int, code: int) -> Channel:
+        """The peer reads no more."""
+        channel = self._touch(stream_id)
+        if not channel.send_over:
+            channel.stop_code = code
+        return channel
+
+    def _touch(self, stream_id: int) -> Channel:
+        channel = self._channels.by_stream.get(stream_id)
+        if channel is None:
+            channel = self._channels.add_peers(stream_id)
+        self._fresh[channel.number] = channel
+        return channel
+
+    def deliver(self, handler: LinkHandler) -> None:
+        """Tell the handler what is new, channel by channel: existence, bytes, end, stop."""
+        while self._fresh:
+            fresh, self._fresh = self._fresh, {}
+            for channel in fresh.values():
+                self._tell(channel, handler)
+
+    def _tell(self, channel: Channel, handler: LinkHandler) -> None:
+        number = channel.number
+        if not channel.announced:
+            channel.announced = True
+            handler.opened(number, channel.kind)
+        if channel.parts and (channel.paused or self._paused):
+            self._withheld[number] = channel
+        else:
+            if channel.parts:
+                data = self._pull(channel)
+                handler.received(number, data)
+                self._consume(channel, len(data))
+            if channel.end is not End.OPEN and not channel.end_told:
+                channel.end_told = True
+                if channel.end is End.RESET:
+                    handler.reset(number, channel.code)
+                else:
+                    handler.eof(number)
+        if channel.stop_code is not None:
+            code, channel.stop_code = channel.stop_code, None
+            handler.stopped(number, code)
+        self._channels.leave(channel)
+
+    def pause(self, channel: Channel | None) -> None:
+        """Hand on no more bytes of one channel, or of any: no credit for them either."""
+        if channel is None:
+            self._paused = True
+        else:
+            channel.paused = True
+
+    def resume(self, channel: Channel | None) -> bool:
+        """Hand on again. True when something waits."""
+        if channel is None:
+            self._paused = False
+            if not self._withheld:
+                return False
+            self._fresh.update(self._withheld)
+            self._withheld.clear()
+            return True
+        channel.paused = False
+        if self._withheld.pop(channel.number, None) is None:
+            return False
+        self._fresh[channel.number] = channel
+        return True
+
+    def take(self, channel: Channel, limit: int) -> bytes:
+        """Up to `limit` bytes of a paused channel: reading them is what consumes them."""
+        if not channel.parts:
+            return b""
+        data = channel.parts[0]
+        if len(data) > limit:
+            channel.parts[0] = data[limit:]
+            data = data[:limit]
+        else:
+            del channel.parts[0]
+        channel.held -= len(data)
+        if not channel.parts:
+            self._withheld.pop(channel.number, None)
+            self._fresh[channel.number] = channel
+        self._consume(channel, len(data))
+        return data
+
+    def refuse(self, channel: Channel, code: int) -> None:
+        """Ask the peer to stop sending; what still comes is thrown away."""
+        if channel.refused or channel.end is not End.OPEN:
+            return
+        channel.refused = True
+        self._core.refuse(channel.stream_id, code)
+        if channel.parts:
+            self._consume(channel, len(self._pull(channel)))
+
+    def discard(self) -> None:
+        """Throw away what waits: the connection is closing."""
+        for channel in (*self._fresh.values(), *self._withheld.values()):
+            channel.refused = True
+            if channel.parts:
+                self._consume(channel, len(self._pull(channel)))
+        self._fresh.clear()
+        self._withheld.clear()
+
+    @staticmethod
+    def _pull(channel: Channel) -> bytes:
+        parts = channel.parts
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        channel.parts = []
+        channel.held = 0
+        return data
+
+    def _consume(self, channel: Channel, count: int) -> None:
+        if channel.credit.consume(count) and channel.end is End.OPEN and not channel.refused:
+            self._core.grant_stream(channel.stream_id, channel.credit.limit)
+        if self._credit.consume(count):
+            self._core.grant_connection(self._credit.limit)

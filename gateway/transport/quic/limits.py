@@ -1,0 +1,99 @@
+"""The bounds of the QUIC layer. All are configuration; each says why its default is what it is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from ipaddress import ip_address
+
+import attrs
+
+
+@attrs.frozen
+class QuicLimits:
+    """What one endpoint grants its peers and demands of them."""
+
+    stream_window: int = 16 << 20
+    connection_window: int = 64 << 20
+    """Both as the stock Felix clients' publish connections announce them (Felix wire 2.1)."""
+    streams: int = 1024
+    """Streams of each kind that a peer may have open (Felix wire 2.1)."""
+    idle: float = 30.0
+    """What every stock peer announces; the smaller of both sides counts."""
+    handshake: float = 30.0
+    """After this a half-open connection is forgotten."""
+    handshakes: int = 1024
+    """Half-open connections at once; each holds about 80 kB."""
+    handshakes_per_address: int = 256
+    """Stock Felix clients open 20 connections in a row, and many clients may stand behind one address."""
+    retry_above: int = 128
+    """Half-open connections from which on a peer has to prove its address first (RFC 9000, 8.1.2)."""
+    connections: int = 10_000
+    per_address: int = 1_000
+    pending_opens: int = 1024
+    """Opened streams that wait for the peer's stream limit."""
+    low_water: int = 256 << 10
+    """Unacknowledged bytes of a stream below which `room` is reported: about a loopback's bandwidth times delay."""
+    close: float = 5.0
+    """A close gives up waiting for queued bytes after this."""
+    datagram: int = 1200
+    loopback_datagram: int = 8192
+    """Sent to peers on this machine that accept it: five times the bytes per packet's cost."""
+
+    @property
+    def keep_alive(self) -> float:
+        """Silence after which a PING goes out."""
+        return self.idle / 3
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine: nothing between the two ends can be too narrow for a large datagram."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def network_of(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 6 and address.ipv4_mapped is None:
+        return address.packed[:8].hex()
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+class Occupancy:
+    """How many there are, in all and per address, against two bounds."""
+
+    __slots__ = ("_bound", "_by_address", "_per_address", "total")
+
+    def __init__(self, bound: float = math.inf, per_address: float = math.inf) -> None:
+        self._bound = bound
+        self._per_address = per_address
+        self._by_address: Counter[str] = Counter()
+        self.total = 0
+
+    def refusal(self, address: str) -> str | None:
+        """Which bound forbids one more, if any."""
+        if self.total >= self._bound:
+            return "total"
+        if self._by_address[address] >= self._per_address:
+            return "per_address"
+        return None
+
+    def enter(self, address: str) -> None:
+        """One more."""
+        self.total += 1
+        self._by_address[address] += 1
+
+    def leave(self, address: str) -> None:
+        """One less."""
+        self.total -= 1
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]

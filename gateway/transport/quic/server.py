@@ -1,0 +1,147 @@
+"""QUIC listeners. Several protocols may share one UDP port: the ALPN of the ClientHello chooses, `None` is "none offered"."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+import trio
+
+from gateway.transport.link import LinkHandler
+from gateway.transport.quic.admission import Admission, Admitted
+from gateway.transport.quic.aioquic_private import Core
+from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.configuration import server_configuration
+from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.udp import Address, DatagramSocket, UdpSocket, open_socket
+
+AlpnHandlers = Mapping[str | None, Callable[[QuicLink], LinkHandler]]
+"""By ALPN, what makes the handler of a connection whose handshake is done."""
+
+
+def _ignore(reason: str) -> None:
+    del reason
+
+
+async def open_udp_sockets(host: str, port: int, *, offload: bool = True) -> list[UdpSocket]:
+    """Sockets for a host (every address it has) and a port (0 lets the system choose one for all of them)."""
+    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    sockets: list[UdpSocket] = []
+    try:
+        for family, _kind, _proto, _name, address in found:
+            opened = open_socket(family, (address[0], port, *address[2:]), offload=offload)
+            sockets.append(opened)
+            port = opened.address[1]
+    except OSError:
+        for opened in sockets:
+            opened.close()
+        raise
+    return sockets
+
+
+class QuicServer:
+    """Endpoints that accept. `run` serves; `stop_accepting`, then `close` or `abort`, ends it."""
+
+    def __init__(
+        self,
+        sockets: list[UdpSocket] | list[DatagramSocket],
+        handlers: AlpnHandlers,
+        certificate: CertificateFiles,
+        *,
+        limits: QuicLimits | None = None,
+        on_refusal: Callable[[str], None] = _ignore,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._limits = limits or QuicLimits()
+        self._handlers = handlers
+        self._certificate = certificate
+        self._clock = clock
+        self._admission = Admission(self._limits, on_refusal)
+        self._sockets = sockets
+        self._endpoints = [self._endpoint(sock) for sock in sockets]
+        self._scope = trio.CancelScope()
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        first = self._sockets[0]
+        assert isinstance(first, UdpSocket)
+        port: int = first.address[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        """How many there are, half open and closing ones included."""
+        return self._admission.connections
+
+    @property
+    def handshakes(self) -> int:
+        """How many are half open."""
+        return self._admission.handshakes
+
+    @property
+    def links(self) -> list[QuicLink]:
+        """All connections."""
+        return [link for endpoint in self._endpoints for link in endpoint.links]
+
+    async def run(self) -> None:
+        """Serve until closed."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for endpoint in self._endpoints:
+                    nursery.start_soon(endpoint.run)
+
+    def stop_accepting(self) -> None:
+        """Refuse new clients; `run` returns when the last connection is gone."""
+        self._admission.closed = True
+        for endpoint in self._endpoints:
+            endpoint.until_idle = True
+            endpoint.interrupt()
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        """Stop accepting, and close every connection after what is queued on it."""
+        self.stop_accepting()
+        for link in self.links:
+            link.close(code, reason)
+
+    def abort(self) -> None:
+        """Go down now: one close packet for each peer."""
+        self._scope.cancel()
+
+    def _endpoint(self, sock: DatagramSocket) -> Endpoint:
+        def accept(admitted: Admitted, address: Address, now: float) -> QuicLink:
+            core = Core(
+                server_configuration(self._limits, self._certificate.current()),
+                streams=self._limits.streams,
+                alpns=self._handlers.keys(),
+                original_destination_connection_id=admitted.original_destination,
+                retry_source_connection_id=admitted.retry_source,
+            )
+            return QuicLink(
+                core, self._limits, address, now, accept=self._accept, mark=endpoint.mark, clock=self._clock
+            )
+
+        endpoint = Endpoint(sock, admission=self._admission, accept=accept)
+        return endpoint
+
+    def _accept(self, link: QuicLink) -> LinkHandler:
+        return self._handlers[link.alpn](link)
+
+
+async def serve_quic(
+    host: str,
+    port: int,
+    *,
+    alpn_handlers: AlpnHandlers,
+    certificate: CertificateFiles,
+    limits: QuicLimits | None = None,
+    on_refusal: Callable[[str], None] = _ignore,
+    task_status: trio.TaskStatus[QuicServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Open, report the server, serve until it is closed."""
+    sockets = await open_udp_sockets(host, port)
+    server = QuicServer(sockets, alpn_handlers, certificate, limits=limits, on_refusal=on_refusal)
+    task_status.started(server)
+    await server.run()

@@ -1,0 +1,106 @@
+"""What the driver calls on a QUIC connection: the channel half of `gateway.transport.link.Link`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.transport.quic.aioquic_private import Core
+from gateway.transport.quic.channel import Channels
+from gateway.transport.quic.input import Input
+from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.output import Output
+from gateway.wire.session import Kind
+
+
+class ChannelLink:
+    """The channels of a connection. Every call only queues, and asks the endpoint for a pass by `wake`."""
+
+    immediate = False
+    """Output leaves in the endpoint's next pass, together with everybody else's."""
+
+    def __init__(self, core: Core, limits: QuicLimits, clock: Callable[[], float]) -> None:
+        self._core = core
+        self._clock = clock
+        self._channels = Channels(limits.stream_window)
+        self._out = Output(core, self._channels, limits)
+        self._in = Input(core, self._channels, limits)
+        self._writable = False
+        self._deadline: float | None = None
+
+    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:
+        """Queue bytes. On a channel that is gone or was stopped by the peer, nothing happens."""
+        found = self._channels.by_number.get(channel)
+        if found is not None and self._writable:
+            self._out.send(found, data, self._clock(), notify, alone)
+            self.wake()
+
+    def finish(self, channel: int) -> None:
+        """No more bytes on a channel, after what is queued."""
+        found = self._channels.by_number.get(channel)
+        if found is not None and self._writable:
+            self._out.finish(found)
+            self.wake()
+
+    def reset(self, channel: int, code: int) -> None:
+        """Abandon sending on a channel."""
+        found = self._channels.by_number.get(channel)
+        if found is not None:
+            self._out.reset(found, code)
+            self.wake()
+
+    def stop_sending(self, channel: int, code: int) -> None:
+        """Ask the peer to stop sending; its bytes are no longer handed on, its end still is."""
+        found = self._channels.by_number.get(channel)
+        if found is not None:
+            self._in.refuse(found, code)
+            self.wake()
+
+    def open(self, token: int, kind: Kind) -> None:
+        """Open a stream; the handler hears `opened(token)`, or `reset(token)` when it cannot be."""
+        self._out.open(token, kind)
+        self.wake()
+
+    def flush(self) -> None:
+        """Everything for this turn is queued."""
+        self.wake()
+
+    def pause(self, channel: int | None = None) -> None:
+        """Hand on no more bytes of a channel, or of any; what is not handed on gets no credit."""
+        found = None if channel is None else self._channels.by_number.get(channel)
+        if channel is None or found is not None:
+            self._in.pause(found)
+
+    def resume(self, channel: int | None = None) -> None:
+        """Hand on again."""
+        found = None if channel is None else self._channels.by_number.get(channel)
+        if (channel is None or found is not None) and self._in.resume(found):
+            self.wake()
+
+    def take(self, channel: int, limit: int) -> bytes:
+        """Read from a paused channel, which consumes; empty when nothing waits."""
+        found = self._channels.by_number.get(channel)
+        if found is None:
+            return b""
+        data = self._in.take(found, limit)
+        if data:
+            self.wake()
+        return data
+
+    def buffered(self, channel: int) -> int:
+        """Bytes of a channel that are queued or not acknowledged."""
+        found = self._channels.by_number.get(channel)
+        return 0 if found is None else self._out.buffered(found)
+
+    def buffered_total(self) -> int:
+        """The same, of all channels."""
+        return self._out.total()
+
+    def wake(self) -> None:
+        """Have `turn` called in the endpoint's next pass."""
+        raise NotImplementedError
+
+    def set_deadline(self, when: float | None) -> None:
+        """Have `turn` called at this time as well."""
+        if when != self._deadline:
+            self._deadline = when
+            self.wake()
