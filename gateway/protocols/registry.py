@@ -89,6 +89,9 @@ class ProtocolSpec:
     """Without keys nobody could ever log in: a configuration error unless `auth: open`."""
     address_of_path: Callable[[str], str] = attrs.field(default=lambda path: path)
     """From the path of a URL (`blipmq://host/orders`) or an address in routes.yaml to the canonical address."""
+    local_address: Callable[[Any, str], str] = attrs.field(default=lambda _settings, address: address)
+    """From a full address (or a template of addresses) to what sessions of a listener with these settings call it, where
+    that is shorter: a Felix stream in the listener's default scope is its name alone."""
 
 
 @functools.cache
