@@ -1,0 +1,96 @@
+"""QUIC listeners, with the face of `listen.TcpListener`: every connection is run by the one driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.transport.driver import Driver, DriverContext
+from gateway.transport.limits import Admission
+from gateway.transport.link import Link
+from gateway.transport.listen import Served
+from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.server import QuicServer
+from gateway.transport.quic.udp import UdpSocket
+from gateway.wire.session import ServerSession
+
+
+class CountedDriver(Driver):
+    """A driver that says when its connection is gone."""
+
+    def __init__(
+        self, context: DriverContext, session: ServerSession, link: Link, served: Served, listener: QuicListener
+    ) -> None:
+        super().__init__(context, session, link, served.attach)
+        self._listener = listener
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        super().lost()
+        self._listener.left(self)
+
+
+class QuicListener:
+    """One UDP port; the ALPN of the ClientHello chooses the protocol."""
+
+    def __init__(
+        self, context: DriverContext, sockets: list[UdpSocket], served: Sequence[Served], certificate: CertificateFiles
+    ) -> None:
+        self._context = context
+        self._admission = Admission(context.limits)
+        self._drivers: dict[CountedDriver, str] = {}
+        handlers = {one.spec.alpn: self._handler(one) for one in served}
+        self._server = QuicServer(
+            sockets,
+            handlers,
+            certificate,
+            on_refusal=lambda why: context.recorder.refused_connection(context.listener, why),
+        )
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return self._server.port
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._drivers)
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        await self._server.run()
+
+    def drain(self) -> None:
+        """Accept no more; every session says goodbye."""
+        self._server.stop_accepting()
+        for driver in list(self._drivers):
+            driver.drain()
+
+    def abort(self) -> None:
+        """Cut what is left; forced closes are counted."""
+        if self._drivers:
+            self._context.recorder.refused_connection(self._context.listener, "drain_deadline")
+        self._server.abort()
+
+    def left(self, driver: CountedDriver) -> None:
+        """A connection is gone."""
+        address = self._drivers.pop(driver, None)
+        if address is not None:
+            self._admission.leave(address)
+            self._context.recorder.connections(self._context.listener, -1)
+
+    def _handler(self, served: Served) -> Callable[[QuicLink], CountedDriver]:
+        def make(link: QuicLink) -> CountedDriver:
+            driver = CountedDriver(self._context, served.session(), link, served, self)
+            address = link.peer.rsplit(":", 1)[0]
+            refusal = self._admission.enter(address)
+            if refusal is not None:
+                self._context.recorder.refused_connection(self._context.listener, refusal)
+                link.close(0, "too many connections")
+                return driver
+            self._drivers[driver] = address
+            self._context.recorder.connections(self._context.listener, +1)
+            return driver
+
+        return make
