@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -177,9 +178,9 @@ def _line(error: BaseException) -> str:
 
 def _stdout_is_gone() -> bool:
     """Whether the reader of our output went away (`| head`): not an error of ours, and nothing may be written any more."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    watch = select.poll()
+    watch.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in watch.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True

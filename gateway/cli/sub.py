@@ -24,9 +24,9 @@ class StartType(click.ParamType["Start | int"]):
         text = str(value)
         if text in {"earliest", "latest"}:
             return Start(text)
-        if text.isascii() and text.isdigit():
-            return int(text)
-        self.fail(f"'{text}' is neither earliest nor latest nor an offset", param, ctx)
+        if not (text.isascii() and text.isdigit()):
+            self.fail(f"'{text}' is neither earliest nor latest nor an offset", param, ctx)
+        return int(text)
 
 
 @click.command(
