@@ -1,0 +1,183 @@
+"""One route, compiled: its templates bound to its glob, readable both ways.
+
+From an address to topics goes publishing and reading; from a topic back to addresses go listings, bridges and forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from gateway.config import model
+from gateway.routing.glob import BoundTemplate, bind, template, whole
+from gateway.routing.match import Matcher, compile_match
+from gateway.routing.transform import Transform, compile_transform
+
+
+@attrs.frozen
+class ResolvedProxy:
+    """Where a proxied message goes: the remote's own answer is the reply."""
+
+    upstream: str
+    address: str
+    timeout: float
+
+
+@attrs.frozen(eq=False)
+class ResolvedRoute:
+    """A route as it is for one address. `topics` is where messages are appended, the primary first; a route to a proxy
+    has none.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    transform: Transform | None
+    proxy: ResolvedProxy | None
+    captures: Mapping[int, str]
+    compiled: CompiledRoute = attrs.field(repr=False)
+
+    @property
+    def topic(self) -> str:
+        """The primary topic; empty for a route to a proxy."""
+        return self.topics[0] if self.topics else ""
+
+
+@attrs.frozen(eq=False)
+class RemoteRule:
+    """A forward or a mirror: which topics it reads, and what they are called on the other side."""
+
+    route: str
+    target: model.Forward | model.Mirror
+    _primary: BoundTemplate
+    _address: BoundTemplate
+    _dead_letter: BoundTemplate | None = None
+
+    def remote_address(self, topic: str) -> str | None:
+        """The address of a topic on the other side; None for a topic that is not the route's."""
+        captures = self._primary.invert(topic)
+        return self._address.expand(captures) if captures is not None else None
+
+    def dead_letter(self, topic: str) -> str:
+        """Where what cannot be delivered of a topic goes; empty if it has to wait instead."""
+        captures = self._primary.invert(topic) if self._dead_letter is not None else None
+        return self._dead_letter.expand(captures) if self._dead_letter is not None and captures is not None else ""
+
+
+@attrs.frozen(eq=False)
+class CompiledRoute:
+    """A route with its globs, templates and steps compiled."""
+
+    route: model.Route
+    matcher: Matcher
+    topic: BoundTemplate
+    """What `{topic}` means: the address, or what a `rewrite` makes of it."""
+    stores: tuple[tuple[BoundTemplate, model.Store], ...]
+    bridges: tuple[tuple[BoundTemplate, model.Bridge], ...]
+    forwards: tuple[RemoteRule, ...]
+    mirrors: tuple[RemoteRule, ...]
+    proxy: tuple[BoundTemplate, model.Proxy] | None
+    transform: Transform | None
+
+    @property
+    def name(self) -> str:
+        """The route's name."""
+        return self.route.name
+
+    @property
+    def primary(self) -> BoundTemplate | None:
+        """The first store's topic."""
+        return self.stores[0][0] if self.stores else None
+
+    def resolve(self, captures: Mapping[int, str], *, only_primary: bool = False) -> ResolvedRoute:
+        """The route for an address with these captures. A bridge's address may not carry what a second store needs, so
+        what is written to a bridge goes to the primary alone.
+        """
+        stores = self.stores[:1] if only_primary else self.stores
+        proxy = None
+        if self.proxy is not None and not only_primary:
+            address, target = self.proxy
+            proxy = ResolvedProxy(target.upstream, address.expand(captures), target.timeout)
+        topics = tuple(dict.fromkeys(topic.expand(captures) for topic, _ in stores))
+        return ResolvedRoute(self.name, topics, self.transform, proxy, captures, self)
+
+    def address_of(self, topic: str) -> str | None:
+        """An address whose primary topic this is; None if there is none, or the topic does not say which."""
+        primary = self.primary
+        captures = primary.invert(topic) if primary is not None else None
+        pattern = self.matcher.glob
+        if captures is None or len(captures) < len(pattern.wilds):
+            return None
+        return whole(pattern).expand(captures)
+
+
+def compile_route(route: model.Route) -> CompiledRoute:
+    """Compile; ConfigProblem for the first thing in it that does not compile (`check` finds them all, each in its place)."""
+    matcher = compile_match(route.match)
+    pattern = matcher.glob
+    topic = topic_of(route, matcher)
+
+    def bound(text: str) -> BoundTemplate:
+        return bind(template(text), pattern, topic)
+
+    stores = tuple((bound(t.topic), t) for t in route.targets if isinstance(t, model.Store))
+    proxies = [(bound(t.address), t) for t in route.targets if isinstance(t, model.Proxy)]
+
+    def rules(kind: type[model.Forward | model.Mirror]) -> Sequence[RemoteRule]:
+        return [
+            RemoteRule(
+                route.name,
+                target,
+                stores[0][0],
+                bound(target.address),
+                bound(target.dead_letter) if isinstance(target, model.Forward) and target.dead_letter else None,
+            )
+            for target in route.targets
+            if isinstance(target, kind) and stores
+        ]
+
+    return CompiledRoute(
+        route=route,
+        matcher=matcher,
+        topic=topic,
+        stores=stores,
+        bridges=tuple((bound(t.address), t) for t in route.targets if isinstance(t, model.Bridge)),
+        forwards=tuple(rules(model.Forward)),
+        mirrors=tuple(rules(model.Mirror)),
+        proxy=proxies[0] if proxies else None,
+        transform=compile_transform(route.transform),
+    )
+
+
+def topic_of(route: model.Route, matcher: Matcher) -> BoundTemplate:
+    """What `{topic}` means in a route's targets: the address, after every `rewrite` of it."""
+    topic = whole(matcher.glob)
+    for step in route.transform:
+        if isinstance(step, model.Rewrite) and step.address:
+            topic = bind(template(step.address), matcher.glob, topic)
+    return topic
+
+
+@attrs.frozen(eq=False)
+class IngestRule:
+    """Which remote addresses are pulled in, and the address each one has here."""
+
+    ingest: model.Ingest
+    _matcher: Matcher
+    _into: BoundTemplate
+
+    def address(self, remote: str) -> str | None:
+        """The address here of a remote one; None if it is not wanted."""
+        captures = self._matcher.glob.match(remote)
+        return self._into.expand(captures) if captures is not None else None
+
+    @property
+    def exact(self) -> str | None:
+        """The one remote address it names, if it has no wildcard: for brokers that cannot list theirs."""
+        return None if self._matcher.glob.wilds else self.ingest.source
+
+
+def compile_ingest(ingest: model.Ingest) -> IngestRule:
+    """Compile; ConfigProblem for a template that does not fit the glob."""
+    matcher = compile_match(model.Match(topic=ingest.source))
+    return IngestRule(ingest, matcher, bind(template(ingest.into), matcher.glob))

@@ -1,0 +1,210 @@
+"""The one expression language of `routes.yaml`: CEL, over the message's `value` (its JSON payload), `key` and `headers`.
+
+CEL has no loops, no side effects and no way out, so an expression can be wrong but not dangerous. Names are checked when
+the configuration is read; what a payload holds is only known when it comes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from gateway.envelope import Headers
+from gateway.errors import ConfigProblem, InvalidRequest
+
+if TYPE_CHECKING:
+    import lark
+
+VARIABLES = frozenset(("value", "key", "headers"))
+_MACROS = frozenset(("all", "exists", "exists_one", "filter", "map"))
+_TYPES = frozenset(
+    (
+        "bool",
+        "bytes",
+        "double",
+        "duration",
+        "dyn",
+        "int",
+        "list",
+        "map",
+        "null_type",
+        "string",
+        "timestamp",
+        "type",
+        "uint",
+    )
+)
+_SPECIAL = frozenset(("has", "dyn", "type"))
+
+
+@attrs.define(eq=False)
+class Message:
+    """What an expression may look at. The payload is decoded when the first expression asks for it."""
+
+    payload: bytes
+    key: bytes | None
+    headers: Headers
+    _bindings: dict[str, Any] = attrs.Factory(dict)
+
+    def bindings(self, names: frozenset[str]) -> Mapping[str, Any]:
+        """The variables an expression uses, as CEL values."""
+        for name in names - self._bindings.keys():
+            self._bindings[name] = getattr(self, f"_bind_{name}")()
+        return self._bindings
+
+    def replace(self, payload: bytes) -> None:
+        """The payload is another one from now on."""
+        self.payload = payload
+        self._bindings.pop("value", None)
+
+    def rekey(self, key: bytes | None) -> None:
+        """The key is another one from now on."""
+        self.key = key
+        self._bindings.pop("key", None)
+
+    def _bind_value(self) -> Any:
+        from celpy.adapter import json_to_cel  # half a second of imports that only expressions pay for
+
+        try:
+            return json_to_cel(msgspec.json.decode(self.payload))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest(f"the payload is not JSON: {error}") from None
+        except ValueError:
+            raise InvalidRequest("the payload has a number beyond 64 bits") from None
+
+    def _bind_key(self) -> Any:
+        return None if self.key is None else _text_or_bytes(self.key)
+
+    def _bind_headers(self) -> Any:
+        from celpy import celtypes
+
+        first: dict[str, bytes] = {}
+        for name, value in self.headers:
+            first.setdefault(name, value)
+        return celtypes.MapType({celtypes.StringType(name): _text_or_bytes(value) for name, value in first.items()})
+
+
+def _text_or_bytes(value: bytes) -> Any:
+    from celpy import celtypes
+
+    try:
+        return celtypes.StringType(value.decode())
+    except UnicodeDecodeError:
+        return celtypes.BytesType(value)
+
+
+@attrs.frozen(eq=False)
+class Expression:
+    """A compiled expression."""
+
+    text: str
+    names: frozenset[str]
+    _program: Any = attrs.field(repr=False)
+
+    def evaluate(self, message: Message) -> Any:
+        """Its value, as CEL's; InvalidRequest when this message does not have what it asks for."""
+        from celpy.evaluation import CELEvalError
+
+        bindings = message.bindings(self.names)
+        try:
+            value = self._program.evaluate(bindings)
+        except CELEvalError as error:
+            raise InvalidRequest(f"{self.text!r}: {error.args[0]}") from None
+        if isinstance(value, CELEvalError):  # some operators hand errors on as values
+            raise InvalidRequest(f"{self.text!r}: {value.args[0]}")
+        return value
+
+
+def compile_expression(text: str) -> Expression:
+    """Compile; ConfigProblem when it is not CEL or names something that does not exist."""
+    from celpy import Environment
+    from celpy.celparser import CELParseError
+
+    environment = Environment()
+    try:
+        tree = environment.compile(text)
+        names = _check_names(tree)
+        return Expression(text, names, environment.program(tree))
+    except CELParseError as error:
+        raise ConfigProblem(f"not an expression: {text!r} (at character {error.column or 1})") from None
+
+
+def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:
+    """The variables it uses; ConfigProblem for a variable or function that does not exist."""
+    from celpy.evaluation import base_functions
+
+    bound = frozenset(_macro_variables(tree))
+    used: set[str] = set()
+    for node in tree.iter_subtrees():
+        name = str(node.children[0]) if node.children else ""
+        if node.data == "ident":
+            if name in VARIABLES:
+                used.add(name)
+            elif name not in bound and name not in _TYPES:
+                raise ConfigProblem(f"unknown name {name!r} (there are value, key and headers)")
+        elif node.data == "ident_arg" and name not in base_functions and name not in _SPECIAL:
+            raise ConfigProblem(f"unknown function {name!r}")
+        elif node.data == "member_dot_arg":
+            method = str(node.children[1])
+            if method not in base_functions and method not in _MACROS:
+                raise ConfigProblem(f"unknown function {method!r}")
+    return frozenset(used)
+
+
+def _macro_variables(tree: lark.Tree[Any]) -> Iterator[str]:
+    """The names that `list.map(name, ...)` and its like bind."""
+    for node in tree.find_data("member_dot_arg"):
+        if str(node.children[1]) in _MACROS and len(node.children) > 2:
+            first = node.children[2].children[0]
+            yield from (str(name.children[0]) for name in first.find_data("ident"))
+
+
+def is_true(value: Any, text: str) -> bool:
+    """The truth of a condition; InvalidRequest when it is no truth value."""
+    from celpy import celtypes
+
+    if not isinstance(value, celtypes.BoolType):
+        raise InvalidRequest(f"{text!r} gives {_kind(value)}, not true or false")
+    return bool(value)
+
+
+def to_key(value: Any, text: str) -> bytes | None:
+    """An expression's value as a key: null is no key, numbers are written out."""
+    from celpy import celtypes
+
+    if value is None:
+        return None
+    if isinstance(value, celtypes.BytesType):
+        return bytes(value)
+    if isinstance(value, celtypes.StringType | celtypes.IntType | celtypes.UintType):
+        return str(value).encode()
+    raise InvalidRequest(f"{text!r} gives {_kind(value)}, not a key")
+
+
+def to_json(value: Any) -> Any:
+    """An expression's value as what JSON can say; bytes become base64, times and durations text."""
+    from celpy import celtypes
+
+    if value is None:
+        return None
+    if isinstance(value, celtypes.BoolType):
+        return bool(value)
+    if isinstance(value, celtypes.IntType | celtypes.UintType):
+        return int(value)
+    if isinstance(value, celtypes.DoubleType):
+        return float(value)
+    if isinstance(value, celtypes.BytesType):
+        return base64.b64encode(value).decode()
+    if isinstance(value, celtypes.ListType):
+        return [to_json(item) for item in value]
+    if isinstance(value, celtypes.MapType):
+        return {str(to_json(name)): to_json(item) for name, item in value.items()}
+    return str(value)
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__.removesuffix("Type").lower()
