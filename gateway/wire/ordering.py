@@ -27,6 +27,11 @@ class ReplyQueue:
         """The slot whose turn it is, or the next that will be taken when none waits."""
         return self._base
 
+    @property
+    def last(self) -> int:
+        """The slot that was taken last."""
+        return self._base + len(self._slots) - 1
+
     def take(self) -> int:
         """Reserve the next place; returns the slot's number."""
         self._slots.append(None)
