@@ -1,0 +1,184 @@
+"""Protobuf: a `.proto` text, of which the first message is the schema.
+
+The text is compiled by protoc in a process of its own, with an empty directory as all it can see beside the well-known
+types, and with little time and memory. What is kept is the compiled descriptor: a restart compiles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
+
+from gateway.errors import InvalidRequest, RequestTimeout
+
+SECONDS = 10
+"""How long protoc may take; its processor time is bounded to the same."""
+MEMORY = 1 << 30
+LARGEST_DESCRIPTOR = 1 << 20
+DEEPEST = 32
+MOST_PROBLEMS = 10
+_FILE = "schema.proto"
+_LONGEST_TEXT = 400
+
+
+def compile_text(definition: bytes) -> bytes:
+    """The descriptor set of a `.proto` text. Takes a tenth of a second in another process: not for the event loop."""
+    with tempfile.TemporaryDirectory(prefix="gateway-schema-") as directory:
+        Path(directory, _FILE).write_bytes(definition)
+        result = Path(directory, "descriptors")
+        arguments = ["-I", directory, "--include_imports", f"--descriptor_set_out={result}", _FILE]
+        process = subprocess.Popen(  # noqa: S603 (the arguments are ours, only the file's content is not)
+            [sys.executable, "-I", "-m", "grpc_tools.protoc", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=directory,
+            env={},
+            start_new_session=True,
+        )
+        _limit(process.pid)
+        try:
+            _, errors = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise RequestTimeout("the schema takes too long to compile") from None
+        if process.returncode != 0 or not result.exists():
+            lines = errors.decode("utf-8", "replace").replace(f"{directory}/", "").splitlines()
+            located = [line for line in lines if line.startswith(_FILE)] or ["protoc refused it"]
+            raise InvalidRequest(f"invalid schema: {'; '.join(located)[:_LONGEST_TEXT]}")
+        if result.stat().st_size > LARGEST_DESCRIPTOR:
+            raise InvalidRequest("the schema is too large once compiled")
+        return result.read_bytes()
+
+
+def _limit(process: int) -> None:
+    # from outside: a preexec function is not safe in a program with threads
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(process, resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.prlimit(process, resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (LARGEST_DESCRIPTOR * 4, LARGEST_DESCRIPTOR * 4))
+
+
+class ProtobufSchema:
+    """A compiled schema."""
+
+    def __init__(self, descriptors: bytes) -> None:
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
+        main = files.file[-1]  # protoc writes imports first
+        if not main.message_type:
+            raise InvalidRequest("the schema has no message")
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            for file in files.file:
+                pool.Add(file)
+            name = f"{main.package}.{main.message_type[0].name}".lstrip(".")
+            self._message: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        except (TypeError, KeyError) as problem:
+            raise InvalidRequest(f"invalid schema: {problem!s:.{_LONGEST_TEXT}}") from None
+
+    def problems(self, value: bytes) -> list[str]:
+        """What is wrong with a value; empty when nothing is. A field that the schema does not know is."""
+        parsed = self._message()
+        try:
+            parsed.ParseFromString(value)
+        except message.DecodeError:
+            return ["not a message of the schema"]
+        found = [f"missing required field: {path}" for path in parsed.FindInitializationErrors()[:MOST_PROBLEMS]]
+        for problem in _unknown(parsed, "", 0):
+            if len(found) == MOST_PROBLEMS:
+                break
+            found.append(problem)
+        return found
+
+
+def _unknown(parsed: Any, path: str, depth: int) -> Iterator[str]:
+    for field in unknown_fields.UnknownFieldSet(parsed):
+        yield f"unexpected field: {path}{field.field_number}"
+    if depth == DEEPEST:
+        return
+    for descriptor, content in parsed.ListFields():
+        if descriptor.message_type is None:
+            continue
+        below = f"{path}{descriptor.name}."
+        if descriptor.message_type.GetOptions().map_entry:
+            if descriptor.message_type.fields_by_name["value"].message_type is not None:
+                for item in content.values():
+                    yield from _unknown(item, below, depth + 1)
+        else:
+            for item in content if descriptor.is_repeated else (content,):
+                yield from _unknown(item, below, depth + 1)
+
+
+# --- compatibility: the wire types of the protobuf language guide, "Updating A Message Type" ---
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_GROUPS = (
+    (_Field.TYPE_INT32, _Field.TYPE_UINT32, _Field.TYPE_INT64, _Field.TYPE_UINT64, _Field.TYPE_BOOL, _Field.TYPE_ENUM),
+    (_Field.TYPE_SINT32, _Field.TYPE_SINT64),
+    (_Field.TYPE_STRING, _Field.TYPE_BYTES),
+    (_Field.TYPE_FIXED32, _Field.TYPE_SFIXED32),
+    (_Field.TYPE_FIXED64, _Field.TYPE_SFIXED64),
+)
+_GROUP_OF = {kind: number for number, group in enumerate(_GROUPS) for kind in group}
+
+
+def protobuf_incompatibilities(old: bytes, new: bytes) -> list[str]:
+    """Why messages of the old descriptor cannot be read with the new one; empty if they can."""
+    before, after = _messages(old), _messages(new)
+    roots = _first_message(old), _first_message(new)
+    found: list[str] = []
+    waiting, seen = [roots], {roots}
+    while waiting:
+        old_name, new_name = waiting.pop()
+        fields = {field.number: field for field in before[old_name].field}
+        for field in after[new_name].field:
+            source = fields.get(field.number)
+            if source is None:
+                if field.label == _Field.LABEL_REQUIRED:
+                    found.append(f"new required field: {new_name}.{field.name}")
+            elif _kind(source) != _kind(field):
+                found.append(f"type mismatch at {new_name}.{field.name}")
+            elif (source.label == _Field.LABEL_REPEATED) != (field.label == _Field.LABEL_REPEATED):
+                found.append(f"repeated and single are not the same at {new_name}.{field.name}")
+            elif field.label == _Field.LABEL_REQUIRED != source.label:
+                found.append(f"field is required now: {new_name}.{field.name}")
+            elif field.type == _Field.TYPE_MESSAGE:
+                pair = source.type_name.lstrip("."), field.type_name.lstrip(".")
+                if pair not in seen:
+                    seen.add(pair)
+                    waiting.append(pair)
+        kept = {field.number for field in after[new_name].field}
+        # an unknown field is a problem here, so taking one away makes old messages invalid
+        gone = sorted(field.name for number, field in fields.items() if number not in kept)
+        found += [f"field is gone: {old_name}.{name}" for name in gone]
+    return found[:MOST_PROBLEMS]
+
+
+def _kind(field: Any) -> int:
+    return _GROUP_OF.get(field.type, -int(field.type))
+
+
+def _first_message(descriptors: bytes) -> str:
+    main = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
+    return f"{main.package}.{main.message_type[0].name}".lstrip(".")
+
+
+def _messages(descriptors: bytes) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+        waiting = [(file.package, entry) for entry in file.message_type]
+        while waiting:
+            prefix, entry = waiting.pop()
+            name = f"{prefix}.{entry.name}".lstrip(".")
+            found[name] = entry
+            waiting += [(name, nested) for nested in entry.nested_type]
+    return found

@@ -1,0 +1,314 @@
+"""The registry of schemas: versions by name, compatibility between them, and checking messages.
+
+A schema is compiled once for each version. Registering and deleting under one name happen one after the other, in the
+order they were asked for, since compiling takes place elsewhere and takes as long as it takes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+import msgspec
+
+from gateway.broker.offload import Offload
+from gateway.broker.schema_avro import AvroSchema
+from gateway.broker.schema_compat import avro_incompatibilities, json_incompatibilities
+from gateway.broker.schema_json import JsonSchema
+from gateway.broker.schema_protobuf import ProtobufSchema, compile_text, protobuf_incompatibilities
+from gateway.broker.service import Caller, Handler
+from gateway.envelope import Columns
+from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, SchemaViolation, Throttled, TooLarge
+from gateway.requests import (
+    DONE,
+    DeleteSchema,
+    GetSchemas,
+    Outcome,
+    RegisterSchema,
+    Request,
+    SchemaInfo,
+    SchemaKind,
+    Schemas,
+    ValidateSchema,
+    Validation,
+)
+from gateway.store.interface import Put, Store, Ticket, Unit
+
+TABLE = "schemas"
+LARGEST_DEFINITION = 64 << 10
+LONGEST_NAME = 255
+"""Bytes of a schema's name."""
+MOST_VERSIONS = 1_000
+"""Of one name."""
+MOST_SCHEMAS = 10_000
+"""Versions of all names together."""
+
+KINDS: Mapping[str, SchemaKind] = {
+    "json": SchemaKind.JSON,
+    "avro": SchemaKind.AVRO,
+    "protobuf": SchemaKind.PROTOBUF,
+    "proto": SchemaKind.PROTOBUF,
+}
+_VERSION = struct.Struct(">I")
+_COUNTER = 0
+"""The version under which the last number given out is kept, so that none is given out twice."""
+
+
+class Compiled(Protocol):
+    """A schema that messages can be held against."""
+
+    def problems(self, value: bytes) -> list[str]:
+        """What is wrong with a value; empty when nothing is."""
+        ...
+
+
+@attrs.frozen
+class Row:
+    """A row of the table."""
+
+    kind: SchemaKind
+    definition: bytes
+    compiled: bytes = b""
+    """Protobuf: the descriptor set."""
+
+
+@attrs.define(eq=False)
+class _Version:
+    info: SchemaInfo
+    row: Row
+    compiled: Compiled | None = None
+
+    def problems(self, value: bytes) -> list[str]:
+        if self.compiled is None:
+            self.compiled = _compile(self.row)
+        return self.compiled.problems(value)
+
+
+@attrs.define(eq=False)
+class _Name:
+    versions: dict[int, _Version] = attrs.Factory(dict)
+    last: int = 0
+
+    @property
+    def latest(self) -> _Version | None:
+        return self.versions[max(self.versions)] if self.versions else None
+
+
+def _compile(row: Row) -> Compiled:
+    match row.kind:
+        case SchemaKind.JSON:
+            return JsonSchema(row.definition)
+        case SchemaKind.AVRO:
+            return AvroSchema(row.definition)
+        case SchemaKind.PROTOBUF:
+            return ProtobufSchema(row.compiled)
+
+
+def _admit(kind: SchemaKind, definition: bytes, before: Row | None) -> tuple[Row, Compiled]:
+    """Compile a new version and hold it against the one before. Runs in a thread."""
+    row = Row(kind, definition, compile_text(definition) if kind is SchemaKind.PROTOBUF else b"")
+    compiled = _compile(row)
+    if before is not None:
+        found = _incompatibilities(before, row)
+        if found:
+            raise Conflict(f"incompatible with the version before: {'; '.join(found)[:500]}")
+    return row, compiled
+
+
+def _incompatibilities(before: Row, after: Row) -> list[str]:
+    if before.kind is not after.kind:
+        return [f"it is {before.kind.value}"]
+    match after.kind:
+        case SchemaKind.JSON:
+            return json_incompatibilities(before.definition, after.definition)
+        case SchemaKind.AVRO:
+            return avro_incompatibilities(before.definition, after.definition)
+        case SchemaKind.PROTOBUF:
+            return protobuf_incompatibilities(before.compiled, after.compiled)
+
+
+class SchemaRegistry:
+    """The service for schemas."""
+
+    def __init__(self, store: Store, offload: Offload) -> None:
+        self._store = store
+        self._offload = offload
+        self._names: dict[str, _Name] = {}
+        self._count = 0
+        self._lanes: dict[str, deque[Callable[[], None]]] = {}
+        for key, raw in store.table(TABLE).items():
+            name, version = _split(key)
+            if version == _COUNTER:
+                self._names.setdefault(name, _Name()).last = int.from_bytes(raw, "big")
+            else:
+                self._add(name, version, msgspec.msgpack.decode(raw, type=Row))
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """The requests it serves."""
+        return {
+            RegisterSchema: self._register,
+            GetSchemas: self._get,
+            ValidateSchema: self._validate,
+            DeleteSchema: self._delete,
+        }
+
+    # --- for publishing ---
+
+    def check(self, schema: str, columns: Columns) -> dict[int, SchemaViolation]:
+        """What does not fit, by index. `schema` is a name (its latest version) or `<name>-v<version>`; NotFound."""
+        version = self._named(schema)
+        found: dict[int, SchemaViolation] = {}
+        for index, value in enumerate(columns.values()):
+            problems = version.problems(value)
+            if problems:
+                found[index] = SchemaViolation(problems=problems)
+        return found
+
+    def _named(self, schema: str) -> _Version:
+        entry = self._names.get(schema)
+        if entry is not None and entry.latest is not None:
+            return entry.latest
+        name, _, number = schema.rpartition("-v")
+        entry = self._names.get(name)
+        if entry is not None and number.isascii() and number.isdecimal() and int(number[:10]) in entry.versions:
+            return entry.versions[int(number[:10])]
+        raise NotFound(f"no schema found for topic: {schema}")
+
+    # --- requests ---
+
+    def _register(self, caller: Caller, request: RegisterSchema) -> None:
+        try:
+            name = check_name(request.name)
+            if request.kind not in KINDS:
+                raise InvalidRequest(f"unsupported schema type: {request.kind[:32]}")
+            if len(request.definition) > LARGEST_DEFINITION:
+                raise TooLarge(f"a schema has at most {LARGEST_DEFINITION} bytes")
+        except GatewayError as refusal:
+            caller.answer(request.id, refusal)
+            return
+        self._in_turn(name, lambda: self._compile_next(caller, request, name, KINDS[request.kind]))
+
+    def _compile_next(self, caller: Caller, request: RegisterSchema, name: str, kind: SchemaKind) -> None:
+        entry = self._names.get(name, _Name())
+        latest = entry.latest
+        if latest is not None and (latest.row.kind, latest.row.definition) == (kind, request.definition):
+            # a producer that registers its schema at every start gets the version it has
+            self._end_turn(name, caller, request, Schemas([latest.info]))
+            return
+        if len(entry.versions) >= MOST_VERSIONS or self._count >= MOST_SCHEMAS:
+            self._end_turn(name, caller, request, Throttled("too many schemas"))
+            return
+
+        def done(result: tuple[Row, Compiled] | GatewayError) -> None:
+            if isinstance(result, GatewayError):
+                self._end_turn(name, caller, request, result)
+            else:
+                self._keep(caller, request, name, entry.last + 1, *result)
+
+        self._offload.thread(lambda: _admit(kind, request.definition, latest.row if latest else None), done)
+
+    def _keep(
+        self, caller: Caller, request: RegisterSchema, name: str, version: int, row: Row, compiled: Compiled
+    ) -> None:
+        puts = [
+            Put(TABLE, _key(name, version), msgspec.msgpack.encode(row)),
+            Put(TABLE, _key(name, _COUNTER), _VERSION.pack(version)),
+        ]
+
+        def done(ticket: Ticket) -> None:
+            outcome: Outcome
+            if ticket.error is not None:
+                outcome = ticket.error
+            else:
+                added = self._add(name, version, row, compiled)
+                self._names[name].last = version
+                outcome = Schemas([added.info])
+            self._end_turn(name, caller, request, outcome)
+
+        self._store.submit(Unit(puts=puts)).on_done(done)
+
+    def _get(self, caller: Caller, request: GetSchemas) -> None:
+        entry = self._names.get(request.name)
+        outcome: Outcome
+        if request.version is None:
+            entries: Iterable[_Name] = self._names.values() if not request.name else [entry] if entry else []
+            infos = [entry.versions[number].info for entry in entries for number in sorted(entry.versions)]
+            outcome = Schemas(sorted(infos, key=lambda info: (info.name, info.version)))
+        elif entry is None or entry.latest is None:
+            outcome = NotFound(f"no schema found for topic: {request.name}")
+        else:
+            wanted = entry.versions.get(request.version) if request.version else entry.latest
+            outcome = NotFound(f"schema not found: {request.name} v{request.version}")
+            if wanted is not None:
+                outcome = Schemas([wanted.info])
+        caller.answer(request.id, outcome)
+
+    def _validate(self, caller: Caller, request: ValidateSchema) -> None:
+        entry = self._names.get(request.name)
+        latest = entry.latest if entry is not None else None
+        caller.answer(request.id, Validation(latest.problems(request.value) if latest is not None else ()))
+
+    def _delete(self, caller: Caller, request: DeleteSchema) -> None:
+        self._in_turn(request.name, lambda: self._delete_next(caller, request))
+
+    def _delete_next(self, caller: Caller, request: DeleteSchema) -> None:
+        name = request.name
+        entry = self._names.get(name)
+        if entry is None or (request.version and request.version not in entry.versions):
+            text = f"schema not found: {name} v{request.version}" if request.version else f"schema not found: {name}"
+            self._end_turn(name, caller, request, NotFound(text))
+            return
+        # the counter goes with the last of the name only when all of it is deleted: a number names one schema for good
+        gone = [request.version] if request.version else [*entry.versions, _COUNTER]
+
+        def done(ticket: Ticket) -> None:
+            if ticket.error is None:
+                for version in gone:
+                    self._count -= version in entry.versions
+                    entry.versions.pop(version, None)
+                if _COUNTER in gone:
+                    self._names.pop(name, None)
+            self._end_turn(name, caller, request, ticket.error or DONE)
+
+        self._store.submit(Unit(puts=[Put(TABLE, _key(name, version), None) for version in gone])).on_done(done)
+
+    # --- inside ---
+
+    def _add(self, name: str, version: int, row: Row, compiled: Compiled | None = None) -> _Version:
+        added = _Version(SchemaInfo(name, version, row.kind, row.definition), row, compiled)
+        self._names.setdefault(name, _Name()).versions[version] = added
+        self._count += 1
+        return added
+
+    def _in_turn(self, name: str, job: Callable[[], None]) -> None:
+        lane = self._lanes.setdefault(name, deque())
+        lane.append(job)
+        if len(lane) == 1:
+            job()
+
+    def _end_turn(self, name: str, caller: Caller, request: Request, outcome: Outcome) -> None:
+        caller.answer(request.id, outcome)
+        lane = self._lanes[name]
+        lane.popleft()
+        if lane:
+            lane[0]()
+        else:
+            del self._lanes[name]
+
+
+def check_name(name: str) -> str:
+    """The name, if it may be a schema's."""
+    if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable():
+        raise InvalidRequest(f"a schema's name has 1 to {LONGEST_NAME} bytes, all of them printable")
+    return name
+
+
+def _key(name: str, version: int) -> bytes:
+    return name.encode() + b"\0" + _VERSION.pack(version)
+
+
+def _split(key: bytes) -> tuple[str, int]:
+    return key[: -_VERSION.size - 1].decode(), _VERSION.unpack(key[-_VERSION.size :])[0]
