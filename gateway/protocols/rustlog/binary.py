@@ -1,0 +1,370 @@
+"""The binary dialect: the one the stock clients speak (RustLog wire 1). All integers are big-endian."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.envelope import PREFIX, Columns, Run, index_packed
+from gateway.errors import Truncated, WireError
+from gateway.protocols.rustlog.frames import (
+    LENGTH,
+    MAX_FRAME,
+    MAX_PACKED,
+    Answer,
+    Committed,
+    Created,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    ErrorAnswer,
+    Fetch,
+    GroupPosition,
+    ListTopics,
+    Metrics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetFetch,
+    Operation,
+    PartitionDescription,
+    PartitionState,
+    Ping,
+    Pong,
+    Produce,
+    Produced,
+    Pulled,
+    Records,
+    Refusal,
+    TopicDescription,
+    TopicList,
+    Undecodable,
+    UnknownOperation,
+    frame,
+)
+from gateway.protocols.rustlog.mapping import binary_error
+
+PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH = 0x01, 0x02, 0x03, 0x04
+CREATE_TOPIC, LIST_TOPICS, DESCRIBE_TOPIC, DESCRIBE_PARTITION = 0x05, 0x06, 0x07, 0x08
+METRICS_FETCH, ERROR, PING = 0x09, 0xFE, 0xFF
+
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_PRODUCED = struct.Struct(">IBQI")  # frame length 13, type, base_offset, count (RustLog wire 1.2)
+_RECORDS = struct.Struct(">IBI")  # frame length, type, count
+_FAILURE = struct.Struct(">IBHH")  # frame length, type, code, text length
+
+
+# --- requests, as a server reads them ---
+
+
+class _Fields:
+    """A cursor over a request whose errors name the field as the original server does (RustLog wire 1.3)."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 1
+
+    def _number(self, layout: struct.Struct, what: str) -> int:
+        if self.position + layout.size > len(self.data):
+            raise Undecodable(f"decode error: missing {what}")
+        value: int = layout.unpack_from(self.data, self.position)[0]
+        self.position += layout.size
+        return value
+
+    def u32(self, what: str) -> int:
+        return self._number(_U32, what)
+
+    def u64(self, what: str) -> int:
+        return self._number(_U64, what)
+
+    def text(self, what: str) -> str:
+        size = self._number(_U16, f"{what} length")
+        end = self.position + size
+        if end > len(self.data):
+            raise Undecodable(f"decode error: truncated {what}")
+        raw = self.data[self.position : end]
+        self.position = end
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"decode error: invalid utf8 {what}: {rust_text(error)}") from None
+
+    def records(self) -> Columns:
+        count = self.u32("record count")
+        start = position = self.position
+        data, size = self.data, len(self.data)
+        for _ in range(count):  # ends at the latest with the bytes, however large the count is
+            if position + PREFIX > size:
+                raise Undecodable("decode error: truncated record length")
+            position += PREFIX + _U32.unpack_from(data, position)[0]
+            if position > size:
+                raise Undecodable("decode error: truncated record")
+        return Columns.from_packed(data[start:position], count)
+
+
+def rust_text(error: UnicodeDecodeError) -> str:
+    """What the original's standard library says about invalid UTF-8 (RustLog wire 1.3)."""
+    if error.reason == "unexpected end of data":
+        return f"incomplete utf-8 byte sequence from index {error.start}"
+    return f"invalid utf-8 sequence of {error.end - error.start} bytes from index {error.start}"
+
+
+_REQUESTS: Mapping[int, Callable[[_Fields], Operation]] = {
+    PRODUCE: lambda f: Produce(f.text("topic"), f.u32("partition"), f.records()),
+    FETCH: lambda f: Fetch(
+        f.text("group_id"), f.text("topic"), f.u32("partition"), f.u64("offset"), f.u32("max_bytes")
+    ),
+    OFFSET_COMMIT: lambda f: OffsetCommit(f.text("group"), f.text("topic"), f.u32("partition"), f.u64("offset")),
+    OFFSET_FETCH: lambda f: OffsetFetch(f.text("group"), f.text("topic"), f.u32("partition")),
+    CREATE_TOPIC: lambda f: CreateTopic(f.text("topic"), f.u32("partition count")),
+    LIST_TOPICS: lambda _: ListTopics(),
+    DESCRIBE_TOPIC: lambda f: DescribeTopic(f.text("topic")),
+    DESCRIBE_PARTITION: lambda f: DescribePartition(f.text("topic"), f.u32("partition")),
+    METRICS_FETCH: lambda _: MetricsFetch(),
+    PING: lambda _: Ping(),
+}
+
+
+def decode_request(payload: bytes) -> Operation:
+    """A request's payload. Bytes behind its last field are ignored (RustLog wire 1.1)."""
+    decode = _REQUESTS.get(payload[0])
+    if decode is None:
+        raise UnknownOperation(f"unknown request type: {payload[0]}")
+    return decode(_Fields(payload))
+
+
+# --- answers, as a server writes them: whole frames ---
+
+
+def produced(base: int, counts: Sequence[int]) -> bytes:
+    """The answers to several Produce requests that were stored one behind the other."""
+    if len(counts) == 1:
+        return _PRODUCED.pack(13, PRODUCE, base, counts[0])
+    pack = _PRODUCED.pack
+    answers = []
+    for count in counts:
+        answers.append(pack(13, PRODUCE, base, count))
+        base += count
+    return b"".join(answers)
+
+
+def _records(answer: Records) -> bytes:
+    runs, next_offset = fitting(answer)
+    packed = [run.columns.packed for run in runs]
+    count = sum(run.count for run in runs)
+    head = _RECORDS.pack(13 + sum(map(len, packed)), FETCH, count)
+    return b"".join((head, *packed, _U64.pack(next_offset)))
+
+
+def fitting(answer: Records) -> tuple[Sequence[Run], int]:
+    """The runs that one answer can hold, and the offset behind them (RustLog wire 8)."""
+    left = MAX_PACKED
+    for index, run in enumerate(answer.runs):
+        size = len(run.columns.packed)
+        if size > left:
+            fits = next((i for i, end in enumerate(run.columns.ends) if end > left), run.count)
+            runs = [*answer.runs[:index], run.slice(0, fits)] if fits else answer.runs[:index]
+            return runs, run.base_offset + fits
+        left -= size
+    return answer.runs, answer.next_offset
+
+
+def _topic_list(answer: TopicList) -> bytes:
+    entries = []
+    left = MAX_FRAME - 5
+    for name, partitions in answer.topics:
+        entry = _text(name) + _U32.pack(partitions)
+        left -= len(entry)
+        if left < 0:
+            break
+        entries.append(entry)
+    return frame(bytes([LIST_TOPICS]) + _U32.pack(len(entries)) + b"".join(entries))
+
+
+def _topic_description(answer: TopicDescription) -> bytes:
+    states = b"".join([_U32.pack(p.id) + _U64.pack(p.high_watermark) for p in answer.partitions])
+    count = _U32.pack(len(answer.partitions))
+    return frame(bytes([DESCRIBE_TOPIC]) + _text(answer.topic) + count + count + states)
+
+
+def _partition_description(answer: PartitionDescription) -> bytes:
+    state = _U32.pack(answer.state.id) + _U64.pack(answer.state.high_watermark)
+    return frame(bytes([DESCRIBE_PARTITION]) + _text(answer.topic) + state)
+
+
+def _metrics(answer: Metrics) -> bytes:
+    text = answer.text.encode()
+    if len(text) > MAX_FRAME - 5:  # whole lines only
+        text = text[: text.rindex(b"\n", 0, MAX_FRAME - 5) + 1]
+    return frame(bytes([METRICS_FETCH]) + _U32.pack(len(text)) + text)
+
+
+def _refusal(answer: Refusal) -> bytes:
+    code, text = binary_error(answer)
+    raw = text.encode()[:0xFFFF].decode(errors="ignore").encode()  # cut between characters
+    return _FAILURE.pack(5 + len(raw), ERROR, code, len(raw)) + raw
+
+
+_ANSWERS: Mapping[type[Answer], Callable[..., bytes]] = {
+    Produced: lambda a: produced(a.base, (a.count,)),
+    Records: _records,
+    Committed: lambda a: frame(bytes([OFFSET_COMMIT, a.success])),
+    GroupPosition: lambda a: frame(
+        bytes([OFFSET_FETCH, 0]) if a.offset is None else bytes([OFFSET_FETCH, 1]) + _U64.pack(a.offset)
+    ),
+    Created: lambda a: frame(bytes([CREATE_TOPIC, a.success])),
+    TopicList: _topic_list,
+    TopicDescription: _topic_description,
+    PartitionDescription: _partition_description,
+    Metrics: _metrics,
+    Pong: lambda _: frame(bytes([PING])),
+    Refusal: _refusal,
+}
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """A whole frame."""
+    return _ANSWERS[type(answer)](answer)
+
+
+# --- the client's half ---
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return _U16.pack(len(raw)) + raw
+
+
+def encode_request(operation: Operation) -> bytes:
+    """A whole frame (RustLog wire 1.2)."""
+    match operation:
+        case Produce():
+            head = bytes([PRODUCE]) + _text(operation.topic) + _U32.pack(operation.partition)
+            columns = operation.columns
+            size = len(head) + 4 + len(columns.packed)
+            return b"".join((LENGTH.pack(size), head, _U32.pack(columns.count), columns.packed))
+        case Fetch():
+            names = _text(operation.group) + _text(operation.topic) + _U32.pack(operation.partition)
+            return frame(bytes([FETCH]) + names + _U64.pack(operation.offset) + _U32.pack(operation.max_bytes))
+        case OffsetCommit():
+            names = _text(operation.group) + _text(operation.topic) + _U32.pack(operation.partition)
+            return frame(bytes([OFFSET_COMMIT]) + names + _U64.pack(operation.offset))
+        case OffsetFetch():
+            names = _text(operation.group) + _text(operation.topic)
+            return frame(bytes([OFFSET_FETCH]) + names + _U32.pack(operation.partition))
+        case CreateTopic():
+            return frame(bytes([CREATE_TOPIC]) + _text(operation.topic) + _U32.pack(operation.partitions))
+        case ListTopics():
+            return frame(bytes([LIST_TOPICS]))
+        case DescribeTopic():
+            return frame(bytes([DESCRIBE_TOPIC]) + _text(operation.topic))
+        case DescribePartition():
+            return frame(bytes([DESCRIBE_PARTITION]) + _text(operation.topic) + _U32.pack(operation.partition))
+        case MetricsFetch():
+            return frame(bytes([METRICS_FETCH]))
+        case Ping():
+            return frame(bytes([PING]))
+    raise TypeError(operation)
+
+
+_TYPES: Mapping[type[Operation], int] = {
+    Produce: PRODUCE,
+    Fetch: FETCH,
+    OffsetCommit: OFFSET_COMMIT,
+    OffsetFetch: OFFSET_FETCH,
+    CreateTopic: CREATE_TOPIC,
+    ListTopics: LIST_TOPICS,
+    DescribeTopic: DESCRIBE_TOPIC,
+    DescribePartition: DESCRIBE_PARTITION,
+    MetricsFetch: METRICS_FETCH,
+    Ping: PING,
+}
+
+
+def decode_answer(operation: Operation, payload: bytes) -> Answer:
+    """The answer to an operation, or ErrorAnswer; WireError when it is neither. Bytes behind it are ignored."""
+    kind = payload[0]
+    fields = _AnswerFields(payload)
+    if kind == ERROR:
+        return ErrorAnswer(fields.u16(), fields.text())
+    if kind != _TYPES[type(operation)]:
+        raise WireError(f"answer of type {kind} to {type(operation).__name__}")
+    match operation:
+        case Produce():
+            return Produced(fields.u64(), fields.u32())
+        case Fetch():
+            return fields.fetched()
+        case OffsetCommit():
+            return Committed(fields.u8() == 1)
+        case OffsetFetch():
+            return GroupPosition(fields.u64() if fields.u8() else None)
+        case CreateTopic():
+            return Created(fields.u8() == 1)
+        case ListTopics():
+            return TopicList([(fields.text(), fields.u32()) for _ in range(fields.count(6))])
+        case DescribeTopic():
+            topic = fields.text()
+            fields.u32()
+            return TopicDescription(
+                topic, [PartitionState(fields.u32(), fields.u64()) for _ in range(fields.count(12))]
+            )
+        case DescribePartition():
+            return PartitionDescription(fields.text(), PartitionState(fields.u32(), fields.u64()))
+        case MetricsFetch():
+            return Metrics(fields.take(fields.u32()).decode(errors="replace"))
+        case _:
+            return Pong()
+
+
+class _AnswerFields:
+    """A cursor over an answer."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 1
+
+    def take(self, size: int) -> bytes:
+        start = self.position
+        if start + size > len(self.data):
+            raise Truncated("an answer is cut off")
+        self.position = start + size
+        return self.data[start : self.position]
+
+    def u8(self) -> int:
+        return self.take(1)[0]
+
+    def u16(self) -> int:
+        return int.from_bytes(self.take(2), "big")
+
+    def u32(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
+    def u64(self) -> int:
+        return int.from_bytes(self.take(8), "big")
+
+    def text(self) -> str:
+        return self.take(self.u16()).decode(errors="replace")
+
+    def count(self, smallest: int) -> int:
+        count = self.u32()
+        if count * smallest > len(self.data) - self.position:
+            raise Truncated("more is announced than an answer holds")
+        return count
+
+    def fetched(self) -> Pulled:
+        count = self.count(PREFIX)
+        start, data = self.position, self.data
+        end = len(data) - 8
+        try:  # nothing follows next_offset in any known server, so the records fill what is in front of it
+            columns = Columns(packed := data[start:end], index_packed(packed, count))
+        except Truncated:
+            position = start
+            for _ in range(count):
+                self.position = position
+                position += PREFIX + self.u32()
+            self.position = position
+            columns = Columns.from_packed(data[start:position], count)
+            return Pulled(columns, self.u64())
+        self.position = end
+        return Pulled(columns, self.u64())

@@ -1,0 +1,349 @@
+"""What a server session does with each operation: what it asks the broker, and what the outcome means to the client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from gateway import requests
+from gateway.envelope import Batch
+from gateway.errors import AlreadyExists, GatewayError, InvalidRequest, NotFound, TooLarge, UnknownPartition
+from gateway.protocols.rustlog import binary
+from gateway.protocols.rustlog.codec import CODECS, Codec, Gathering
+from gateway.protocols.rustlog.frames import (
+    MAX_VALUE,
+    Answer,
+    Committed,
+    Created,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Encoding,
+    Fetch,
+    GroupPosition,
+    ListTopics,
+    Metrics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetFetch,
+    Operation,
+    PartitionDescription,
+    PartitionState,
+    Ping,
+    Pong,
+    Produce,
+    Produced,
+    Records,
+    Refusal,
+    TopicDescription,
+    TopicList,
+)
+from gateway.protocols.rustlog.settings import FreshGroup
+from gateway.requests import Outcome, Request
+from gateway.wire.ordering import ReplyQueue
+
+_I63_MAX = (1 << 63) - 1
+"""No log ever ends behind this, and it is the largest number every store can compare."""
+
+
+@attrs.define(eq=False)
+class _Pending:
+    """A request of ours under way, and what its answer is for."""
+
+    slot: int
+    encoding: Encoding
+    operation: Operation
+
+
+@attrs.define(eq=False)
+class _Producing(_Pending):
+    """One batch made of several Produce requests; `counts` says how many records each had."""
+
+    counts: Sequence[int]
+
+
+@attrs.define(eq=False)
+class _Fetching(_Pending):
+    """A read; `start` is where, whatever the client asked for."""
+
+    operation: Fetch
+    start: int
+    fresh: bool = False
+    """The group has no offset: an unknown topic is no error then (RustLog wire 1.4)."""
+
+
+@attrs.define(eq=False)
+class _FindingGroup(_Pending):
+    """The first step of a Fetch with a group."""
+
+    operation: Fetch
+
+
+class Desk:
+    """Serves operations in the order they come, and puts their answers in that order."""
+
+    def __init__(self, fresh_group: FreshGroup) -> None:
+        self.gathering = Gathering()
+        self.replies = ReplyQueue()
+        self.asked: list[Request] = []
+        """Requests for the broker, not yet handed out."""
+        self.waiting = False
+        """The operation under way has to be through, or in its second step, before anything else is parsed."""
+        self._fresh_group = fresh_group
+        self._ids = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+
+    def serve(self, encoding: Encoding, operation: Operation) -> None:
+        """Start an operation."""
+        if isinstance(operation, Produce) and operation.columns.count:
+            self._produce(encoding, operation)
+            return
+        self.publish()
+        self._operations[type(operation)](self, encoding, operation)
+
+    def finish(self, request_id: int, outcome: Outcome) -> None:
+        """Turn an outcome into its answer, or into the second step of its operation."""
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            self._completions[type(pending)](self, pending, outcome)
+
+    def forget(self) -> None:
+        """The connection is gone: what the broker still completes is dropped."""
+        self._pending.clear()
+
+    def say(self, encoding: Encoding, answer: Answer) -> None:
+        """Answer without asking anybody, in turn."""
+        self.publish()
+        self.replies.put(CODECS[encoding].encode(answer))
+
+    def _answer(self, pending: _Pending, answer: Answer) -> None:
+        self.replies.fill(pending.slot, CODECS[pending.encoding].encode(answer))
+
+    def _ask(self, request: Request, pending: _Pending) -> None:
+        self._pending[request.id] = pending
+        self.asked.append(request)
+
+    # --- operations ---
+
+    def _produce(self, encoding: Encoding, operation: Produce) -> None:
+        largest = len(operation.columns.packed)
+        if largest > MAX_VALUE:
+            largest = max(map(len, operation.columns.values()))
+        if largest > MAX_VALUE:
+            self.say(encoding, Refusal(TooLarge(f"record too large: {largest} bytes (max: {MAX_VALUE})"), operation))
+        elif not self.gathering.add(encoding, operation):
+            self.publish()
+            self.gathering.add(encoding, operation)
+
+    def publish(self) -> None:
+        """Ask for everything gathered to be appended, as one batch."""
+        gathering = self.gathering
+        if not gathering.counts:
+            return
+        columns, counts = gathering.take()
+        topic, partition, encoding = gathering.topic, gathering.partition, gathering.encoding
+        operation = Produce(topic, partition, columns)
+        batch = Batch(topic, columns, partition=partition)
+        request = requests.Publish(next(self._ids), batch, create=False)
+        self._ask(request, _Producing(self.replies.take(), encoding, operation, counts))
+
+    def _produce_nothing(self, encoding: Encoding, operation: Produce) -> None:
+        """No records: only whether the partition is there counts (RustLog wire 1.4)."""
+        request = requests.DescribeTopics(next(self._ids), operation.topic)
+        self._ask(request, _Pending(self.replies.take(), encoding, operation))
+
+    def _fetch(self, encoding: Encoding, operation: Fetch) -> None:
+        if operation.group:
+            # What follows is asked after the second step, so that this read sees the writes before it and no others.
+            request = requests.ReadOffset(next(self._ids), operation.topic, operation.group, operation.partition)
+            self._ask(request, _FindingGroup(self.replies.take(), encoding, operation))
+            self.waiting = True
+        else:
+            self._read(_Fetching(self.replies.take(), encoding, operation, operation.offset))
+
+    def _read(self, pending: _Fetching) -> None:
+        operation, reading = pending.operation, CODECS[pending.encoding].reading
+        nothing = reading.zero_reads_nothing and operation.max_bytes == 0
+        request = requests.Fetch(
+            next(self._ids),
+            operation.topic,
+            operation.partition,
+            min(pending.start, _I63_MAX),
+            max_messages=1 if nothing else reading.most_messages,
+            max_bytes=max(1, min(operation.max_bytes, reading.most_bytes)),
+            record_overhead=reading.record_overhead,
+            value_limit=reading.value_limit,
+            allow_gaps=reading.allow_gaps,
+        )
+        self._ask(request, pending)
+
+    def _offset_commit(self, encoding: Encoding, operation: OffsetCommit) -> None:
+        request = requests.CommitOffset(
+            next(self._ids),
+            operation.topic,
+            operation.group,
+            operation.partition,
+            operation.offset,
+            must_exist=encoding is not Encoding.BINARY,
+        )
+        self._ask(request, _Pending(self.replies.take(), encoding, operation))
+
+    def _offset_fetch(self, encoding: Encoding, operation: OffsetFetch) -> None:
+        request = requests.ReadOffset(next(self._ids), operation.topic, operation.group, operation.partition)
+        self._ask(request, _Pending(self.replies.take(), encoding, operation))
+
+    def _create_topic(self, encoding: Encoding, operation: CreateTopic) -> None:
+        if operation.partitions == 0:  # before anything else (RustLog wire 1.3, code 12)
+            self.say(encoding, Refusal(InvalidRequest("Invalid partition count: 0"), operation))
+            return
+        request = requests.CreateTopic(next(self._ids), operation.topic, operation.partitions)
+        self._ask(request, _Pending(self.replies.take(), encoding, operation))
+        self.waiting = True  # a Produce behind it needs the topic
+
+    def _describe(self, encoding: Encoding, operation: Operation) -> None:
+        topic = operation.topic if isinstance(operation, DescribeTopic | DescribePartition) else ""
+        self._ask(requests.DescribeTopics(next(self._ids), topic), _Pending(self.replies.take(), encoding, operation))
+
+    def _metrics(self, encoding: Encoding, operation: MetricsFetch) -> None:
+        self._ask(requests.ReadMetrics(next(self._ids)), _Pending(self.replies.take(), encoding, operation))
+
+    def _ping(self, encoding: Encoding, _: Ping) -> None:
+        self.say(encoding, Pong())
+
+    # --- outcomes ---
+
+    def _produced(self, pending: _Producing, outcome: Outcome) -> None:
+        codec = CODECS[pending.encoding]
+        if not isinstance(outcome, requests.Published):
+            answers = codec.encode(_refusal(pending, outcome)) * len(pending.counts)
+        elif outcome.refused or outcome.scattered is not None:
+            answers = _produced_apart(codec, pending, outcome)
+        elif pending.encoding is Encoding.BINARY:
+            answers = binary.produced(outcome.base_offset, pending.counts)
+        else:
+            bases = itertools.accumulate(pending.counts, initial=outcome.base_offset)
+            pairs = zip(bases, pending.counts, strict=False)
+            answers = b"".join([codec.encode(Produced(base, count)) for base, count in pairs])
+        self.replies.fill(pending.slot, answers)
+
+    def _group_found(self, pending: _FindingGroup, outcome: Outcome) -> None:
+        operation, reading = pending.operation, CODECS[pending.encoding].reading
+        committed = outcome.offset if isinstance(outcome, requests.GroupOffset) else None
+        if isinstance(outcome, GatewayError) and not isinstance(outcome, NotFound):
+            self._answer(pending, Refusal(outcome, operation))
+        elif committed is None and reading.group_overrides and self._fresh_group is FreshGroup.EMPTY:
+            self._answer(pending, Records((), 0))
+        else:
+            start = operation.offset
+            if committed is not None:
+                start = committed if reading.group_overrides else max(committed, start)
+            fresh = committed is None and reading.group_overrides
+            self._read(_Fetching(pending.slot, pending.encoding, operation, start, fresh))
+        self.waiting = False
+
+    def _fetched(self, pending: _Fetching, outcome: Outcome) -> None:
+        operation, codec = pending.operation, CODECS[pending.encoding]
+        if isinstance(outcome, requests.Fetched):
+            runs, next_offset = outcome.runs, outcome.next_offset
+            if codec.reading.zero_reads_nothing and operation.max_bytes == 0:
+                runs, next_offset = (), pending.start
+            elif not runs:
+                beyond = pending.start >= outcome.log_end
+                end = outcome.log_end if codec.reading.end_is_log_end else pending.start
+                next_offset = end if beyond else next_offset
+            elif not codec.fits_alone(runs[0].columns.value(0)):
+                first = runs[0].base_offset
+                text = f"the record at offset {first} is too large for this dialect: read on at {first + 1}"
+                self._answer(pending, Refusal(TooLarge(text), operation))
+                return
+            self._answer(pending, Records(runs, next_offset))
+        elif pending.fresh and isinstance(outcome, NotFound) and not isinstance(outcome, UnknownPartition):
+            self._answer(pending, Records((), 0))
+        else:
+            self._answer(pending, _refusal(pending, outcome))
+
+    def _answered(self, pending: _Pending, outcome: Outcome) -> None:
+        """Everything that takes one step."""
+        operation = pending.operation
+        if isinstance(operation, CreateTopic):
+            self.waiting = False
+        match operation, outcome:
+            case OffsetCommit(), requests.Done():
+                answer: Answer = Committed(success=True)
+            case OffsetCommit(), NotFound() if pending.encoding is not Encoding.BINARY:
+                answer = Committed(success=False)
+            case OffsetFetch(), requests.GroupOffset(offset=offset):
+                answer = GroupPosition(offset)
+            case OffsetFetch(), NotFound():
+                answer = GroupPosition(None)
+            case CreateTopic(), requests.TopicCreated(created=True, partitions=partitions):
+                answer = Created(success=True, partitions=partitions)
+            case CreateTopic(), requests.TopicCreated():
+                answer = Refusal(AlreadyExists(), operation)
+            case ListTopics(), requests.Topics(topics=topics):
+                answer = TopicList([(topic.address, len(topic.partitions)) for topic in topics])
+            case _, requests.Topics():
+                answer = _described(operation, outcome)
+            case MetricsFetch(), requests.MetricsText(text=text):
+                answer = Metrics(text)
+            case _:
+                answer = _refusal(pending, outcome)
+        self._answer(pending, answer)
+
+    _operations: ClassVar[Mapping[type[Operation], Callable[[Any, Encoding, Any], None]]] = {
+        Produce: _produce_nothing,
+        Fetch: _fetch,
+        OffsetCommit: _offset_commit,
+        OffsetFetch: _offset_fetch,
+        CreateTopic: _create_topic,
+        ListTopics: _describe,
+        DescribeTopic: _describe,
+        DescribePartition: _describe,
+        MetricsFetch: _metrics,
+        Ping: _ping,
+    }
+
+    _completions: ClassVar[Mapping[type[_Pending], Callable[[Any, Any, Outcome], None]]] = {
+        _Producing: _produced,
+        _FindingGroup: _group_found,
+        _Fetching: _fetched,
+        _Pending: _answered,
+    }
+
+
+def _refusal(pending: _Pending, outcome: Outcome) -> Refusal:
+    if not isinstance(outcome, GatewayError):
+        raise TypeError(outcome)
+    return Refusal(outcome, pending.operation)
+
+
+def _produced_apart(codec: Codec, pending: _Producing, published: requests.Published) -> bytes:
+    """Answers when the records of a batch did not end up one behind the other."""
+    answers = []
+    first = 0
+    for count in pending.counts:
+        refused = next((published.refused[i] for i in range(first, first + count) if i in published.refused), None)
+        if refused is not None:
+            answers.append(codec.encode(Refusal(refused, pending.operation)))
+        else:
+            answers.append(codec.encode(Produced(published.position(first)[1], count)))
+        first += count
+    return b"".join(answers)
+
+
+def _described(operation: Operation, topics: requests.Topics) -> Answer:
+    """High watermarks are real ones here; the original says 0 for ever (RustLog wire 1.4)."""
+    partitions = topics.topics[0].partitions if topics.topics else ()
+    states = [PartitionState(p.id, p.end, p.start) for p in partitions]
+    match operation:
+        case DescribeTopic() if states:
+            return TopicDescription(operation.topic, states)
+        case DescribePartition() | Produce():
+            for state in states:
+                if state.id == operation.partition:
+                    found = isinstance(operation, DescribePartition)
+                    return PartitionDescription(operation.topic, state) if found else Produced(0, 0)
+    return Refusal(UnknownPartition(), operation)

@@ -1,0 +1,450 @@
+"""What a RustLog server session makes of the binary dialect: every byte example, every error row, every rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import requests
+from gateway.envelope import Columns
+from gateway.errors import (
+    CommitFailed,
+    CorruptChunk,
+    Denied,
+    GatewayError,
+    InvalidRequest,
+    NotRouted,
+    OffsetOutOfRange,
+    SchemaViolation,
+    StoreReadOnly,
+    Throttled,
+    TooLarge,
+    UnknownPartition,
+    UnknownTopic,
+)
+from gateway.protocols.rustlog.frames import MAX_FRAME, MAX_VALUE
+from gateway.protocols.rustlog.settings import FreshGroup
+from gateway.requests import Request
+from gateway.wire.session import Close
+from tests.protocols.rustlog import vectors as v
+from tests.protocols.rustlog.values import fetch, fetched, framed, produce, published, refusal, serving, topics
+from tests.protocols.script import hexed
+
+FIVE = [b"hello", b"from", b"rustlog", b"", b"k"]
+
+EXAMPLES = {
+    # bytes in, (request, its outcome) or None, bytes out
+    "ping": (v.PING, None, None, v.PONG),
+    "create": (v.CREATE_DEMO, requests.CreateTopic, requests.TopicCreated(True, 1), v.CREATED),
+    "create again": (v.CREATE_DEMO, requests.CreateTopic, requests.TopicCreated(False, 1), v.CREATE_DEMO_AGAIN),
+    "create none": (v.CREATE_Z_0, None, None, v.INVALID_COUNT),
+    "list none": (v.LIST, requests.DescribeTopics, requests.Topics([]), v.LISTED_NONE),
+    "list four": (
+        v.LIST,
+        requests.DescribeTopics,
+        topics(**{"": [0], "demo": [0], "orders": [0, 0, 0], "tr": [0]}),
+        v.LISTED_FOUR,
+    ),
+    "produce": (v.PRODUCE_THREE, requests.Publish, published(0), v.PRODUCED_THREE),
+    "produce nothing": (v.PRODUCE_NOTHING, requests.DescribeTopics, topics(demo=[3]), v.PRODUCED_NOTHING),
+    "produce empty": (v.PRODUCE_EMPTY, requests.Publish, published(3), v.PRODUCED_EMPTY),
+    "produce nope": (v.PRODUCE_NOPE, requests.Publish, UnknownTopic(), v.NOPE),
+    "fetch": (v.FETCH_0_1024, requests.Fetch, fetched(FIVE), v.FETCHED_FIVE),
+    "fetch one": (v.FETCH_0_1, requests.Fetch, fetched(FIVE[:1], end=5), v.FETCHED_ONE),
+    "fetch max 0": (v.FETCH_0_0, requests.Fetch, fetched(FIVE[:1], end=5), v.FETCHED_NONE_0),
+    "fetch beyond": (v.FETCH_500, requests.Fetch, fetched([], 500, end=5), v.FETCHED_NONE_500),
+    "commit": (v.COMMIT_2, requests.CommitOffset, requests.DONE, v.COMMITTED),
+    "offset none": (v.OFFSET_FETCH, requests.ReadOffset, requests.GroupOffset(None, False), v.OFFSET_NONE),
+    "offset 2": (v.OFFSET_FETCH, requests.ReadOffset, requests.GroupOffset(2, True), v.OFFSET_2),
+    "describe": (v.DESCRIBE_DEMO, requests.DescribeTopics, topics(demo=[0]), v.DESCRIBED_DEMO),
+    "describe nope": (v.DESCRIBE_NOPE, requests.DescribeTopics, UnknownTopic(), v.DESCRIBED_NOPE),
+    "describe partition": (v.DESCRIBE_PARTITION, requests.DescribeTopics, topics(demo=[0]), v.DESCRIBED_PARTITION),
+    "unknown type": (v.UNKNOWN_TYPE, None, None, v.UNKNOWN_TYPE_SAID),
+    "truncated": (v.TRUNCATED, None, None, v.TRUNCATED_SAID),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_byte_example(name):
+    """RustLog wire 1.5."""
+    data, kind, outcome, said = EXAMPLES[name]
+    script = serving().feed(data)
+    if kind is not None:
+        script.answer(kind, outcome)
+    script.sends(said).quiet()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_byte_example_split_at_every_byte(name):
+    data, kind, outcome, said = EXAMPLES[name]
+    script = serving().feed_each_byte(data)
+    if kind is not None:
+        script.answer(kind, outcome)
+    script.sends(said).quiet()
+
+
+def test_fresh_group_as_the_original_has_it():
+    """RustLog wire 1.5, Fetch group g, no commit."""
+    script = serving(FreshGroup.EMPTY).feed(v.FETCH_GROUP)
+    script.answer(requests.ReadOffset, requests.GroupOffset(None, False), address="demo", group="g", partition=0)
+    script.sends(v.FETCHED_FRESH_GROUP).quiet()
+
+
+@pytest.mark.parametrize(("data", "said"), [(v.ZERO, v.ZERO_SAID), (v.OVERSIZE, v.OVERSIZE_SAID)])
+def test_frame_error_answers_what_came_before_then_closes(data, said):
+    script = serving().feed(v.PRODUCE_THREE + data + v.PING)
+    publish = script.expect(requests.Publish)
+    assert not script.sent()
+    script.complete(publish, published(0)).sends(v.PRODUCED_THREE + said)
+    script.output(Close)
+    script.feed(v.PING).quiet()
+
+
+def test_requests_carry_every_field():
+    script = serving()
+    script.feed(v.PRODUCE_THREE)
+    batch = script.expect(requests.Publish, create=False).batch
+    assert (batch.address, batch.partition, batch.columns.values()) == ("demo", 0, [b"hello", b"from", b"rustlog"])
+    script.feed(v.FETCH_500).expect(
+        requests.Fetch,
+        address="demo",
+        partition=0,
+        offset=500,
+        max_bytes=1024,
+        record_overhead=12,
+        value_limit=MAX_VALUE,
+        allow_gaps=False,
+        hold_until=None,
+    )
+    commit = {"address": "demo", "group": "g", "partition": 0, "offset": 2, "must_exist": False}
+    script.feed(v.COMMIT_2).expect(requests.CommitOffset, **commit)
+    script.feed(v.OFFSET_FETCH).expect(requests.ReadOffset, address="demo", group="g", partition=0)
+    script.feed(v.LIST).expect(requests.DescribeTopics, address="")
+    script.feed(v.DESCRIBE_DEMO).expect(requests.DescribeTopics, address="demo")
+    script.feed(v.CREATE_DEMO).expect(requests.CreateTopic, address="demo", partitions=1)
+
+
+# --- batches ---
+
+
+def test_consecutive_produces_are_one_batch_with_an_answer_each():
+    data = produce("demo", 0, b"a") + produce("demo", 0, b"bb", b"c", b"") + produce("demo", 0, b"d")
+    script = serving().feed(data)
+    publish = script.expect(requests.Publish)
+    assert publish.batch.columns.values() == [b"a", b"bb", b"c", b"", b"d"]
+    assert script.session.in_flight == 1
+    script.complete(publish, published(7))
+    answers = [(7, 1), (8, 3), (11, 1)]
+    script.sends(b"".join(framed(b"\x01" + b.to_bytes(8, "big") + n.to_bytes(4, "big")) for b, n in answers)).quiet()
+
+
+def test_another_topic_partition_or_operation_begins_another_batch():
+    data = [
+        produce("a", 0, b"1"),
+        produce("a", 1, b"2"),
+        produce("b", 1, b"3"),
+        v.PING,
+        produce("b", 1, b"4"),
+    ]
+    script = serving().feed(b"".join(data))
+    batches = [script.expect(requests.Publish).batch for _ in range(4)]
+    assert [(b.address, b.partition, b.columns.values()) for b in batches] == [
+        ("a", 0, [b"1"]),
+        ("a", 1, [b"2"]),
+        ("b", 1, [b"3"]),
+        ("b", 1, [b"4"]),
+    ]
+    script.quiet()
+
+
+def test_answers_keep_the_order_of_requests():
+    script = serving().feed(produce("a", 0, b"1") + v.PING + produce("b", 0, b"2") + v.FETCH_0_1)
+    first, second, third = script.expect(requests.Publish), script.expect(requests.Publish), script.expect(requests.Fetch)
+    script.complete(third, fetched(FIVE[:1])).complete(second, published(5, "b")).quiet()
+    script.complete(first, published(0, "a"))
+    answer = hexed("00 00 00 0d 01 00 00 00 00 00 00 00 05 00 00 00 01")
+    script.sends(v.PRODUCED_THREE[:-1] + b"\x01" + v.PONG + answer + v.FETCHED_ONE).quiet()
+
+
+def test_refused_batch_answers_every_request_of_it():
+    script = serving().feed(v.PRODUCE_NOPE * 3)
+    script.answer(requests.Publish, UnknownTopic()).sends(v.NOPE * 3).quiet()
+
+
+def test_member_that_is_refused_is_answered_alone():
+    script = serving().feed(produce("demo", 0, b"a") + produce("demo", 0, b"b") + produce("demo", 0, b"c"))
+    outcome = requests.Published("demo", 1, scattered=[(0, 4), (0, 0), (0, 5)], refused={1: SchemaViolation("no")})
+    script.answer(requests.Publish, outcome)
+    good = [framed(b"\x01" + base.to_bytes(8, "big") + b"\x00\x00\x00\x01") for base in (4, 5)]
+    script.sends(good[0] + refusal(2, "no") + good[1])
+
+
+def test_bytes_behind_the_last_field_are_ignored():
+    """RustLog wire 1.1."""
+    script = serving()
+    for frame in (produce("demo", 0, b"a"), produce("demo", 0, b"a", b"bc"), fetch("demo", 3, 9), v.LIST, v.PING):
+        script.feed(framed(frame[4:] + b"\x00\x00\x00\x09trailing"))
+    assert script.expect(requests.Publish).batch.columns.values() == [b"a"]
+    assert script.expect(requests.Publish).batch.columns.values() == [b"a", b"bc"]
+    script.expect(requests.Fetch, offset=3, max_bytes=9)
+    script.expect(requests.DescribeTopics)
+
+
+def test_trailing_bytes_do_not_spill_into_the_next_request_of_a_batch():
+    plain, spilling = produce("demo", 0, b"a"), framed(produce("demo", 0, b"b")[4:] + b"\x00\x00\x00\x01x")
+    script = serving().feed(plain + spilling + plain)
+    batches = [request.batch.columns for request in script.asked if isinstance(request, requests.Publish)]
+    assert Columns.concat(batches).values() == [b"a", b"b", b"a"]
+
+
+# --- undecodable requests: RustLog wire 1.3, <what> ---
+
+WHAT = {
+    "01": "missing topic length",
+    "01 00": "missing topic length",
+    "01 00 02 61": "truncated topic",
+    "01 00 01 61": "missing partition",
+    "01 00 01 61 00 00 00": "missing partition",
+    "01 00 01 61 00 00 00 00": "missing record count",
+    "01 00 01 61 00 00 00 00 00 00 00 01": "truncated record length",
+    "01 00 01 61 00 00 00 00 ff ff ff ff": "truncated record length",
+    "01 00 01 61 00 00 00 00 00 00 00 01 00 00 00 02 61": "truncated record",
+    "01 00 01 61 00 00 00 00 00 00 00 02 00 00 00 01 61 00": "truncated record length",
+    "01 00 01 ff 00 00 00 00 00 00 00 00": "invalid utf8 topic: invalid utf-8 sequence of 1 bytes from index 0",
+    "01 00 02 61 c3": "invalid utf8 topic: incomplete utf-8 byte sequence from index 1",
+    "01 00 03 e2 82 41": "invalid utf8 topic: invalid utf-8 sequence of 2 bytes from index 0",
+    "01 00 04 f0 9f 98 41": "invalid utf8 topic: invalid utf-8 sequence of 3 bytes from index 0",
+    "01 00 03 ed a0 80": "invalid utf8 topic: invalid utf-8 sequence of 1 bytes from index 0",
+    "02": "missing group_id length",
+    "02 00 01": "truncated group_id",
+    "02 00 01 80": "invalid utf8 group_id: invalid utf-8 sequence of 1 bytes from index 0",
+    "02 00 00": "missing topic length",
+    "02 00 00 00 01": "truncated topic",
+    "02 00 00 00 00": "missing partition",
+    "02 00 00 00 00 00 00 00 00": "missing offset",
+    "02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00": "missing max_bytes",
+    "03": "missing group length",
+    "03 00 01": "truncated group",
+    "03 00 01 c3": "invalid utf8 group: incomplete utf-8 byte sequence from index 0",
+    "03 00 00": "missing topic length",
+    "03 00 00 00 00": "missing partition",
+    "03 00 00 00 00 00 00 00 00": "missing offset",
+    "04": "missing group length",
+    "04 00 00 00 00": "missing partition",
+    "05": "missing topic length",
+    "05 00 00": "missing partition count",
+    "07": "missing topic length",
+    "08 00 00": "missing partition",
+}
+
+
+@pytest.mark.parametrize("payload", WHAT)
+def test_undecodable(payload):
+    script = serving().feed(framed(hexed(payload)) + v.PING)
+    script.sends(refusal(2, f"Decode error: decode error: {WHAT[payload]}") + v.PONG).quiet()
+
+
+@pytest.mark.parametrize("kind", [0x00, 0x0A, 0x20, 0x0D, 0x7B - 1, 0xFE, 0x80])
+def test_unknown_type(kind):
+    serving().feed(framed(bytes([kind]))).sends(refusal(2, f"Decode error: unknown request type: {kind}")).quiet()
+
+
+# --- errors of operations: RustLog wire 1.3 ---
+
+NO_PARTITION = "Topic or partition does not exist: topic=demo, partition=0"
+ERRORS = [
+    (v.PRODUCE_EMPTY, UnknownPartition(), 10, NO_PARTITION),
+    (v.PRODUCE_EMPTY, NotRouted(), 10, NO_PARTITION),
+    (v.PRODUCE_EMPTY, CommitFailed("disk full"), 500, "Failed to write record: disk full"),
+    (v.PRODUCE_EMPTY, StoreReadOnly("full"), 500, "Failed to write record: full"),
+    (v.PRODUCE_EMPTY, Throttled("slow down"), 500, "Failed to write record: slow down"),
+    (v.PRODUCE_EMPTY, Denied("unauthorized"), 500, "Failed to write record: unauthorized"),
+    (v.PRODUCE_EMPTY, TooLarge("too large"), 2, "too large"),
+    (v.PRODUCE_NOTHING, UnknownTopic(), 10, NO_PARTITION),
+    (v.FETCH_0_1024, UnknownTopic(), 10, NO_PARTITION),
+    (v.FETCH_0_1024, UnknownPartition(), 10, NO_PARTITION),
+    (
+        v.FETCH_0_1024,
+        OffsetOutOfRange(first=7, next_offset=9),
+        4,
+        "Fetch failed: offset out of range: the first offset is 7, the next one 9",
+    ),
+    (v.FETCH_0_1024, TooLarge("read on at 3"), 4, "Fetch failed: read on at 3"),
+    (
+        v.FETCH_0_1024,
+        CorruptChunk("demo", 0, 2, 4),
+        4,
+        "Fetch failed: storage error: failed to read: damaged chunk: topic=demo partition=0 offsets=[2, 4)",
+    ),
+    (v.COMMIT_2, StoreReadOnly("full"), 5, "Offset commit failed: full"),
+    (v.CREATE_DEMO, StoreReadOnly("full"), 500, "Internal server error during topic creation"),
+    (v.CREATE_DEMO, InvalidRequest("bad name"), 2, "bad name"),
+    (v.LIST, StoreReadOnly("full"), 500, "Failed to list topics"),
+    (v.DESCRIBE_DEMO, UnknownTopic(), 13, "DescribeTopic failed: Topic 'demo' not found"),
+    (v.DESCRIBE_PARTITION, UnknownTopic(), 14, "DescribePartition failed: Partition 0 not found in topic 'demo'"),
+    (v.OFFSET_FETCH, StoreReadOnly("full"), 500, "full"),
+]
+
+
+@pytest.mark.parametrize(("data", "error", "code", "text"), ERRORS, ids=[f"{e[2]}-{i}" for i, e in enumerate(ERRORS)])
+def test_error_keeps_the_connection(data: bytes, error: GatewayError, code: int, text: str):
+    script = serving().feed(data)
+    script.answer(Request, error).sends(refusal(code, text))
+    script.feed(v.PING).sends(v.PONG).quiet()
+
+
+def test_partition_that_a_topic_lacks():
+    absent = v.DESCRIBE_PARTITION[:-1] + b"\x07"
+    script = serving().feed(absent).answer(requests.DescribeTopics, topics(demo=[1, 2]))
+    script.sends(refusal(14, "DescribePartition failed: Partition 7 not found in topic 'demo'"))
+    script.feed(produce("demo", 7)).answer(requests.DescribeTopics, topics(demo=[1, 2]))
+    script.sends(refusal(10, "Topic or partition does not exist: topic=demo, partition=7")).quiet()
+
+
+def test_text_of_an_error_fits_its_length():
+    topic = "ü" * 32_760  # 65 520 bytes: with the words around it more than a u16 can say
+    script = serving().feed(produce(topic, 0, b"x")).answer(requests.Publish, UnknownTopic())
+    said = script.sent()
+    assert int.from_bytes(said[7:9], "big") == len(said) - 9 <= 0xFFFF
+    assert said[9:].decode().startswith("Topic or partition does not exist: topic=üü")
+
+
+def test_record_that_could_not_be_returned_is_refused():
+    """RustLog wire 8: with a topic of one byte, a full frame holds one byte more than an answer can."""
+    script = serving().feed(produce("t", 0, bytes(MAX_VALUE + 1)))
+    script.sends(refusal(2, f"record too large: {MAX_VALUE + 1} bytes (max: {MAX_VALUE})")).quiet()
+    script.feed(produce("t", 0, bytes(MAX_VALUE)))
+    assert script.expect(requests.Publish).batch.columns.value_bytes == MAX_VALUE
+
+
+# --- reading ---
+
+
+def test_high_watermarks_are_real():
+    script = serving().feed(v.DESCRIBE_DEMO).answer(requests.DescribeTopics, topics(demo=[9, 4]))
+    script.sends(framed(hexed("07 00 04 64 65 6d 6f 00 00 00 02 00 00 00 02 00000000 0000000000000009 00000001 0000000000000004")))
+    script.feed(v.DESCRIBE_PARTITION).answer(requests.DescribeTopics, topics(demo=[9, 4]))
+    script.sends(v.DESCRIBED_PARTITION[:-1] + b"\x09").quiet()
+
+
+def test_metrics_are_real():
+    script = serving().feed(framed(b"\x09")).answer(requests.ReadMetrics, requests.MetricsText("a 1\n"))
+    script.sends(framed(b"\x09\x00\x00\x00\x04a 1\n")).quiet()
+
+
+def test_offset_beyond_every_log_comes_back_as_it_was():
+    last = (1 << 64) - 1
+    script = serving().feed(fetch("demo", last, 100))
+    asked = script.expect(requests.Fetch)
+    assert asked.offset < 1 << 63
+    script.complete(asked, requests.Fetched((), asked.offset, 0, 5))
+    script.sends(framed(b"\x02\x00\x00\x00\x00" + last.to_bytes(8, "big")))
+
+
+def test_answer_passes_expired_records():
+    """Nothing is left between the offset asked for and the log's end: the answer says where to read on."""
+    script = serving().feed(fetch("demo", 3, 100)).answer(requests.Fetch, requests.Fetched((), 8, 0, 8))
+    script.sends(framed(b"\x02\x00\x00\x00\x00" + (8).to_bytes(8, "big")))
+
+
+def test_group_reads_at_its_offset_whatever_was_asked():
+    """RustLog wire 1.4, Fetch with group."""
+    script = serving().feed(fetch("demo", 900, 100, "g") + v.PING)
+    script.answer(requests.ReadOffset, requests.GroupOffset(2, True))
+    script.answer(requests.Fetch, fetched([b"x"], 2), offset=2)
+    script.sends(framed(hexed("02 00000001 00000001 78 0000000000000003")) + v.PONG).quiet()
+
+
+def test_fresh_group_reads_where_it_was_asked():
+    script = serving().feed(fetch("demo", 4, 100, "g"))
+    script.answer(requests.ReadOffset, requests.GroupOffset(None, False))
+    script.answer(requests.Fetch, fetched([b"x"], 4), offset=4)
+    script.sends(framed(hexed("02 00000001 00000001 78 0000000000000005"))).quiet()
+
+
+@pytest.mark.parametrize("first", [requests.GroupOffset(None, False), UnknownTopic()])
+def test_fresh_group_on_a_topic_that_is_not_there(first):
+    """RustLog wire 3: stock tests demand empty with next 0."""
+    script = serving().feed(fetch("nope", 4, 100, "g")).answer(requests.ReadOffset, first)
+    script.answer(requests.Fetch, UnknownTopic()).sends(v.FETCHED_FRESH_GROUP).quiet()
+
+
+def test_group_with_an_offset_on_a_topic_that_is_not_there():
+    script = serving().feed(fetch("nope", 4, 100, "g")).answer(requests.ReadOffset, requests.GroupOffset(0, True))
+    script.answer(requests.Fetch, UnknownTopic()).sends(v.NOPE).quiet()
+
+
+def test_nothing_behind_a_group_fetch_runs_before_its_second_step():
+    script = serving().feed(fetch("demo", 0, 100, "g") + v.PRODUCE_EMPTY)
+    find = script.expect(requests.ReadOffset)
+    script.quiet()
+    assert script.session.in_flight >= 1024, "a held connection is not read"
+    script.feed(v.COMMIT_2).quiet()
+    script.complete(find, requests.GroupOffset(1, True))
+    script.expect(requests.Fetch)
+    script.expect(requests.Publish)
+    script.expect(requests.CommitOffset)
+    assert script.session.in_flight == 3
+
+
+def test_nothing_behind_a_create_runs_before_it():
+    script = serving().feed(v.CREATE_DEMO + v.PRODUCE_EMPTY)
+    create = script.expect(requests.CreateTopic)
+    script.quiet()
+    script.complete(create, requests.TopicCreated(True, 1)).sends(v.CREATED)
+    script.answer(requests.Publish, published(3)).sends(v.PRODUCED_EMPTY).quiet()
+
+
+def test_answer_is_trimmed_to_a_frame():
+    """RustLog wire 8."""
+    values = [bytes(3_000_000)] * 4
+    script = serving().feed(fetch("demo", 0, 0xFFFF_FFFF)).answer(requests.Fetch, fetched(values))
+    said = script.sent()
+    assert len(said) <= 4 + MAX_FRAME
+    assert said[5:9] == (3).to_bytes(4, "big")
+    assert said[-8:] == (3).to_bytes(8, "big")
+
+
+def test_answer_joins_runs_without_touching_records():
+    runs = [fetched([b"a", b"b"]).runs[0], fetched([b"c"], 2).runs[0]]
+    script = serving().feed(v.FETCH_0_1024).answer(requests.Fetch, requests.Fetched(runs, 3, 0, 3))
+    packed = Columns.of([b"a", b"b", b"c"]).packed
+    script.sends(framed(b"\x02\x00\x00\x00\x03" + packed + (3).to_bytes(8, "big")))
+
+
+# --- the connection ---
+
+
+def test_eof_answers_what_was_asked_and_forgets_half_a_frame():
+    script = serving().feed(v.PRODUCE_EMPTY + v.PING[:3])
+    publish = script.expect(requests.Publish)
+    script.eof().quiet()
+    script.complete(publish, published(3)).sends(v.PRODUCED_EMPTY)
+    script.output(Close)
+    script.quiet()
+
+
+def test_eof_while_held_serves_what_was_sent():
+    script = serving().feed(v.CREATE_DEMO + v.PRODUCE_EMPTY)
+    create = script.expect(requests.CreateTopic)
+    script.eof().complete(create, requests.TopicCreated(True, 1)).sends(v.CREATED)
+    script.answer(requests.Publish, published(3)).sends(v.PRODUCED_EMPTY)
+    script.output(Close)
+
+
+def test_eof_of_an_idle_connection_closes_it():
+    serving().eof().output(Close)
+
+
+def test_drain_answers_what_is_under_way_only():
+    script = serving().feed(v.CREATE_DEMO + v.PRODUCE_EMPTY)
+    create = script.expect(requests.CreateTopic)
+    script.drain().feed(v.PING).quiet()
+    script.complete(create, requests.TopicCreated(True, 1)).sends(v.CREATED)
+    script.output(Close)
+    script.quiet()
+
+
+def test_lost_connection_drops_what_comes_back():
+    script = serving().feed(v.PRODUCE_EMPTY)
+    publish = script.expect(requests.Publish)
+    script.lost().complete(publish, published(3)).quiet()
