@@ -88,12 +88,14 @@ class TcpListener:
         """Serve until drained."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            with self._accepting:
-                async with trio.open_nursery() as accepting:
-                    for sock in self._sockets:
-                        accepting.start_soon(self._accept, sock)
-            for sock in self._sockets:
-                sock.close()
+            try:
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for sock in self._sockets:
+                            accepting.start_soon(self._accept, sock)
+            finally:
+                for sock in self._sockets:
+                    sock.close()
 
     def drain(self) -> None:
         """Accept no more; every session says goodbye."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ssl
+from collections.abc import Callable
 
 import attrs
 
@@ -117,6 +118,24 @@ def server_context(cert: str, key: str, client_ca: str = "", client_cert: str = 
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL if client_cert == "optional" else ssl.CERT_REQUIRED
     return context
+
+
+class ReloadingContext:
+    """A listener's context, made again when its certificate has changed."""
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], fingerprint: Callable[[], str]) -> None:
+        self._make = make
+        self._fingerprint = fingerprint
+        self._made_for = fingerprint()
+        self._context = make()
+
+    def current(self) -> ssl.SSLContext:
+        """The context for a new connection."""
+        fingerprint = self._fingerprint()
+        if fingerprint != self._made_for:
+            self._context = self._make()
+            self._made_for = fingerprint
+        return self._context
 
 
 def check_fingerprint(certificate: bytes | None, expected: str) -> None:

@@ -1,0 +1,269 @@
+"""The composition root: makes everything a configuration describes, serves it, and takes it down in order."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import structlog
+import trio
+
+from gateway import __version__
+from gateway.broker.assembly import House, open_house
+from gateway.broker.service import ListenerInfo
+from gateway.config.model import AuthNone, AuthOpen, AuthUsers, Config, Listener, TlsFiles, TlsNone
+from gateway.errors import TargetError
+from gateway.observe.accounting import Accounting
+from gateway.observe.admin import admin_app
+from gateway.observe.health import Health, Phase
+from gateway.observe.http import bind_http, serve_http
+from gateway.observe.recorder import PrometheusRecorder
+from gateway.protocols.registry import Transport, protocol
+from gateway.routing.table import compile_table
+from gateway.store.engine import open_store
+from gateway.transport.driver import DriverContext
+from gateway.transport.limits import Budget
+from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
+from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
+from gateway.transport.quic.server import open_udp_sockets
+from gateway.transport.quic.udp import UdpSocket
+from gateway.transport.quic_listen import QuicListener
+from gateway.transport.tls import ReloadingContext, server_context
+from gateway.wire.session import SessionContext
+
+DRAIN_SECONDS = 10.0
+log = structlog.get_logger()
+
+
+class CannotListen(TargetError):
+    """A listener's address cannot be bound."""
+
+
+@attrs.frozen
+class BoundTcp:
+    """A TCP listener whose sockets are open; nothing is accepted yet."""
+
+    listener: Listener
+    port: int
+    sockets: list[socket.socket]
+    kind: str = "tcp"
+
+
+@attrs.frozen
+class BoundUdp:
+    """A QUIC listener whose sockets are open."""
+
+    listener: Listener
+    port: int
+    sockets: list[UdpSocket]
+    kind: str = "udp"
+
+
+Bound = BoundTcp | BoundUdp
+
+
+Announce = Callable[[str], None]
+
+
+async def serve(config: Config, *, announce: Announce) -> None:
+    """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once."""
+    gateway = Gateway(config)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.run, announce)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
+            await gateway.stopped.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def _obey(signals: AsyncIterator[int], gateway: Gateway, everything: trio.CancelScope) -> None:
+    async for number in signals:
+        if gateway.draining:
+            log.warning("stopping at once", signal=signal.Signals(number).name)
+            everything.cancel()
+            return
+        log.info("draining", signal=signal.Signals(number).name, deadline=DRAIN_SECONDS)
+        gateway.drain()
+
+
+async def _run_listener(listener: TcpListener | QuicListener, finished: trio.Event) -> None:
+    try:
+        await listener.run()
+    finally:
+        finished.set()
+
+
+class Gateway:
+    """One running gateway."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.stopped = trio.Event()
+        self._drain = trio.Event()
+        self.recorder = PrometheusRecorder(
+            routes=[route.name for route in config.routes],
+            listeners={name: "+".join(listener.protocols) for name, listener in config.listeners.items()},
+            targets=[*config.listeners, *config.upstreams],
+            version=__version__,
+        )
+        self.health = Health(self.recorder)
+        self.ports: dict[str, int] = {}
+        """The real port of each listener, and of `admin`."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it is going down."""
+        return self._drain.is_set()
+
+    def drain(self) -> None:
+        """Begin to go down."""
+        self._drain.set()
+
+    async def run(self, announce: Announce, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open everything, announce it, serve until drained."""
+        config = self._config
+        async with contextlib.AsyncExitStack() as stack:
+            bound = [await self._bind(stack, listener) for listener in config.listeners.values()]
+            admin = self._bind_admin(stack)
+            store = await stack.enter_async_context(
+                open_store(
+                    Path(config.storage.path),
+                    tail_cache=config.storage.tail_cache,
+                    page_cache=config.storage.page_cache,
+                    free_space_floor=config.storage.free_space_floor,
+                    recorder=self.recorder,
+                )
+            )
+            table = compile_table(config)
+            accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
+            house = await stack.enter_async_context(open_house(store, table, self.recorder, accounts=accounts))
+            self.health.watch_store(lambda: store.health)
+            self.recorder.on_scrape(self.health.refresh)
+            self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
+            budget = Budget(config.memory.budget)
+            listeners = [self._listener(one, house, budget) for one in bound]
+            stop_admin = trio.Event()
+            async with trio.open_nursery() as nursery:
+                if admin is not None:
+                    app = admin_app(self.recorder, self.health, token=config.admin.token if config.admin else "")
+                    await nursery.start(functools.partial(serve_http, app, admin, stop=stop_admin))
+                finished = [trio.Event() for _ in listeners]
+                for listener, event in zip(listeners, finished, strict=True):
+                    nursery.start_soon(_run_listener, listener, event)
+                self._announce(announce, bound)
+                self.health.enter(Phase.READY)
+                announce("ready")
+                task_status.started()
+                await self._drain.wait()
+                self.health.enter(Phase.DRAINING)
+                await self._take_down(listeners, finished)
+                stop_admin.set()
+        self.stopped.set()
+
+    async def _take_down(
+        self, listeners: Sequence[TcpListener | QuicListener], finished: Sequence[trio.Event]
+    ) -> None:
+        for listener in listeners:
+            listener.drain()
+        with trio.move_on_after(DRAIN_SECONDS):
+            for event in finished:
+                await event.wait()
+        for listener in listeners:
+            listener.abort()
+        log.info("drained")
+
+    async def _bind(self, stack: contextlib.AsyncExitStack, listener: Listener) -> Bound:
+        bound: Bound
+        try:
+            if protocol(listener.protocols[0]).transport is Transport.QUIC:
+                udp = await open_udp_sockets(listener.host, listener.port)
+                for one in udp:
+                    stack.callback(one.close)
+                bound = BoundUdp(listener, udp[0].address[1], udp)
+            else:
+                tcp = await open_tcp_sockets(listener.host, listener.port)
+                for sock in tcp:
+                    stack.callback(sock.close)
+                bound = BoundTcp(listener, tcp[0].getsockname()[1], tcp)
+        except OSError as error:
+            raise CannotListen(
+                f"listener {listener.name}: cannot bind {listener.host}:{listener.port}: {error}"
+            ) from error
+        self.ports[listener.name] = bound.port
+        return bound
+
+    def _bind_admin(self, stack: contextlib.AsyncExitStack) -> socket.socket | None:
+        admin = self._config.admin
+        if admin is None:
+            return None
+        try:
+            sock = bind_http(admin.host, admin.port)
+        except OSError as error:
+            raise CannotListen(f"admin: cannot bind {admin.host}:{admin.port}: {error}") from error
+        stack.callback(sock.close)
+        self.ports["admin"] = sock.getsockname()[1]
+        return sock
+
+    def _certificate(self, listener: Listener) -> tuple[CertificateFiles, Path, Path]:
+        """A listener's certificate, and the files it is in."""
+        if isinstance(listener.tls, TlsFiles):
+            certificate, key = Path(listener.tls.cert), Path(listener.tls.key)
+            return CertificateFiles(certificate, key), certificate, key
+        directory = Path(self._config.storage.path)
+        return self_signed(directory), directory / CERTIFICATE_NAME, directory / KEY_NAME
+
+    def _listener(self, bound: Bound, house: House, budget: Budget) -> TcpListener | QuicListener:
+        listener = bound.listener
+        context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time)
+        served = [self._served(listener, name, house, bound.port) for name in listener.protocols]
+        if isinstance(bound, BoundUdp):
+            return QuicListener(context, bound.sockets, served, self._certificate(listener)[0])
+        return TcpListener(context, bound.sockets, served, self._tls(listener))
+
+    def _tls(self, listener: Listener) -> Callable[[], ssl.SSLContext] | None:
+        if isinstance(listener.tls, TlsNone):
+            return None
+        files, certificate, key = self._certificate(listener)
+        client_ca, client_cert = "", ""
+        if isinstance(listener.tls, TlsFiles):
+            client_ca, client_cert = listener.tls.client_ca, listener.tls.client_cert.value
+
+        def make() -> ssl.SSLContext:
+            return server_context(str(certificate), str(key), client_ca, client_cert)
+
+        return ReloadingContext(make, lambda: files.fingerprint).current
+
+    def _served(self, listener: Listener, name: str, house: House, port: int) -> Served:
+        spec = protocol(name)
+        context = SessionContext(
+            listener=listener.name,
+            settings=listener.settings.get(name, spec.settings()),
+            dialect=listener.dialect,
+            auth_required=not isinstance(listener.auth, AuthNone | AuthOpen),
+            limits=listener.limits,
+            advertised=f"{listener.host}:{port}",
+        )
+        info = ListenerInfo(listener.name, name, listener.auth, context.settings)
+        return Served(
+            spec, lambda: spec.server(context), lambda peer, callback: house.broker.attach(info, peer, callback)
+        )
+
+    def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
+        for one in bound:
+            listener = one.listener
+            line = f"listening {listener.name}: {'+'.join(listener.protocols)} on {one.kind} {listener.host}:{one.port}"
+            if not isinstance(listener.tls, TlsNone):
+                files, certificate, _key = self._certificate(listener)
+                line += f" tls certificate {certificate} sha256 {files.fingerprint}"
+            announce(line)
+        if "admin" in self.ports and self._config.admin is not None:
+            announce(f"listening admin: http on tcp {self._config.admin.host}:{self.ports['admin']}")
+        for route in self._config.routes:
+            targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
+            announce(f"route {route.name}: {', '.join(targets)}")

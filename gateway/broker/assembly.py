@@ -1,0 +1,116 @@
+"""Puts the broker together: every service, in the order they need each other, and the tasks they run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from gateway.broker.accounts import Accounts
+from gateway.broker.acls import AccessLists
+from gateway.broker.authorisation import Authorisation
+from gateway.broker.broker import Broker, Jobs
+from gateway.broker.cache import CacheService
+from gateway.broker.cluster import ClusterService
+from gateway.broker.dead_letters import DeadLetterService
+from gateway.broker.delays import DelayService
+from gateway.broker.groups import GroupService
+from gateway.broker.offload import NurseryOffload
+from gateway.broker.publish import Publisher
+from gateway.broker.reading import FetchService
+from gateway.broker.schemas import SchemaService
+from gateway.broker.service import Clock
+from gateway.broker.subscriptions import SubscriptionContext, SubscriptionService
+from gateway.broker.timers import Pump, SystemClock
+from gateway.broker.topics import TopicService
+from gateway.broker.transactions import TransactionService
+from gateway.broker.watch import Watchers
+from gateway.config.model import AuthUsers
+from gateway.recorder import Recorder, Snapshot
+from gateway.routing.table import RoutingTable
+from gateway.store.interface import Store
+
+
+@attrs.frozen(eq=False)
+class House:
+    """The broker and what the rest of the program asks of it."""
+
+    broker: Broker
+    pump: Pump
+    publisher: Publisher
+    subscriptions: SubscriptionService
+    topics: TopicService
+    dead_letters: DeadLetterService
+    clock: Clock
+
+    def snapshot(self) -> Snapshot:
+        """The accounting at this instant."""
+        return Snapshot(tuple(self.publisher.doors()), tuple(self.subscriptions.consumers()))
+
+
+@asynccontextmanager
+async def open_house(
+    store: Store,
+    table: RoutingTable,
+    recorder: Recorder,
+    *,
+    accounts: Iterable[AuthUsers] = (),
+    clock: Clock | None = None,
+) -> AsyncIterator[House]:
+    """A broker on a store, with its tasks running inside the block; cursors are written when it ends."""
+    clock = clock or SystemClock()
+    pump = Pump(clock.now)
+    jobs = Jobs()
+    offload = NurseryOffload()
+    watchers = Watchers(pump)
+    store.on_visible(watchers.changed)
+    topics = TopicService(store, table, jobs.start_soon)
+    logins = Accounts(store, clock, offload)
+    acls = AccessLists(store, topics.name)
+    schemas = SchemaService(store, offload)
+    publisher = Publisher(store, table, clock, recorder, schemas)
+    dead_letters = DeadLetterService(store, publisher, topics, clock, offload, recorder)
+    transactions = TransactionService(publisher, clock, pump)
+    delays = DelayService(store, publisher, clock, pump, offload)
+    publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
+    fetches = FetchService(store, topics, watchers, pump, clock, recorder, jobs.start_soon)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(jobs.run)
+        await nursery.start(offload.run)
+        subscriptions = SubscriptionService(
+            SubscriptionContext(store, table, topics, watchers, pump, clock, recorder, dead_letters, jobs.start_soon)
+        )
+        services = [
+            publisher,
+            fetches,
+            subscriptions,
+            GroupService(store, table, topics),
+            topics,
+            logins,
+            acls,
+            schemas,
+            CacheService(store, clock),
+            transactions,
+            delays,
+            dead_letters,
+            ClusterService(store),
+        ]
+        broker = Broker(
+            services,
+            authorisation=Authorisation(logins, acls, clock),
+            pump=pump,
+            waiters=[fetches, subscriptions],
+            metrics_text=recorder.text,
+            refused=publisher.refused,
+        )
+        nursery.start_soon(pump.run)
+        await logins.start(accounts)
+        await subscriptions.numbers.wait()
+        try:
+            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, clock)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+                await subscriptions.close()
+            nursery.cancel_scope.cancel()

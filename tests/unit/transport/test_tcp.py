@@ -1,0 +1,302 @@
+"""TCP links and the driver, over real sockets, with a toy protocol."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trustme
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from gateway.protocols.registry import (
+    Acknowledgement,
+    Carries,
+    Ordering,
+    ProtocolSpec,
+    Sniff,
+    Transport,
+)
+from gateway.recorder import NullRecorder
+from gateway.settings import Limits, Seconds, Size
+from gateway.transport.driver import DriverContext
+from gateway.transport.limits import Budget
+from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
+from gateway.transport.tls import server_context
+from gateway.wire.session import SessionContext
+from tests.unit.transport.toy import EchoBroker, LineSession
+
+CARRIES = Carries(
+    key=False, headers=False, partition=False, offset=False, time=False, expiry=False, ordering=Ordering.TOPIC,
+    acknowledgement=Acknowledgement.NOTHING, max_value=100, min_value=0, batch_atomic=False, consumer_acknowledges=False,
+)  # fmt: skip
+
+
+class Refusals(NullRecorder):
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.limits: list[str] = []
+        self.open = 0
+
+    def refused_connection(self, listener: str, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def limit_hit(self, listener: str, limit: str) -> None:
+        self.limits.append(limit)
+
+    def connections(self, listener: str, change: int) -> None:
+        self.open += change
+
+
+def spec(first: bytes = b"") -> ProtocolSpec:
+    def sniff(data: bytes) -> Sniff:
+        if data.startswith(first):
+            return Sniff.YES
+        return Sniff.MORE if first.startswith(data) else Sniff.NO
+
+    return ProtocolSpec("toy", Transport.TCP, 1, CARRIES, LineSession, LineSession, sniff=sniff)
+
+
+@attrs.define
+class Running:
+    listener: TcpListener
+    broker: EchoBroker
+    recorder: Refusals
+    budget: Budget
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.listener.port)
+
+
+@asynccontextmanager
+async def running(
+    limits: Limits | None = None, *, later: bool = False, tls=None, served: int = 1, budget: int = 1 << 20
+) -> AsyncIterator[Running]:
+    limits = limits or Limits()
+    broker, recorder, shared = EchoBroker(later=later), Refusals(), Budget(budget)
+    context = DriverContext("toy", limits, shared, recorder, trio.current_time)
+    specs = [spec(b"")] if served == 1 else [spec(b"A"), spec(b"BB")]
+    all_served = [
+        Served(one, lambda: LineSession(SessionContext("toy", None, limits=limits)), broker.attach) for one in specs
+    ]
+    listener = TcpListener(context, await open_tcp_sockets("127.0.0.1", 0), all_served, tls)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.run)
+        yield Running(listener, broker, recorder, shared)
+        nursery.cancel_scope.cancel()
+
+
+async def read_until(stream: trio.abc.ReceiveStream, size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size > 0 and (piece := await stream.receive_some(min(size, 1 << 20))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
+    return b"".join([piece async for piece in stream])
+
+
+async def test_answers_in_one_write_what_came_in_one_read():
+    async with running() as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"a\nb\nc\n")
+        assert await read_until(stream, 6) == b"a\nb\nc\n"
+
+
+async def test_frames_may_be_split_at_every_byte():
+    async with running() as gateway, await gateway.connect() as stream:
+        for index in range(len(b"hello\n")):
+            await stream.send_all(b"hello\n"[index : index + 1])
+        assert await read_until(stream, 6) == b"hello\n"
+
+
+async def test_half_close_answers_what_was_sent_and_closes():
+    async with running(later=True) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"a\nb\n")
+        await stream.send_eof()
+        while gateway.broker.submitted < 2:
+            await trio.lowlevel.checkpoint()
+        gateway.broker.release()
+        assert await read_all(stream) == b"a\nb\n"
+
+
+async def test_close_sends_what_is_queued_first_even_over_unread_bytes():
+    async with running() as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"a\nquit\n" + b"never answered\n" * 1000)
+        assert (await read_all(stream)).startswith(b"a\n")
+
+
+async def test_reading_stops_at_the_in_flight_bound_and_goes_on_after():
+    limits = Limits(in_flight=4)
+    async with running(limits, later=True) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"a\n" * 4)
+        while gateway.broker.submitted < 4:
+            await trio.lowlevel.checkpoint()
+        await stream.send_all(b"b\n")
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert gateway.broker.submitted == 4
+        assert gateway.recorder.limits == ["in_flight"]
+        gateway.broker.release()
+        assert await read_until(stream, 8) == b"a\n" * 4
+        while gateway.broker.submitted < 5:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from_and_loses_nothing():
+    limits = Limits(output=Size(100_000))
+    async with running(limits) as gateway, await gateway.connect() as stream:
+        size, count = 1_000_000, 8
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, b"big %d\n" % size * count + b"end\n")
+            await wait_all_tasks_blocked(0.05)
+            assert "output" in gateway.recorder.limits
+            assert await read_until(stream, size * count + 4) == b"x" * (size * count) + b"end\n"
+
+
+async def test_the_budget_counts_output_and_gives_it_back():
+    async with running(budget=1000) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"big 30000000\n")
+        await wait_all_tasks_blocked(0.05)
+        assert gateway.budget.used > 1000
+        await read_until(stream, 30_000_000)
+        await stream.send_all(b"a\n")
+        assert await read_until(stream, 2) == b"a\n"
+        assert gateway.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent", "after", "reason"),
+    [
+        (Limits(handshake=Seconds(30)), b"", 31, "handshake"),
+        (Limits(idle=Seconds(60)), b"a\n", 61, "idle"),
+        (Limits(write_timeout=Seconds(5)), b"big 50000000\n", 6, "write_timeout"),
+    ],
+)
+async def test_time_outs(limits: Limits, sent: bytes, after: float, reason: str, mock_clock: MockClock):
+    async with running(limits) as gateway, await gateway.connect() as stream:
+        if sent:
+            await stream.send_all(sent)
+            await stream.receive_some(2)
+        await wait_all_tasks_blocked(0.05)
+        mock_clock.jump(after)
+        await wait_all_tasks_blocked(0.05)
+        assert gateway.recorder.reasons == [reason]
+        assert gateway.recorder.open == 0
+
+
+async def test_a_session_is_called_at_the_time_it_asks_for(mock_clock: MockClock):
+    async with running() as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"tick\na\n")
+        assert await read_until(stream, 2) == b"a\n"
+        mock_clock.jump(1)
+        assert await read_until(stream, 5) == b"tock\n"
+
+
+async def test_connection_limits_refuse_and_are_counted():
+    async with running(Limits(connections=2, per_address=1)) as gateway, await gateway.connect() as first:
+        await first.send_all(b"a\n")
+        await read_until(first, 2)
+        async with await gateway.connect() as second:
+            assert await read_all(second) == b""
+        assert gateway.recorder.reasons == ["per_address"]
+
+
+async def test_drain_says_goodbye_and_accepts_no_more():
+    async with running() as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"a\n")
+        await read_until(stream, 2)
+        port = gateway.listener.port
+        gateway.listener.drain()
+        assert await read_all(stream) == b"bye\n"
+        with pytest.raises(OSError, match="connect"):
+            await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def test_a_lost_connection_is_detached_once():
+    async with running() as gateway:
+        stream = await gateway.connect()
+        await stream.send_all(b"a\n")
+        await read_until(stream, 2)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        await stream.aclose()
+        await wait_all_tasks_blocked(0.05)
+        assert gateway.broker.detached == 1
+
+
+@pytest.mark.parametrize("pieces", [[b"A1\n"], [b"B", b"B1\n"]])
+async def test_protocols_share_a_port_by_their_first_bytes(pieces: list[bytes]):
+    async with running(served=2) as gateway, await gateway.connect() as stream:
+        for piece in pieces:
+            await stream.send_all(piece)
+            await wait_all_tasks_blocked(0.01)
+        whole = b"".join(pieces)
+        assert await read_until(stream, len(whole)) == whole
+
+
+async def test_first_bytes_of_no_protocol_are_refused():
+    async with running(served=2) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\n")
+        assert await read_all(stream) == b""
+        assert gateway.recorder.reasons == ["unknown_protocol"]
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def server_tls(authority: trustme.CA, tmp_path, client_cert: str = ""):
+    leaf = authority.issue_cert("localhost")
+    cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    key.write_bytes(leaf.private_key_pem.bytes())
+    authority.cert_pem.write_to_path(ca)
+    context = server_context(str(cert), str(key), str(ca) if client_cert else "", client_cert)
+    return lambda: context
+
+
+def client_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+async def test_tls_carries_the_protocol_and_large_output(authority: trustme.CA, tmp_path):
+    async with running(tls=server_tls(authority, tmp_path)) as gateway:
+        raw = await gateway.connect()
+        async with trio.SSLStream(raw, client_tls(authority), server_hostname="localhost") as stream:
+            await stream.send_all(b"a\nbig 5000000\nb\n")
+            assert await read_until(stream, 5_000_004) == b"a\n" + b"x" * 5_000_000 + b"b\n"
+
+
+async def test_a_required_client_certificate_is_really_asked_for(authority: trustme.CA, tmp_path):
+    async with running(tls=server_tls(authority, tmp_path, "required")) as gateway:
+        raw = await gateway.connect()
+        stream = trio.SSLStream(raw, client_tls(authority), server_hostname="localhost")
+        await stream.do_handshake()  # with TLS 1.3 the client hears of the refusal only when it reads
+        with pytest.raises(trio.BrokenResourceError):
+            await read_until(stream, 1)
+        await trio.aclose_forcefully(raw)
+        context = client_tls(authority)
+        authority.issue_cert("me@example.org").configure_cert(context)
+        raw = await gateway.connect()
+        async with trio.SSLStream(raw, context, server_hostname="localhost") as stream:
+            await stream.send_all(b"a\n")
+            assert await read_until(stream, 2) == b"a\n"
+
+
+async def test_garbage_instead_of_a_handshake_harms_nobody(authority: trustme.CA, tmp_path):
+    async with running(tls=server_tls(authority, tmp_path)) as gateway:
+        async with await gateway.connect() as bad:
+            await bad.send_all(b"GET / HTTP/1.1\r\n\r\n" * 10)
+            await read_all(bad)
+        raw = await gateway.connect()
+        async with trio.SSLStream(raw, client_tls(authority), server_hostname="localhost") as stream:
+            await stream.send_all(b"a\n")
+            assert await read_until(stream, 2) == b"a\n"

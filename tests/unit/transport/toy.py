@@ -1,0 +1,127 @@
+"""A protocol of lines, small enough to see through: for what the transport promises to any protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.requests import CacheGet, CacheValue, Completion, Outcome
+from gateway.wire.ordering import ReplyQueue
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+
+
+class LineSession:
+    """Each line is asked of the broker (CacheGet) and answered with what it says, in order; `quit` closes; `big N` sends
+    N bytes at once; `tick` asks for a call a second later."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self.context = context
+        self._buffer = b""
+        self._replies = ReplyQueue()
+        self._slots: dict[int, int] = {}
+        self._next = 0
+        self._outputs: list[Output] = []
+        self._timeout: float | None = None
+        self._ended = False
+        self.handshaken = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        return NO_REQUESTS
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        requests: list[CacheGet] = []
+        for line in lines:
+            self.handshaken = True
+            if line == b"quit":
+                self._outputs.append(Close())
+            elif line.startswith(b"big "):
+                self._replies.put(b"x" * int(line[4:]))
+            elif line == b"tick":
+                self._timeout = now + 1
+            else:
+                self._next += 1
+                self._slots[self._next] = self._replies.take()
+                requests.append(CacheGet(self._next, "toy", line.decode()))
+        return requests
+
+    def eof(self, channel: int, now: float) -> Requests:
+        self._ended = True
+        return NO_REQUESTS
+
+    def reset(self, channel: int, code: int) -> Requests:
+        return NO_REQUESTS
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        return NO_REQUESTS
+
+    def lost(self) -> Requests:
+        return NO_REQUESTS
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        value = outcome.value if isinstance(outcome, CacheValue) else b"!"
+        self._replies.fill(self._slots.pop(request_id), (value or b"") + b"\n")
+        return NO_REQUESTS
+
+    def room(self, channel: int, now: float) -> Requests:
+        return NO_REQUESTS
+
+    def drain(self, now: float) -> Requests:
+        self._outputs += [Send(0, b"bye\n"), Close()]
+        return NO_REQUESTS
+
+    def timeout_at(self) -> float | None:
+        return self._timeout
+
+    def on_timeout(self, now: float) -> Requests:
+        self._timeout = None
+        self._replies.put(b"tock\n")
+        return NO_REQUESTS
+
+    def outputs(self) -> Sequence[Output]:
+        outputs, self._outputs = self._outputs, []
+        ready = b"".join(self._replies.ready())
+        if ready:
+            outputs.insert(0, Send(0, ready))
+        if self._ended and not self._slots:
+            self._ended = False
+            outputs.append(Close())
+        return outputs
+
+
+class EchoBroker:
+    """Answers each CacheGet with its key: at once, or when `release` is called."""
+
+    def __init__(self, *, later: bool = False) -> None:
+        self.later = later
+        self.held: list[tuple[EchoClient, Completion]] = []
+        self.submitted = 0
+        self.detached = 0
+
+    def attach(self, peer: str, on_completions) -> EchoClient:
+        return EchoClient(self, on_completions)
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for client, completion in held:
+            client.on_completions([completion])
+
+
+class EchoClient:
+    def __init__(self, broker: EchoBroker, on_completions) -> None:
+        self.broker = broker
+        self.on_completions = on_completions
+
+    def submit(self, requests) -> Sequence[Completion]:
+        self.broker.submitted += len(requests)
+        completions = [(request.id, CacheValue(request.key.encode())) for request in requests]
+        if self.broker.later:
+            self.broker.held += [(self, completion) for completion in completions]
+            return ()
+        return completions
+
+    def detach(self) -> None:
+        self.broker.detached += 1
