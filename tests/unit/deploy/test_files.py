@@ -1,0 +1,161 @@
+"""What is shipped for running it elsewhere: that the files parse, agree with each other and name only what exists."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.config.load import load
+from gateway.observe.metrics import FAMILIES, Kind
+
+DEPLOY = Path("deploy")
+DASHBOARDS = sorted(Path("grafana/dashboards").glob("*.json"))
+OTHERS = {"up"}
+PROCESS = re.compile(r"process_\w+|python_\w+")
+
+
+def exported() -> set[str]:
+    """Every name a query may use."""
+    names = set()
+    for family in FAMILIES:
+        names |= (
+            {f"{family.name}_{suffix}" for suffix in ("bucket", "sum", "count")}
+            if family.kind is Kind.HISTOGRAM
+            else {family.exported}
+        )
+    return names
+
+
+def labels() -> set[str]:
+    return {label for family in FAMILIES for label in family.labels} | {"le", "instance", "job", "generation"}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """(where, expression) of every panel, variable and alert."""
+    for path in DASHBOARDS:
+        board = json.loads(path.read_text())
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                yield f"{path.name}: {panel['title']}", target["expr"]
+        for variable in board["templating"]["list"]:
+            yield f"{path.name}: ${variable['name']}", variable["definition"]
+    for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            yield f"alert {rule['alert']}", rule["expr"]
+
+
+EXPRESSIONS = list(expressions())
+
+
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
+def test_an_expression_names_only_metrics_and_labels_that_are_exported(where: str, expression: str) -> None:
+    names = set(re.findall(r"\b(?:gateway|process|python)_\w+|\bup\b", expression))
+    assert names
+    assert {name for name in names if not PROCESS.fullmatch(name)} <= exported() | OTHERS
+    used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
+    for clause in re.findall(r"\bby \(([^)]*)\)", expression):
+        used |= {label.strip() for label in clause.split(",") if label.strip()}
+    assert used <= labels()
+
+
+def test_every_family_is_on_some_dashboard_or_alert() -> None:
+    text = " ".join(expression for _, expression in EXPRESSIONS)
+    assert [family.exported for family in FAMILIES if family.name not in text] == []
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
+def test_a_dashboard_is_whole(path: Path) -> None:
+    board: dict[str, Any] = json.loads(path.read_text())
+    assert board["uid"].startswith("gateway-")
+    source = yaml.safe_load(Path("grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"][0][
+        "uid"
+    ]
+    identities = [panel["id"] for panel in board["panels"]]
+    assert len(identities) == len(set(identities))
+    for panel in board["panels"]:
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == source
+            assert panel["targets"]
+            assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    assert set(re.findall(r"\$(\w+)", path.read_text())) - {"__all", "__rate_interval"} == variables
+
+
+@pytest.mark.parametrize(
+    "path", [Path("routes.yaml"), DEPLOY / "gateway.yaml", DEPLOY / "kubernetes/routes.yaml"], ids=str
+)
+def test_a_shipped_configuration_is_good(path: Path) -> None:
+    config = load(path, {"BLIPMQ_KEY": "secret"})
+    assert {"blipmq", "felix", "flymq", "flymq-stock", "fujin"} <= set(config.listeners)
+
+
+def ports() -> set[tuple[int, str]]:
+    """(port, protocol) of what a container serves."""
+    udp = {"felix", "fujin"}
+    config = load(DEPLOY / "gateway.yaml", {"BLIPMQ_KEY": "secret"})
+    assert config.admin is not None
+    served = {(each.port, "udp" if set(each.protocols) & udp else "tcp") for each in config.listeners.values()}
+    return served | {(config.admin.port, "tcp")}
+
+
+def test_the_image_exposes_what_its_configuration_serves() -> None:
+    line = re.search(r"^EXPOSE (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert line is not None
+    assert {(int(port), kind) for port, kind in (each.split("/") for each in line[1].split())} == ports()
+
+
+def test_the_image_installs_from_the_lock_and_runs_as_nobody_special() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert "--require-hashes -r deploy/locks/requirements.txt" in text
+    assert re.search(r"^USER (?!0\b|root\b)\S+", text, re.MULTILINE)
+
+
+def test_compose_publishes_them_and_prometheus_scrapes_the_admin_port() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    published = set()
+    for entry in services["gateway"]["ports"]:
+        _, _, rest = entry.rpartition(":")
+        port, _, kind = rest.partition("/")
+        published.add((int(port), kind or "tcp"))
+    assert published == ports()
+    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]
+    assert scrape["static_configs"][0]["targets"] == ["gateway:9600"]
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), source
+
+
+def test_kubernetes_runs_one_writer_and_probes_it() -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text()))
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    workload = by_kind["StatefulSet", "gateway"]["spec"]
+    assert workload["replicas"] == 1, "the log has one writer"
+    (container,) = workload["template"]["spec"]["containers"]
+    named = {(port["containerPort"], port.get("protocol", "TCP").lower()): port["name"] for port in container["ports"]}
+    assert set(named) == ports()
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "admin"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
+    for service in ("gateway", "gateway-admin"):
+        for port in by_kind["Service", service]["spec"]["ports"]:
+            assert named[port["port"], port.get("protocol", "TCP").lower()] == port["targetPort"]
+    files = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())
+    assert all((DEPLOY / "kubernetes" / name).exists() for name in files["resources"])
+
+
+def test_the_unit_checks_before_it_serves_and_gives_time_to_drain() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "systemd/gateway.service")
+    service = unit["Service"]
+    assert service["ExecStartPre"].split()[1:] == ["check", "/etc/gateway/routes.yaml"]
+    assert int(service["TimeoutStopSec"]) > 10
+    assert service["ProtectSystem"] == "strict"
