@@ -39,6 +39,11 @@ class Notebook:
     file: str
     environ: Mapping[str, str]
     problems: list[ConfigProblem] = attrs.Factory(list)
+    listeners: set[str] = attrs.Factory(set)
+    """The names of listeners, upstreams, and protocols that listeners speak, good or not: a name that was declared does
+    not dangle."""
+    upstreams: set[str] = attrs.Factory(set)
+    spoken: set[str] = attrs.Factory(set)
     _lines: dict[str, int] = attrs.Factory(dict)
     _places: dict[int, tuple[object, str]] = attrs.Factory(dict)
 
@@ -51,11 +56,9 @@ class Notebook:
         """Remember the line of a path."""
         self._lines[path] = line
 
-    def line(self, path: str) -> int:
+    def line(self, path: str, around: str = "") -> int:
         """The line of a path; of what is around it, when it is not in the file."""
-        while path and path not in self._lines:
-            path = re.sub(r"(\.?[^.\[\]]+|\[[^\[\]]*\])$", "", path) if path[-1] != "." else path[:-1]
-        return self._lines.get(path, 1)
+        return self._lines.get(path) or self._lines.get(around, 1)
 
     def place(self, value: object, path: str) -> None:
         """Remember where a value was written, so that later checks can point at it."""
@@ -67,9 +70,13 @@ class Notebook:
 
     def complain(self, value: object, key: str, message: str) -> None:
         """Note a problem with one key of a value that was read."""
-        path = self.path_of(value)
-        path = f"{path}.{key}" if path and key else path or key
-        self.add(message, self.line(path), path)
+        around = self.path_of(value)
+        path = f"{around}.{key}" if around and key else around or key
+        self.add(message, self.line(path, around), path)
+
+    def has(self, value: object, key: str) -> bool:
+        """Whether a key of a value that was read is in the file."""
+        return f"{self.path_of(value)}.{key}" in self._lines
 
     def clean(self, path: str) -> bool:
         """Whether nothing is wrong at a path or below it."""
@@ -83,12 +90,8 @@ class Place:
     node: Node
     path: str
     notes: Notebook
-
-    @property
-    def line(self) -> int:
-        """The line it starts in, from 1."""
-        mark: Any = self.node.start_mark
-        return int(mark.line) + 1
+    line: int = 1
+    """The line of its key, or of its own start when it is an item of a list."""
 
     def problem(self, message: str) -> Invalid:
         """Note that something is wrong here."""
@@ -121,7 +124,10 @@ class Place:
     def items(self) -> Iterator[Place]:
         """The items of a list."""
         for index, node in enumerate(self.node.value):
-            yield self._below(node, f"{self.path}[{index}]")
+            path = f"{self.path}[{index}]"
+            line = node.start_mark.line + 1
+            self.notes.visit(path, line)
+            yield attrs.evolve(self, node=node, path=path, line=line)
 
     def entries(self) -> Iterator[tuple[str, Place]]:
         """Keys and values of a mapping; a key that is written twice, or is no text, is a problem."""
@@ -138,18 +144,13 @@ class Place:
                 continue
             first[name] = line
             self.notes.visit(path, line)
-            yield name, attrs.evolve(self, node=node, path=path)
+            yield name, attrs.evolve(self, node=node, path=path, line=line)
 
     def join(self, key: str) -> str:
         """The path of a key of this mapping."""
         if not _PLAIN_KEY.fullmatch(key):
             return f'{self.path}["{key}"]'
         return f"{self.path}.{key}" if self.path else key
-
-    def _below(self, node: Node, path: str) -> Place:
-        place = attrs.evolve(self, node=node, path=path)
-        self.notes.visit(path, place.line)
-        return place
 
     def text(self, expected: str, *, any_tag: bool = False) -> str | Invalid:
         """The text of a scalar with its variables filled in. With `any_tag` unquoted numbers and such are text too."""

@@ -285,6 +285,7 @@ class ListenerShape:
         if not place.is_mapping:
             return place.problem(f"expected a mapping, not {place.kind}")
         spoken = self._spoken(place)
+        place.notes.spoken.update(spoken)
         unknown = [name for name in spoken if name not in self.specs]
         own = {name: _own(self.specs[name]) for name in spoken if name in self.specs}
         fields = {field.key: field for record in own.values() for field in record.fields}
@@ -343,12 +344,12 @@ def grammar(specs: Specs) -> Record:
     """The shape of the whole file."""
     fields: Sequence[Field] = (
         Field("version", Number(VERSION, VERSION), required=True),
-        Field("listeners", MapOf(ListenerShape(specs), _name, named=True), required=True),
+        Field("listeners", MapOf(ListenerShape(specs), _name, named=True, into="listeners"), required=True),
         Field("admin", ADMIN),
         Field("storage", record(model.Storage, durability=DURABILITY)),
         Field("memory", record(model.Memory)),
         Field("topics", MapOf(TOPIC_SETTINGS, _glob)),
-        Field("upstreams", MapOf(UPSTREAM, _name, named=True)),
+        Field("upstreams", MapOf(UPSTREAM, _name, named=True, into="upstreams")),
         Field("routes", ListOf(ROUTE)),
     )
     return Record(dict, tuple(fields))

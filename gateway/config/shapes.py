@@ -163,6 +163,8 @@ class MapOf:
     value: Shape
     key: Callable[[str], object] = attrs.field(default=lambda text: text)
     named: bool = False
+    into: str = ""
+    """Where the notebook keeps the names, good or not."""
     least: int = 0
 
     def read(self, place: Place) -> Any:
@@ -173,6 +175,8 @@ class MapOf:
         count = 0
         for name, entry in place.entries():
             count += 1
+            if self.into:
+                getattr(place.notes, self.into).add(name)
             try:
                 self.key(name)
             except ConfigProblem as problem:

@@ -1,0 +1,189 @@
+"""What is wrong although every value by itself is right: ports taken twice, protocols that cannot share one, names that
+lead nowhere, secrets nobody could have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from gateway.config import model
+from gateway.config.document import Notebook
+from gateway.config.records import suggestion
+from gateway.config.route_checks import check_routes
+from gateway.config.values import show_endpoint
+from gateway.errors import ConfigProblem
+from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.routing.compiled import compile_ingest
+
+Specs = Mapping[str, ProtocolSpec]
+
+_EVERYWHERE = {"0.0.0.0": False, "::": True}  # noqa: S104 - names of wildcards, nothing is bound here
+ALGORITHMS = frozenset(
+    (
+        "EdDSA",
+        "ES256",
+        "ES384",
+        "ES512",
+        "HS256",
+        "HS384",
+        "HS512",
+        "PS256",
+        "PS384",
+        "PS512",
+        "RS256",
+        "RS384",
+        "RS512",
+    )
+)
+
+
+def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
+    """Note every problem between values."""
+    for listener in config.listeners.values():
+        _check_listener(listener, specs, notes)
+    _check_ports(config, specs, notes)
+    for upstream in config.upstreams.values():
+        _check_upstream(upstream, specs, notes)
+    check_routes(config, specs, notes)
+
+
+def _check_listener(listener: model.Listener, specs: Specs, notes: Notebook) -> None:
+    spoken = [specs[name] for name in listener.protocols]
+    if len(set(listener.protocols)) < len(spoken):
+        notes.complain(listener, "protocol", "a protocol is named twice")
+    for one, two in itertools.combinations(spoken, 2):
+        problem = _cannot_share(one, two) if one is not two else ""
+        if problem:
+            notes.complain(listener, "protocol", problem)
+    for spec in spoken:
+        if spec.api_key_required and not isinstance(listener.auth, model.AuthKeys | model.AuthOpen):
+            problem = (
+                f"{spec.name} needs api_keys: without a key nobody could log in (or let everybody in with auth: open)"
+            )
+            notes.complain(listener, "auth", problem)
+        if spec.transport is Transport.QUIC and isinstance(listener.tls, model.TlsNone):
+            notes.complain(
+                listener, "tls", f"{spec.name} runs over QUIC, which needs tls (self-signed, or cert and key)"
+            )
+    if not any(spec.has_dialects for spec in spoken) and notes.has(listener, "dialect"):
+        notes.complain(listener, "dialect", f"{' and '.join(listener.protocols)} has no dialects")
+    if isinstance(listener.tls, model.TlsFiles):
+        _check_files(listener.tls, ("cert", "key", "client_ca"), notes)
+    if isinstance(listener.auth, model.AuthJwt):
+        _check_jwt(listener.auth, notes)
+
+
+def _cannot_share(one: ProtocolSpec, two: ProtocolSpec) -> str:
+    """Why two protocols cannot be told apart on one port; empty if they can."""
+    if one.transport is not two.transport:
+        return (
+            f"{one.name} runs over {one.transport.value} and {two.name} over {two.transport.value}: use two listeners"
+        )
+    if two.name in one.shares_port_with or one.name in two.shares_port_with:
+        return ""
+    if one.transport is Transport.QUIC and one.alpn != two.alpn:
+        return ""
+    return f"{one.name} and {two.name} cannot share a port: their first bytes do not tell them apart"
+
+
+def _check_jwt(auth: model.AuthJwt, notes: Notebook) -> None:
+    if bool(auth.jwks) == bool(auth.key):
+        notes.complain(auth, "", "expected either jwks or key (or jwks_file or key_file)")
+    unknown = [name for name in auth.algorithms if name not in ALGORITHMS]
+    for name in unknown:
+        notes.complain(auth, "algorithms", f"unknown algorithm {name!r}{suggestion(name, ALGORITHMS)}")
+    if not auth.algorithms:
+        notes.complain(auth, "algorithms", "expected at least one algorithm")
+    if auth.jwks:
+        try:
+            keys = json.loads(auth.jwks)
+        except (ValueError, RecursionError):
+            keys = None
+        if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list):
+            name = "jwks" if notes.has(auth, "jwks") else "jwks_file"
+            notes.complain(auth, name, 'not a key set: expected JSON like {"keys": [...]}')
+
+
+def _check_files(value: object, keys: Sequence[str], notes: Notebook) -> None:
+    for key in keys:
+        name = getattr(value, key)
+        if not name:
+            continue
+        try:
+            with Path(name).open("rb"):
+                pass
+        except OSError as error:
+            notes.complain(value, key, f"cannot read {name!r}: {error.strerror or error}")
+
+
+@attrs.frozen
+class _Claim:
+    """A port that something wants to listen on."""
+
+    value: object
+    path: str
+    transport: Transport
+    host: str
+    port: int
+
+    def clashes(self, other: _Claim) -> bool:
+        """Whether both cannot have theirs. Port 0 is a free one each time."""
+        if self.port == 0 or (self.transport, self.port) != (other.transport, other.port):
+            return False
+        return self.host == other.host or self._spans(other.host) or other._spans(self.host)
+
+    def _spans(self, host: str) -> bool:
+        return self.host in _EVERYWHERE and _EVERYWHERE[self.host] == (":" in host)
+
+
+def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:
+    for listener in config.listeners.values():
+        for transport in dict.fromkeys(specs[name].transport for name in listener.protocols):
+            host = "127.0.0.1" if listener.host == "localhost" else listener.host
+            yield _Claim(listener, notes.path_of(listener), transport, host, listener.port)
+    if config.admin is not None:
+        yield _Claim(config.admin, "admin", Transport.TCP, config.admin.host, config.admin.port)
+
+
+def _check_ports(config: model.Config, specs: Specs, notes: Notebook) -> None:
+    claims = list(_claims(config, specs, notes))
+    for index, claim in enumerate(claims):
+        earlier = next((other for other in claims[:index] if claim.clashes(other)), None)
+        if earlier is not None:
+            where = f"{show_endpoint(claim.host, claim.port)} ({claim.transport.value})"
+            hint = "; several protocols on one port are one listener with `protocol: [a, b]`"
+            both = isinstance(claim.value, model.Listener) and isinstance(earlier.value, model.Listener)
+            problem = f"{where} is taken by {earlier.path} already{hint if both else ''}"
+            notes.complain(claim.value, "bind", problem)
+
+
+def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> None:
+    spec = specs.get(upstream.protocol)
+    if spec is None:
+        if upstream.protocol not in notes.spoken:
+            problem = f"unknown or not available protocol {upstream.protocol!r}{suggestion(upstream.protocol, specs)}"
+            notes.complain(upstream, "protocol", problem)
+    else:
+        if spec.transport is Transport.QUIC and isinstance(upstream.tls, model.TlsNone):
+            notes.complain(
+                upstream, "tls", f"{spec.name} runs over QUIC, which needs tls (system, or a mapping with ca)"
+            )
+        if not spec.has_dialects and notes.has(upstream, "dialect"):
+            notes.complain(upstream, "dialect", f"{spec.name} has no dialects")
+    for host, port in upstream.addresses:
+        if port == 0:
+            notes.complain(upstream, "address", f"{show_endpoint(host, port)}: nobody can be reached at port 0")
+    if isinstance(upstream.tls, model.TlsTrust):
+        _check_files(upstream.tls, ("ca", "cert", "key"), notes)
+        if bool(upstream.tls.cert) != bool(upstream.tls.key):
+            notes.complain(upstream.tls, "", "cert and key go together")
+    for ingest in upstream.ingest:
+        try:
+            compile_ingest(ingest)
+        except ConfigProblem as problem:
+            notes.complain(ingest, "into", problem.message)
