@@ -171,6 +171,13 @@ class Publisher:
                 door.rolled_back += messages
                 self._recorder.dropped(route, "rolled_back", messages)
 
+    def adopt(self, parts: Sequence[tuple[str, int, int]]) -> None:
+        """What an earlier process took and did not append waits here now."""
+        for route, messages, _size in parts:
+            door = self._door(route)
+            door.received += messages
+            door.held += messages
+
     # --- inside ---
 
     def _prepare(
@@ -233,8 +240,8 @@ class Publisher:
         if route.transform is not None:
             before = columns.count
             columns, kept, errors = route.transform.apply(columns)
-            for index, error in errors.items():
-                refused[_original(indexes, index)] = error
+            for index, invalid in errors.items():
+                refused[_original(indexes, index)] = invalid
             if errors:
                 self._refuse_counted(route.name, len(errors), next(iter(errors.values())))
             filtered = before - len(kept) - len(errors)
@@ -253,8 +260,8 @@ class Publisher:
                 if len(violations) == columns.count == 1:
                     raise first
                 keep = [index for index in range(columns.count) if index not in violations]
-                for index, error in violations.items():
-                    refused[_original(indexes, index)] = error
+                for index, violation in violations.items():
+                    refused[_original(indexes, index)] = violation
                 self._refuse_counted(route.name, len(violations), first)
                 if not keep:
                     return None

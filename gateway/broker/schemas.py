@@ -130,7 +130,7 @@ def _incompatibilities(before: Row, after: Row) -> list[str]:
             return protobuf_incompatibilities(before.compiled, after.compiled)
 
 
-class SchemaRegistry:
+class SchemaService:
     """The service for schemas."""
 
     def __init__(self, store: Store, offload: Offload) -> None:

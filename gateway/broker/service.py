@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import attrs
 
 from gateway.envelope import Batch, Origin
-from gateway.requests import Identity, Outcome, Published, Request
+from gateway.errors import GatewayError
+from gateway.requests import Identity, Outcome, Publish, Published, Request
 from gateway.store.interface import Append, CreateTopic, Placement, Ticket
 
 
@@ -107,6 +108,14 @@ class Publishing(Protocol):
 
     def discard(self, prepared: Sequence[Prepared]) -> None:
         """Prepared batches will not be committed (a transaction rolled back)."""
+        ...
+
+    def adopt(self, parts: Sequence[tuple[str, int, int]]) -> None:
+        """What an earlier process took and did not append (delayed messages) waits here now: it counts as received."""
+        ...
+
+    def refused(self, caller: Caller, request: Publish, error: GatewayError) -> None:
+        """Count a publish that was refused before it was prepared."""
         ...
 
     def commit(self, prepared: Sequence[Prepared], puts: Sequence[Any] = (), requires: Sequence[Any] = ()) -> Ticket:
