@@ -151,7 +151,7 @@ def decode_nack(data: bytes, start: int, end: int) -> Refusal:
 def decode_ack(data: bytes, start: int, end: int) -> int:
     """The subscription id of an ACK from a server: 0 in a handshake."""
     if end - start != 8:
-        raise WireError("malformed ACK")
+        raise RefusedFrame(mapping.ACK_INVALID)
     subscription: int = _U64.unpack_from(data, start)[0]
     return subscription
 

@@ -104,18 +104,18 @@ class Operations:
         """A reply that is known at once."""
         self._fill(self._replies.take(), data)
 
-    def collect(self, out: list[bytes]) -> None:
-        """Move every reply whose turn has come."""
+    def release(self, out: list[bytes]) -> None:
+        """Move every reply and delivery whose turn has come."""
         out += self._replies.ready()
+        self.polls.release(out)
 
     def handed_over(self) -> None:
         """What was parsed goes to the broker: no ACK can join it any more."""
         self._acks = None
 
-    def advance(self, now: float, out: list[bytes], *, stalled: bool) -> Request | None:
+    def advance(self, now: float, *, stalled: bool) -> Request | None:
         """Move the POLLs on as far as the replies before them allow; what to ask the broker for that."""
-        self.collect(out)
-        request = self.polls.advance(now, out, stalled=stalled)
+        request = self.polls.advance(now, stalled=stalled)
         if isinstance(request, Take):
             self._waiting[request.id] = self.polls.taken
         return request

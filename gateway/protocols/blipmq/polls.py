@@ -70,22 +70,25 @@ class Polls:
         if last is not None:  # another subscription's turn must not wait for the first one's hold
             self.impatient = max(self.impatient, slot)
 
-    def advance(self, now: float, out: list[bytes], *, stalled: bool) -> Request | None:
+    def release(self, out: list[bytes]) -> None:
+        """Move the first group's deliveries to `out` once it is their turn."""
+        group = self._groups[0] if self._groups else None
+        if group is not None and group.parts and group.slot == self._replies.head:
+            out += group.parts
+            group.parts.clear()
+
+    def advance(self, now: float, *, stalled: bool) -> Request | None:
         """Work on the first group: start its next Take, or give up the one that is held, as far as the replies before it
-        and the peer's reading allow. Deliveries whose turn it is go to `out`.
+        and the peer's reading allow.
         """
         if not self._groups:
             return None
         group = self._groups[0]
-        its_turn = group.slot == self._replies.head
         if group.take:
-            if its_turn and group.held and self.impatient > group.slot:
+            if group.held and self.impatient > group.slot and group.slot == self._replies.head:
                 group.held = False
                 return Cancel(next(self._ids), group.take)
             return None
-        if group.parts and its_turn:
-            out += group.parts
-            group.parts.clear()
         if stalled or group.parts:
             return None
         group.held = self.impatient <= group.slot and now < group.hold_until

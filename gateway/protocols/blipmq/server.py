@@ -39,6 +39,8 @@ class BlipmqServer:
         """Bytes sent since the peer was last known to read."""
         self._stalled = False
         """Deliveries wait until the peer has read the ones before."""
+        self._notify = False
+        """The next Send asks when that is."""
         self._ending = False
         """Nothing more is received; close when everything is answered."""
         self._closed = False
@@ -104,16 +106,13 @@ class BlipmqServer:
         if self._closed:
             return ()
         outputs: list[Output] = []
-        self._operations.collect(self._out)
+        self._operations.release(self._out)
         if self._out:
             data = b"".join(self._out)
             self._out.clear()
-            self._unsent += len(data)
-            stall = not self._stalled and bool(self._polls) and self._unsent >= self._limits.output // 4
-            if stall:
-                self._stalled = True
-                self._unsent = 0
-            outputs.append(Send(CHANNEL, data, notify=stall))
+            self._unsent = 0 if self._notify else self._unsent + len(data)
+            outputs.append(Send(CHANNEL, data, notify=self._notify))
+            self._notify = False
         if self._ending and not self._operations.in_flight:
             self._closed = True
             outputs.append(Close())
@@ -188,6 +187,10 @@ class BlipmqServer:
         return requests
 
     def _advance(self, requests: list[Request], where: int, now: float) -> None:
-        request = self._operations.advance(now, self._out, stalled=self._stalled)
+        self._operations.release(self._out)
+        if self._polls and self._out and not self._stalled:
+            unsent = self._unsent + sum(map(len, self._out))
+            self._stalled = self._notify = unsent >= self._limits.output // 4
+        request = self._operations.advance(now, stalled=self._stalled)
         if request is not None:
             requests.insert(where, request)

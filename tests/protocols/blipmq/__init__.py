@@ -1,0 +1,1 @@
+"""BlipMQ: vectors, transcripts, properties."""
