@@ -1,0 +1,186 @@
+"""Transactions: bounded private buffers of prepared batches, appended in one unit at commit.
+
+Until then nobody sees them and the log knows nothing of them. A transaction belongs to the connection that began it and
+ends with it, or when its time is over.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from gateway.broker.publish import with_ttl
+from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing, Timers
+from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, Throttled, Unsupported
+from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Request, Rollback
+from gateway.store.interface import Durability, Placement, Store, Ticket
+
+TIMEOUT = 60.0
+LONGEST_TIMEOUT = 900.0
+MOST_PER_CONNECTION = 16
+MOST_OPEN = 10_000
+MOST_MESSAGES = 100_000
+"""In one transaction."""
+MOST_BYTES = 32 << 20
+"""In one transaction; a commit is one unit, and others wait behind it."""
+MOST_BYTES_TOGETHER = 128 << 20
+"""In all open transactions."""
+_REMEMBERED = 64
+"""Ended transactions of a connection whose fate it can still ask for."""
+
+
+class _Kind(enum.Enum):
+    DISK = "disk"
+    MEMORY = "memory"
+
+
+@attrs.define(eq=False)
+class Transaction:
+    """An open one."""
+
+    id: str
+    caller: Caller
+    prepared: list[Prepared] = attrs.Factory(list)
+    messages: int = 0
+    bytes: int = 0
+    kind: _Kind | None = None
+    """Where its topics keep their records; None before the first."""
+    cancel_timer: Callable[[], None] = lambda: None
+
+
+@attrs.define(eq=False)
+class _Connection:
+    open: dict[str, Transaction] = attrs.Factory(dict)
+    ended: deque[tuple[str, str]] = attrs.field(factory=lambda: deque(maxlen=_REMEMBERED))
+    """(id, what became of it)."""
+
+
+class TransactionService:
+    """Serves Begin, Commit and Rollback; publishing hands over what belongs into a transaction."""
+
+    def __init__(self, store: Store, publishing: Publishing, clock: Clock, timers: Timers) -> None:
+        self._store = store
+        self._publishing = publishing
+        self._clock = clock
+        self._timers = timers
+        self._connections: dict[int, _Connection] = {}
+        self._open = 0
+        self._bytes = 0
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """The requests it serves."""
+        return {Begin: self.begin, Commit: self.commit, Rollback: self.rollback}
+
+    def begin(self, caller: Caller, request: Begin) -> None:
+        """Open a transaction."""
+        timeout = TIMEOUT if request.timeout is None else request.timeout
+        if not (math.isfinite(timeout) and 0 < timeout <= LONGEST_TIMEOUT):
+            raise InvalidRequest(f"a transaction lasts at most {LONGEST_TIMEOUT:g} seconds")
+        connection = self._connections.get(caller.id)
+        if connection is None:
+            connection = self._connections[caller.id] = _Connection()
+            caller.on_detach(lambda: self._leave(caller.id))
+        if len(connection.open) >= MOST_PER_CONNECTION or self._open >= MOST_OPEN:
+            raise Throttled("too many open transactions")
+        transaction = Transaction(f"txn-{secrets.token_hex(8)}", caller)
+        connection.open[transaction.id] = transaction
+        self._open += 1
+        transaction.cancel_timer = self._timers.call_at(self._clock.now() + timeout, lambda: self._expire(transaction))
+        caller.answer(request.id, Begun(transaction.id))
+
+    def publish_in(self, caller: Caller, request: Publish) -> None:
+        """Keep a batch until the commit; the reply comes at once, with offset 0."""
+        try:
+            transaction = self._find(caller, request.transaction)
+            if request.deliver_at_ms or request.delay_ms:
+                raise Unsupported("a message inside a transaction cannot be delayed")
+            columns = request.batch.columns
+            if transaction.messages + columns.count > MOST_MESSAGES or (
+                transaction.bytes + columns.value_bytes > MOST_BYTES
+            ):
+                raise Throttled("the transaction is too large")
+            if self._bytes + columns.value_bytes > MOST_BYTES_TOGETHER:
+                raise Throttled("the open transactions hold too much together")
+        except GatewayError as refusal:
+            self._publishing.refused(caller, request, refusal)
+            raise
+        now_ms = self._clock.now_ms()
+        batch = with_ttl(request.batch, now_ms + request.ttl_ms) if request.ttl_ms else request.batch
+        prepared = self._publishing.prepare(caller, batch, request.schema, request.create)
+        kinds = self._kinds(prepared) | ({transaction.kind} - {None})
+        if len(kinds) > 1:
+            self._publishing.discard([prepared])
+            raise Unsupported("a transaction is over memory topics or over stored ones, not both")
+        transaction.kind = next(iter(kinds), None)
+        transaction.prepared.append(prepared)
+        transaction.messages += columns.count
+        transaction.bytes += columns.value_bytes
+        self._bytes += columns.value_bytes
+        reply = prepared.finish([Placement(0, now_ms)] * len(prepared.appends))
+        caller.answer(request.id, Published(reply.topic_address, now_ms, refused=reply.refused))
+
+    def commit(self, caller: Caller, request: Commit) -> None:
+        """Append everything in one unit."""
+        transaction = self._find(caller, request.transaction)
+        self._end(transaction, "committed")
+        if not transaction.prepared:
+            caller.answer(request.id, DONE)
+            return
+
+        def done(ticket: Ticket) -> None:
+            caller.answer(request.id, ticket.error or DONE)
+
+        self._publishing.commit(transaction.prepared).on_done(done)
+
+    def rollback(self, caller: Caller, request: Rollback) -> None:
+        """Forget everything."""
+        transaction = self._find(caller, request.transaction)
+        self._end(transaction, "rolled back")
+        self._publishing.discard(transaction.prepared)
+        caller.answer(request.id, DONE)
+
+    # --- inside ---
+
+    def _find(self, caller: Caller, transaction: str) -> Transaction:
+        connection = self._connections.get(caller.id)
+        if connection is not None:
+            found = connection.open.get(transaction)
+            if found is not None:
+                return found
+            for ended, fate in reversed(connection.ended):
+                if ended == transaction:
+                    raise Conflict(f"transaction {fate}: {transaction}")
+        # somebody else's is no different from one that never was
+        raise NotFound(f"transaction not found: {transaction[:64]}")
+
+    def _kinds(self, prepared: Prepared) -> set[_Kind | None]:
+        configs = {create.topic: create.config for create in prepared.creates}
+        kinds: set[_Kind | None] = set()
+        for append in prepared.appends:
+            state = self._store.topics.get(append.topic)
+            config = state.config if state is not None else configs[append.topic]
+            kinds.add(_Kind.MEMORY if config.durability is Durability.MEMORY else _Kind.DISK)
+        return kinds
+
+    def _end(self, transaction: Transaction, fate: str) -> None:
+        transaction.cancel_timer()
+        connection = self._connections[transaction.caller.id]
+        del connection.open[transaction.id]
+        connection.ended.append((transaction.id, fate))
+        self._open -= 1
+        self._bytes -= transaction.bytes
+
+    def _expire(self, transaction: Transaction) -> None:
+        self._end(transaction, "timed out")
+        self._publishing.discard(transaction.prepared)
+
+    def _leave(self, connection: int) -> None:
+        for transaction in list(self._connections[connection].open.values()):
+            self._end(transaction, "rolled back")
+            self._publishing.discard(transaction.prepared)
+        del self._connections[connection]
