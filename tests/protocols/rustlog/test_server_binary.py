@@ -158,7 +158,11 @@ def test_another_topic_partition_or_operation_begins_another_batch():
 
 def test_answers_keep_the_order_of_requests():
     script = serving().feed(produce("a", 0, b"1") + v.PING + produce("b", 0, b"2") + v.FETCH_0_1)
-    first, second, third = script.expect(requests.Publish), script.expect(requests.Publish), script.expect(requests.Fetch)
+    first, second, third = (
+        script.expect(requests.Publish),
+        script.expect(requests.Publish),
+        script.expect(requests.Fetch),
+    )
     script.complete(third, fetched(FIVE[:1])).complete(second, published(5, "b")).quiet()
     script.complete(first, published(0, "a"))
     answer = hexed("00 00 00 0d 01 00 00 00 00 00 00 00 05 00 00 00 01")
@@ -321,7 +325,11 @@ def test_record_that_could_not_be_returned_is_refused():
 
 def test_high_watermarks_are_real():
     script = serving().feed(v.DESCRIBE_DEMO).answer(requests.DescribeTopics, topics(demo=[9, 4]))
-    script.sends(framed(hexed("07 00 04 64 65 6d 6f 00 00 00 02 00 00 00 02 00000000 0000000000000009 00000001 0000000000000004")))
+    script.sends(
+        framed(
+            hexed("07 00 04 64 65 6d 6f 00 00 00 02 00 00 00 02 00000000 0000000000000009 00000001 0000000000000004")
+        )
+    )
     script.feed(v.DESCRIBE_PARTITION).answer(requests.DescribeTopics, topics(demo=[9, 4]))
     script.sends(v.DESCRIBED_PARTITION[:-1] + b"\x09").quiet()
 
