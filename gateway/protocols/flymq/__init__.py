@@ -1,0 +1,51 @@
+"""FlyMQ: requests and answers in binary frames over TCP."""
+
+from __future__ import annotations
+
+from gateway.protocols.flymq.client import FlymqClient
+from gateway.protocols.flymq.frames import MAGIC
+from gateway.protocols.flymq.operations import FlymqSettings
+from gateway.protocols.flymq.server import FlymqServer
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
+
+
+def sniff(data: bytes) -> Sniff:
+    """Every FlyMQ frame starts with 0xAF (FlyMQ document, Header Fields)."""
+    if not data:
+        return Sniff.MORE
+    return Sniff.YES if data[0] == MAGIC else Sniff.NO
+
+
+SPEC = ProtocolSpec(
+    name="flymq",
+    transport=Transport.TCP,
+    default_port=9092,
+    carries=Carries(
+        key=True,
+        headers=False,
+        partition=True,
+        offset=True,
+        time=False,
+        expiry=False,
+        ordering=Ordering.PARTITION,
+        acknowledgement=Acknowledgement.STORED,
+        max_value=(32 << 20) - (128 << 10),
+        min_value=0,
+        batch_atomic=False,
+        consumer_acknowledges=True,
+        final_refusals=(
+            "topic not found",
+            "partition not found",
+            "unauthorized",
+            "unknown opcode",
+            "schema validation failed",
+            "message too large",
+        ),
+    ),
+    server=FlymqServer,
+    client=FlymqClient,
+    settings=FlymqSettings,
+    has_dialects=True,
+    sniff=sniff,
+    shares_port_with=("rustlog", "blipmq"),
+)

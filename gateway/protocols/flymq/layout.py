@@ -1,0 +1,124 @@
+"""Payloads as tables: a `Layout` is a list of field types that is read and written by the same definition.
+
+The types are the document's (FlyMQ document, Binary Encoding Rules) and `str8`, the u8 length that the shipped clients
+use for modes, types and role names (FlyMQ wire, Notation).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from gateway.errors import InvalidRequest, Truncated, WireError
+from gateway.wire.reader import InvalidText, Reader
+
+Decode = Callable[[Reader], Any]
+Encode = Callable[[Any], bytes]
+
+
+@attrs.frozen
+class Field:
+    """How one field is read and written, and the fewest bytes it takes: what a count is checked against."""
+
+    decode: Decode
+    encode: Encode
+    smallest: int
+
+
+def _integer(form: str, decode: Decode) -> Field:
+    packer = struct.Struct(form)
+    return Field(decode, packer.pack, packer.size)
+
+
+def _text(value: str, form: str, longest: int) -> bytes:
+    raw = value.encode()
+    if len(raw) > longest:
+        raise InvalidRequest(f"a name of {len(raw)} bytes does not fit its field of at most {longest}")
+    return struct.pack(form, len(raw)) + raw
+
+
+def _bytes(value: bytes) -> bytes:
+    return struct.pack(">I", len(value)) + value
+
+
+BOOL = Field(lambda reader: reader.u8() != 0, lambda value: b"\x01" if value else b"\x00", 1)
+I32 = _integer(">i", Reader.i32)
+U32 = _integer(">I", Reader.u32)
+I64 = _integer(">q", Reader.i64)
+U64 = _integer(">Q", Reader.u64)
+STR = Field(Reader.text16, lambda value: _text(value, ">H", 0xFFFF), 2)
+STR8 = Field(Reader.text8, lambda value: _text(value, ">B", 0xFF), 1)
+BYTES = Field(Reader.bytes32, _bytes, 4)
+
+
+class Layout:
+    """Fields one after the other, decoded to a tuple in the same order."""
+
+    __slots__ = ("fields", "smallest")
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = fields
+        self.smallest = sum(field.smallest for field in fields)
+
+    def read(self, reader: Reader) -> tuple[Any, ...]:
+        """The fields at the reader's position."""
+        return tuple([field.decode(reader) for field in self.fields])
+
+    def decode(self, payload: bytes) -> tuple[Any, ...]:
+        """The fields of a payload; bytes behind them are ignored, as every real decoder does (FlyMQ wire, Notation)."""
+        with WireWords():
+            return self.read(Reader(payload))
+
+    def exact(self, payload: bytes, position: int = 0) -> tuple[Any, ...] | None:
+        """The fields if they fill the payload to its last byte, else None."""
+        reader = Reader(payload, position)
+        try:
+            values = self.read(reader)
+        except WireError:
+            return None
+        return values if reader.left == 0 else None
+
+    def encode(self, *values: Any) -> bytes:
+        """The payload."""
+        return b"".join([field.encode(value) for field, value in zip(self.fields, values, strict=True)])
+
+
+class WireWords:
+    """What the shipped server says about payloads it cannot read (FlyMQ wire 2.1)."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Truncated):
+            raise Truncated("buffer too small") from None
+        if isinstance(error, InvalidText):
+            raise WireError("invalid binary format") from None
+
+
+def many(element: Layout | Field) -> Field:
+    """`T[]`: a u32 count, then the elements. One-field elements decode to a list of values, others to tuples."""
+    if isinstance(element, Field):
+        decode, encode, smallest = element.decode, element.encode, element.smallest
+    else:
+        decode, smallest = element.read, element.smallest
+
+        def encode(value: Any) -> bytes:
+            return element.encode(*value)
+
+    def read(reader: Reader) -> list[Any]:
+        return [decode(reader) for _ in range(reader.count32(smallest))]
+
+    def write(values: Sequence[Any]) -> bytes:
+        return struct.pack(">I", len(values)) + b"".join([encode(value) for value in values])
+
+    return Field(read, write, 4)
+
+
+NAMES = many(STR)
+"""`str[]`."""

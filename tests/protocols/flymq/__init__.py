@@ -1,0 +1,1 @@
+"""FlyMQ: vectors, transcripts and properties."""
