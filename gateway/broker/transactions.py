@@ -176,6 +176,7 @@ class TransactionService:
         self._bytes -= transaction.bytes
 
     def _expire(self, transaction: Transaction) -> None:
+        transaction.cancel_timer = lambda: None  # it is what is running
         self._end(transaction, "timed out")
         self._publishing.discard(transaction.prepared)
 
