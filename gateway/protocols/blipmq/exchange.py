@@ -170,6 +170,7 @@ class Exchange:
     def _publish(self, request: Publish) -> Completions:
         if request.transaction or request.deliver_at_ms or request.schema:
             return ((request.id, Unsupported("BlipMQ has no transactions, delays or schemas")),)
+        self._end_open_poll()
         batch = request.batch
         values = batch.columns.values()
         room = LARGEST_PUBLISH - len(batch.address.encode())
@@ -181,7 +182,6 @@ class Exchange:
         if bracket.refused:
             kept = [index for index in range(len(values)) if index not in bracket.refused]
             cids, values = [cids[index] for index in kept], [values[index] for index in kept]
-        self._end_open_poll()
         self.out += codec.publishes(cids, codec.publish_prefix(int(batch.delivery), batch.address), values)
         self._brackets.append(bracket)
         self._ping(bracket)
