@@ -168,6 +168,25 @@ class Gathering:
         self.counts.append(count)
         return True
 
+    def add_alike(self, data: bytes, start: int, end: int) -> int:
+        """Take the whole frames behind the one at data[start:end], just taken, that differ from it in their record only.
+
+        This is what a producer of small records sends, one a request: a comparison each. Returns where it stopped.
+        """
+        if self.counts[-1] != 1:
+            return end
+        stride = end - start
+        size = len(self._singles[-1])
+        pattern = data[start : end - size + PREFIX]
+        singles = self._singles
+        taken = len(singles)
+        position, last = end, len(data) - stride
+        while position <= last and data.startswith(pattern, position):
+            position += stride
+            singles.append(data[position - size : position])
+        self.counts.extend([1] * (len(singles) - taken))
+        return position
+
     def add(self, encoding: Encoding, produce: Produce) -> bool:
         """Take a decoded request with at least one record; False when it belongs to another batch."""
         if self.counts:

@@ -127,7 +127,7 @@ class RustlogServer:
         wanted = 0
         desk, machine = self._desk, self._machine
         gathering = desk.gathering
-        while size - position >= HEADER and machine.state in PARSING:
+        while size - position >= HEADER:
             (length,) = LENGTH.unpack_from(data, position)
             if not 0 < length <= MAX_FRAME:
                 self._break(length)
@@ -137,20 +137,23 @@ class RustlogServer:
             if end > size:
                 wanted = HEADER + length
                 break
-            position = end
             if data[start] == binary.PRODUCE:
                 self._encoding = Encoding.BINARY
-                if gathering.add_frame(data, start, end):
+                taken = gathering.add_frame(data, start, end)
+                if not taken:
+                    desk.publish()
+                    taken = gathering.add_frame(data, start, end)
+                if taken:
+                    position = gathering.add_alike(data, position, end)
                     continue
-                desk.publish()
-                if gathering.add_frame(data, start, end):
-                    continue
+            position = end
             self._serve(data[start:end])
             if desk.waiting:
                 machine.step(Event.HOLD)
                 wanted = _NOTHING_IS_ENOUGH
+                break
         desk.publish()
-        if machine.state in KEEPING and position < size:
+        if machine.state in KEEPING:
             self._buffer.keep(data[position:] if position else data, wanted)
         return self._settle()
 

@@ -394,6 +394,14 @@ def test_nothing_behind_a_group_fetch_runs_before_its_second_step():
     assert script.session.in_flight == 3
 
 
+def test_held_connection_collects_what_comes_in():
+    script = serving().feed(v.CREATE_DEMO)
+    create = script.expect(requests.CreateTopic)
+    script.feed(v.PING).feed(v.PING[:2]).quiet()
+    script.complete(create, requests.TopicCreated(True, 1)).sends(v.CREATED + v.PONG)
+    script.feed(v.PING[2:]).sends(v.PONG).quiet()
+
+
 def test_nothing_behind_a_create_runs_before_it():
     script = serving().feed(v.CREATE_DEMO + v.PRODUCE_EMPTY)
     create = script.expect(requests.CreateTopic)
