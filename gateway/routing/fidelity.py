@@ -45,6 +45,11 @@ class Field:
     fate: Fate
     note: str = ""
 
+    @property
+    def costs(self) -> bool:
+        """Whether something of it is not as it was."""
+        return self.fate in (Fate.MAPPED, Fate.LOST)
+
 
 @attrs.frozen
 class Fidelity:
@@ -78,7 +83,9 @@ def fidelity(source: str, target: str, carries: Mapping[str, Carries], way: Way)
         _atomicity(one, two, way),
         _expiry(one, two, way),
         _reported("partition", one.partition, two.partition, "the log's own"),
-        _reported("offset", one.offset, two.offset, "the log's own" if way is Way.BRIDGE else "the remote gives its own"),
+        _reported(
+            "offset", one.offset, two.offset, "the log's own" if way is Way.BRIDGE else "the remote gives its own"
+        ),
         _reported("time", one.time, two.time, "the time it was stored"),
         Field("provenance", Fate.MAPPED, "kept in the log, for readers of the envelope")
         if way is Way.BRIDGE

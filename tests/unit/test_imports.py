@@ -42,7 +42,17 @@ RULES = [
     Rule("gateway/protocols/*", (*VALUES, "gateway.wire", "gateway.protocols.registry", "{self}"), PURE),
     Rule("gateway/store/reader.py", (*VALUES, "gateway.store"), ("trio", "aioquic", "structlog")),
     Rule("gateway/store", (*VALUES, "gateway.store"), ("aioquic", "structlog", "logging")),
-    Rule("gateway/routing", (*VALUES, "gateway.routing", "gateway.protocols.registry", "gateway.config.model"), PURE),
+    Rule(
+        "gateway/routing",
+        (
+            *VALUES,
+            "gateway.routing",
+            "gateway.protocols.registry",
+            "gateway.config.model",
+            "gateway.store.interface",  # the settings of a topic are the store's own value
+        ),
+        PURE,
+    ),
     Rule(
         "gateway/broker",
         (*VALUES, "gateway.broker", "gateway.store", "gateway.routing", "gateway.config.model"),

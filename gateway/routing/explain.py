@@ -1,0 +1,182 @@
+"""The way a message would take, found by the code that routes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from gateway.config import model
+from gateway.envelope import Columns, Headers
+from gateway.errors import NotRouted
+from gateway.protocols.registry import Carries
+from gateway.routing.compiled import CompiledRoute, ResolvedRoute
+from gateway.routing.fidelity import targets_of
+from gateway.routing.table import RoutingTable
+from gateway.store.interface import Durability, TopicConfig
+
+
+@attrs.frozen
+class Question:
+    """A message somebody would send."""
+
+    protocol: str
+    listener: str
+    address: str
+    key: bytes | None = None
+    headers: Headers = ()
+    principal: str = ""
+
+
+@attrs.frozen
+class Step:
+    """Something that happens to the message: what it is, where it leads, what is to know about it."""
+
+    kind: str
+    where: str
+    notes: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Explanation:
+    """The answer. `topic` is where it is stored first, and read."""
+
+    question: Question
+    route: str
+    topic: str
+    read_topic: str
+    """What a reader of the same address reads; empty if nothing."""
+    steps: tuple[Step, ...]
+
+
+def explain(
+    table: RoutingTable, config: model.Config, carries: Mapping[str, Carries], question: Question
+) -> Explanation:
+    """Route a message in thought. NotRouted when no route takes it, InvalidRequest when its topic cannot be."""
+    plan = table.writer(question.protocol, question.listener, question.address, question.principal)
+    columns = Columns.of(
+        [b""],
+        [question.key] if question.key is not None else None,
+        [question.headers] if question.headers else None,
+    )
+    parts, refused = plan.split(columns)
+    if refused:
+        takers = ", ".join(repr(route.name) for route in plan.candidates)
+        raise NotRouted(f"{takers} would take {question.address!r}, but not with this key and these headers")
+    route, _ = parts[0]
+    steps = [*_transform(route), *_stores(table, route), *_targets(table, config, route, carries, question)]
+    return Explanation(question, route.name, route.topic, _read(table, question), tuple(steps))
+
+
+def _read(table: RoutingTable, question: Question) -> str:
+    try:
+        return table.reader(question.protocol, question.listener, question.address)
+    except NotRouted:
+        return ""
+
+
+def _transform(route: ResolvedRoute) -> Sequence[Step]:
+    steps = []
+    for step in route.compiled.route.transform:
+        match step:
+            case model.SetHeader():
+                steps.append(Step("set_header", _pairs(step.headers)))
+            case model.RemoveHeader():
+                steps.append(Step("remove_header", ", ".join(step.names)))
+            case model.RenameHeader():
+                steps.append(Step("rename_header", _pairs(step.names)))
+            case model.Rewrite():
+                changes = {"key": step.key, "address": step.address}
+                steps.append(Step("rewrite", _pairs({name: text for name, text in changes.items() if text})))
+            case model.Filter():
+                steps.append(Step("filter", step.expression, ("what it is not true for is not stored",)))
+            case model.Project():
+                steps.append(Step("project", _pairs(step.fields)))
+    return steps
+
+
+def _stores(table: RoutingTable, route: ResolvedRoute) -> Sequence[Step]:
+    return [Step("store", topic, _settings(table.topic_config(topic))) for topic in route.topics]
+
+
+def _settings(config: TopicConfig) -> tuple[str, ...]:
+    notes = [f"{config.partitions} partition{'s' if config.partitions != 1 else ''}"]
+    interval = f" {config.interval * 1000:g} ms" if config.durability is Durability.INTERVAL else ""
+    notes.append(f"durability {config.durability.value}{interval}")
+    if config.retention_seconds is not None:
+        notes.append(f"kept {config.retention_seconds:g} s")
+    if config.retention_bytes is not None:
+        notes.append(f"kept up to {config.retention_bytes} bytes")
+    if config.schema:
+        notes.append(f"schema {config.schema}")
+    return tuple(notes)
+
+
+def _targets(
+    table: RoutingTable,
+    config: model.Config,
+    route: ResolvedRoute,
+    carries: Mapping[str, Carries],
+    question: Question,
+) -> Sequence[Step]:
+    steps = [
+        Step("read", f"{protocol}: {address}", (f"on listener {listener!r}",))
+        for protocol, listener, address in _readers(table, config, route)
+    ]
+    for rule in (*route.compiled.forwards, *route.compiled.mirrors):
+        address = rule.remote_address(route.topic)
+        upstream = config.upstreams[rule.target.upstream]
+        where = f"{upstream.protocol}: {address} at {rule.target.upstream}"
+        if isinstance(rule.target, model.Forward):
+            letters = rule.dead_letter(route.topic)
+            ending = f"then to {letters}" if letters else "then it waits"
+            notes = (f"cursor {rule.target.name}", f"{rule.target.retry.max} attempts, {ending}")
+            steps.append(
+                Step("forward", where, (*notes, *_losses(route.compiled, config, carries, question, rule.target)))
+            )
+        else:
+            steps.append(Step("mirror", where, (f"{rule.target.percent:g} % of the messages",)))
+    if route.proxy is not None:
+        protocol = config.upstreams[route.proxy.upstream].protocol
+        where = f"{protocol}: {route.proxy.address} at {route.proxy.upstream}"
+        steps.append(Step("proxy", where, (f"the answer is the remote's, within {route.proxy.timeout:g} s",)))
+    for _, bridge in route.compiled.bridges:
+        losses = _losses(route.compiled, config, carries, question, bridge)
+        if losses:
+            steps.append(Step("bridge", f"{bridge.protocol}: {bridge.address}", losses))
+    return steps
+
+
+def _readers(table: RoutingTable, config: model.Config, route: ResolvedRoute) -> Sequence[tuple[str, str, str]]:
+    """Every listener's name for the topic."""
+    found = []
+    for listener in config.listeners.values():
+        for protocol in listener.protocols:
+            address = table.address_of(protocol, listener.name, route.topic) if route.topics else None
+            if address is not None:
+                found.append((protocol, listener.name, address))
+    return found
+
+
+def _losses(
+    route: CompiledRoute,
+    config: model.Config,
+    carries: Mapping[str, Carries],
+    question: Question,
+    target: model.Bridge | model.Forward,
+) -> tuple[str, ...]:
+    """What a target costs a message of this protocol."""
+    for found in targets_of(route.route, config, carries):
+        if found.target is target:
+            for pair in found.pairs:
+                if pair.source == question.protocol:
+                    notes = [
+                        f"{f.name} {f.fate.value}{f': {f.note}' if f.note else ''}" for f in pair.fields if f.costs
+                    ]
+                    return (*notes, pair.promise)
+    return ()
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in values.items())
