@@ -45,7 +45,8 @@ class RustlogServer:
         """Every frame that is whole now, in one pass."""
         if self._machine.state not in READING:
             return NO_REQUESTS
-        return self._parse(self._buffer.feed(data))
+        whole = self._buffer.feed(data)
+        return self._parse(whole) if whole else NO_REQUESTS
 
     def eof(self, channel: int, now: float) -> Requests:
         """What was asked before is answered; a frame that was cut off is forgotten (RustLog wire 1.3)."""
