@@ -1,6 +1,6 @@
 """Legal client bytes for the conformance suite (BlipMQ document, hex samples; wire 1.7)."""
 
-from tests.conformance.samples import Sample
+from tests.conformance.sample import Sample
 from tests.protocols.script import hexed
 
 HELLO = hexed("00 00 00 0b 01 00 00 00 00 00 00 00 01 00 01")

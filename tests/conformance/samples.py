@@ -1,0 +1,23 @@
+"""Client bytes of every protocol, found beside its tests: `tests/protocols/<name>/samples.py` defines `SAMPLES`.
+
+A protocol joins the conformance suite by existing; without samples the suite fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from gateway.protocols.registry import Transport, protocols
+from tests.conformance.sample import Sample
+
+
+def samples_of(name: str) -> list[Sample]:
+    """The samples of one protocol."""
+    found: list[Sample] = importlib.import_module(f"tests.protocols.{name}.samples").SAMPLES
+    return found
+
+
+ALL = [(name, sample) for name in protocols() for sample in samples_of(name)]
+IDS = [f"{name}-{sample.name}" for name, sample in ALL]
+NAMES = list(protocols())
+TCP = [name for name, spec in protocols().items() if spec.transport is Transport.TCP]
