@@ -283,11 +283,11 @@ class PublishRun:
 
 
 _WINDOW = 256
-"""Frames looked at together. A window whose frames differ is parsed one by one: a peer that alternates costs itself one
-failed look per window, not per frame."""
+"""Frames looked at together."""
 _WORTH_A_LOOK = 16
+"""A look that finds fewer is dearer than parsing them one by one; so many are then parsed before the next look."""
 _LONGEST_PREFIX = 64
-"""A look costs a strided compare per byte of the prefix."""
+"""A look costs a strided slice per byte of the prefix."""
 
 
 def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
@@ -304,7 +304,7 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
     last = len(data) - skip
     step = end - position
     position = end
-    singles = 0
+    singles = 1  # the second frame tells most mixtures apart
     while position <= last:
         if not singles:
             alike = _alike(data, position, step, prefix)
@@ -313,8 +313,8 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
                 messages += [data[at + skip : at + step] for at in range(position, stop, step)]
                 cids += _columns(data, position + _CID, stop, step, alike)
                 position = stop
-                continue
-            singles = _WINDOW
+            singles = _WORTH_A_LOOK if alike < _WORTH_A_LOOK else 0 if alike == _WINDOW else 1
+            continue
         singles -= 1
         length, kind = unpack_from(data, position)
         end = position + LENGTH_BYTES + length
@@ -333,19 +333,22 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
 
 
 def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
-    """How many frames from here on are known to be PUBLISHes of this size and prefix: a few strided compares in C instead
-    of a loop over frames. All of a window or none.
+    """How many frames from here on are known to be PUBLISHes of this size and prefix: a few strided slices in C instead of
+    a loop over frames.
     """
     count = min((len(data) - position) // step, _WINDOW)
     if count < _WORTH_A_LOOK or len(prefix) > _LONGEST_PREFIX:
         return 0
-    stop = position + count * step
     head = _LENGTH_TYPE.pack(step - LENGTH_BYTES, _PUBLISH)
     for offset, wanted in ((0, head), (HEAD, prefix)):
         at = position + offset
         for index in range(len(wanted)):
-            if data[at + index : stop : step] != wanted[index : index + 1] * count:
-                return 0
+            column = data[at + index : position + count * step : step]
+            byte = wanted[index : index + 1]
+            if column != byte * count:
+                count -= len(column.lstrip(byte))
+                if not count:
+                    return 0
     return count
 
 
