@@ -35,12 +35,13 @@ def command(config: Path, log_level: str, log_format: str) -> None:
 
     import trio
 
-    from gateway.app import serve
     from gateway.config.load import load
     from gateway.observe.logging import configure
 
-    configure(as_json=None if log_format == "auto" else log_format == "json", level=log_level)
     loaded = load(config)
+    configure(as_json=None if log_format == "auto" else log_format == "json", level=log_level)
+    from gateway.app import serve  # after the configuration has turned out good: its mistakes show at once
+
     trio.run(functools.partial(serve, loaded, announce=_announce))
 
 

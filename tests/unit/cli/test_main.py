@@ -18,10 +18,11 @@ from gateway.errors import ConfigError, ConfigProblem, TargetError
 EXPECTED = {"check", "metrics", "pub", "schema", "serve", "sub", "tail", "topics"}
 
 
-async def run(*args: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
-    """Run a Python of this environment."""
+async def run(*args: str, stdout: int | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Run a Python of this environment; keeps what it writes unless that goes to `stdout`."""
+    out = {"capture_stdout": True} if stdout is None else {"stdout": stdout}
     with trio.fail_after(60):
-        return await trio.run_process([sys.executable, *args], stdout=stdout, capture_stderr=True, check=False)
+        return await trio.run_process([sys.executable, *args], **out, capture_stderr=True, check=False)  # type: ignore[call-overload,no-any-return]
 
 
 async def test_every_command_is_listed_with_a_sentence() -> None:
