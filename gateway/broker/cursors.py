@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.errors import StoreReadOnly
 from gateway.requests import Redelivery, Subscribe
-from gateway.store.interface import Put, Store, Unit
+from gateway.store.interface import Put, Store, Ticket, Unit
 
 SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
@@ -102,7 +102,7 @@ class Numbers:
     store: Store
     _next: int = FIRST_NUMBER
     _reserved: int = FIRST_NUMBER
-    _reserving: bool = False
+    _reserving: Ticket | None = None
 
     def __attrs_post_init__(self) -> None:
         kept = self.store.table(COUNTERS).get(_COUNTER)
@@ -121,21 +121,20 @@ class Numbers:
             self._reserve()
         return number
 
-    @property
-    def ready(self) -> bool:
-        """Whether a number can be taken now."""
-        return self._next < self._reserved
+    async def wait(self) -> None:
+        """Until the first block is reserved. Raises the store's error if it cannot be."""
+        if self._reserving is not None:
+            await self._reserving.wait()
 
     def _reserve(self) -> None:
-        if self._reserving:
+        if self._reserving is not None:
             return
-        self._reserving = True
         upto = self._reserved + BLOCK
-        ticket = self.store.submit(Unit(puts=[Put(COUNTERS, _COUNTER, _ID.pack(upto))]))
+        self._reserving = self.store.submit(Unit(puts=[Put(COUNTERS, _COUNTER, _ID.pack(upto))]))
 
-        def done(_: object) -> None:
-            self._reserving = False
+        def done(ticket: Ticket) -> None:
+            self._reserving = None
             if ticket.error is None:
                 self._reserved = upto
 
-        ticket.on_done(done)
+        self._reserving.on_done(done)

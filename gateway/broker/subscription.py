@@ -15,6 +15,7 @@ import attrs
 
 from gateway.broker.service import Caller
 from gateway.envelope import PREFIX, Run
+from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Subscribe, Take
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import ReadResult, TopicState
@@ -314,3 +315,22 @@ class Subscription:
     def _is_due_at(self, tag: int, due: float) -> bool:
         message = self.outstanding.get(tag)
         return message is not None and message.due == due
+
+    # --- accounting ---
+
+    def consumers(self, state: TopicState) -> Iterator[ConsumerCounts]:
+        """How far it is on each partition."""
+        for cursor in self.cursors:
+            end = state.partitions[cursor.partition].end
+            tally = cursor.tally
+            yield ConsumerCounts(
+                kind="reader" if self.request.name else "subscription",
+                name=self.request.name or str(self.number),
+                start=tally.start,
+                end=end,
+                acknowledged=tally.acknowledged,
+                backlog=end - cursor.window.low - cursor.window.settled_above,
+                expired=tally.expired,
+                dead_lettered=tally.dead_lettered,
+                trimmed=tally.trimmed,
+            )

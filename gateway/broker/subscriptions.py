@@ -7,14 +7,8 @@ from typing import Protocol
 
 import attrs
 
-from gateway.broker.cursors import (
-    Numbers,
-    StoredSubscription,
-    cursor_row,
-    load_subscriptions,
-    stored,
-    subscription_row,
-)
+from gateway.broker.cursors import Numbers, cursor_row
+from gateway.broker.keeping import Keeper, rows_of
 from gateway.broker.reading import by_route, record_delivered
 from gateway.broker.service import Caller, Clock, Handler
 from gateway.broker.subscription import Cursor, Outstanding, Subscription, Tally, Waiting
@@ -27,13 +21,9 @@ from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import DONE, Request, Settle, Settled, Start, Subscribe, Subscribed, Take, Taken, Unsubscribe
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Append, CreateTopic, Put, Store, Ticket, TopicState, Unit
+from gateway.store.interface import Append, CreateTopic, Store, Ticket, TopicState, Unit
 
-WRITE_BEHIND = 0.05
-"""Cursors are written this long after they moved: at-least-once may repeat what a crash forgets in between."""
 READ_AHEAD_BYTES = 1 << 20
-TAGS_AFTER_RESTART = 1 << 32
-"""Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
 DEAD_LETTER_SIZE = "size"
 DEAD_LETTER_ATTEMPTS = "max_deliveries"
 
@@ -75,9 +65,12 @@ class SubscriptionService:
         """Subscriptions that a connection uses."""
         self._grace: dict[int, Callable[[], None]] = {}
         self._due_timers: dict[int, tuple[float, Callable[[], None]]] = {}
-        self._flush_at: Callable[[], None] | None = None
+        self._keeper = Keeper(context.store, context.pump, context.clock, self._subscriptions)
         self.numbers = Numbers(context.store)
-        self._restore()
+        for subscription in self._keeper.restore(context.recorder):
+            self._register(subscription)
+            if not subscription.request.name:
+                self._start_grace(subscription)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Subscribing, taking, settling, ending."""
@@ -141,7 +134,7 @@ class SubscriptionService:
                 self._forget(subscription)
             caller.answer(request.id, ticket.error or self._subscribed(subscription))
 
-        self._store.submit(Unit(puts=self._rows(subscription))).on_done(done)
+        self._store.submit(Unit(puts=rows_of(subscription))).on_done(done)
 
     def _subscribed(self, subscription: Subscription) -> Subscribed:
         first = subscription.cursors[0].next if len(subscription.cursors) == 1 else 0
@@ -214,7 +207,7 @@ class SubscriptionService:
         if subscription.takes and not any(cursor.loading for cursor in subscription.cursors):
             self._let_wait(subscription, now)
         if subscription.changed:
-            self._write_soon()
+            self._keeper.soon()
         self._watch_redelivery(subscription)
 
     def _read_ahead(self, subscription: Subscription, state: TopicState, now_ms: int) -> None:
@@ -291,7 +284,7 @@ class SubscriptionService:
                 known = subscription.give_back(tag)
             results.append(None if known else UnknownSubscription())
         caller.answer(request.id, Settled(results))
-        self._write_soon()
+        self._keeper.soon()
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
 
@@ -409,94 +402,15 @@ class SubscriptionService:
         for client in subscription.clients:
             self._held.get(client, set()).discard(subscription.number)
         if subscription.durable:
-            rows = [subscription_row(subscription.number, None)]
-            rows += [cursor_row(subscription.number, cursor.partition, None) for cursor in subscription.cursors]
-            self._store.submit(Unit(puts=rows, synced=False))
-
-    # --- keeping ---
-
-    def _rows(self, subscription: Subscription) -> list[Put]:
-        row = stored(
-            subscription.request, subscription.topic, subscription.epoch, subscription.listener, subscription.next_tag
-        )
-        rows = [subscription_row(subscription.number, row)]
-        rows += [
-            cursor_row(subscription.number, cursor.partition, cursor.window.to_bytes())
-            for cursor in subscription.cursors
-        ]
-        return rows
-
-    def _write_soon(self) -> None:
-        if self._flush_at is None:
-            self._flush_at = self._context.pump.call_at(self._context.clock.now() + WRITE_BEHIND, self._write)
-
-    def _write(self) -> None:
-        self._flush_at = None
-        rows = self._changed_rows()
-        if rows:
-            self._store.submit(Unit(puts=rows, synced=False))
-
-    def _changed_rows(self) -> list[Put]:
-        rows: list[Put] = []
-        for subscription in self._subscriptions.values():
-            if subscription.changed:
-                subscription.changed = False
-                if subscription.durable:
-                    rows += self._rows(subscription)
-        return rows
+            self._keeper.forget(subscription)
 
     async def close(self) -> None:
         """Write every cursor, synced."""
-        rows = self._changed_rows()
-        if rows:
-            await self._store.submit(Unit(puts=rows, synced=True)).wait()
-
-    def _restore(self) -> None:
-        for number, (row, windows) in load_subscriptions(self._store).items():
-            state = self._store.topics.get(row.topic)
-            if state is None:
-                self._store.submit(Unit(puts=[subscription_row(number, None)], synced=False))
-                continue
-            self._restore_one(number, row, windows, state)
-
-    def _restore_one(
-        self, number: int, row: StoredSubscription, windows: Mapping[int, bytes], state: TopicState
-    ) -> None:
-        subscription = Subscription(number, row.request(), state, row.listener)
-        subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
-        fresh = row.epoch != state.epoch
-        for partition, bounds in enumerate(state.partitions):
-            kept = windows.get(partition)
-            window = AckWindow(bounds.start) if fresh or kept is None else AckWindow.from_bytes(kept)
-            tally = Tally(window.low, acknowledged=window.settled_above)
-            subscription.cursors.append(
-                Cursor(partition, window.low, window, tally, settled_until=window.low + window.span)
-            )
-        if fresh:
-            self._context.recorder.dropped("", "epoch_changed", 1)
-        self._register(subscription)
-        if not subscription.request.name and subscription.request.durable_grace is not None:
-            self._start_grace(subscription)
-
-    # --- accounting ---
+        await self._keeper.close()
 
     def consumers(self) -> Iterator[ConsumerCounts]:
         """How far each durable subscription is, partition by partition."""
         for subscription in self._subscriptions.values():
             state = self._store.topics.get(subscription.topic)
-            if state is None or not subscription.durable:
-                continue
-            for cursor in subscription.cursors:
-                end = state.partitions[cursor.partition].end
-                tally = cursor.tally
-                yield ConsumerCounts(
-                    kind="reader" if subscription.request.name else "subscription",
-                    name=subscription.request.name or str(subscription.number),
-                    start=tally.start,
-                    end=end,
-                    acknowledged=tally.acknowledged,
-                    backlog=end - cursor.window.low - cursor.window.settled_above,
-                    expired=tally.expired,
-                    dead_lettered=tally.dead_lettered,
-                    trimmed=tally.trimmed,
-                )
+            if state is not None and subscription.durable:
+                yield from subscription.consumers(state)

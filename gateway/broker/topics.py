@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from gateway.broker.service import Caller, Clock, Handler
+from gateway.broker.service import Caller, Handler
 from gateway.errors import Conflict, InvalidRequest, UnknownPartition, UnknownTopic
 from gateway.requests import (
     DONE,
@@ -32,16 +32,10 @@ class TopicService:
     """Serves the topic requests; other services ask it for the topic behind an address."""
 
     def __init__(
-        self,
-        store: Store,
-        table: RoutingTable,
-        clock: Clock,
-        start_soon: Callable[..., None],
-        max_partitions: int = MAX_PARTITIONS,
+        self, store: Store, table: RoutingTable, start_soon: Callable[..., None], max_partitions: int = MAX_PARTITIONS
     ) -> None:
         self._store = store
         self._table = table
-        self._clock = clock
         self._start_soon = start_soon
         self._max_partitions = max_partitions
         self.before_delete: list[Callable[[str], str | None]] = []
