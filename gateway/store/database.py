@@ -1,0 +1,201 @@
+"""The database file: where it lies, its tables, how connections to it are set up, who may write it.
+
+One SQLite database in write-ahead mode. A chunk's row is found by one integer, the partition's slot above its base
+offset, so that an append touches a single page: with a separate index it would touch two, and the log of a synced
+commit would be half as fast. Slots have 20 bits (a million partitions alive at a time), offsets 43 (a partition that
+takes 100 000 records a second reaches the end after 2.8 years).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from gateway.errors import NotAStore, StoreDamaged, StoreInUse
+
+LAYOUT_VERSION = 1
+"""Of the tables. Chunks have a version of their own."""
+PAGE_SIZE = 16384
+OFFSET_BITS = 43
+MAX_OFFSET = (1 << OFFSET_BITS) - 1
+MAX_SLOT = (1 << (63 - OFFSET_BITS)) - 2
+"""One less than fits, so that `slot + 1` is still a valid bound."""
+JOURNAL_LIMIT = 64 << 20
+"""The write-ahead log is cut back to this after a long reader has made it grow."""
+BUSY_SECONDS = 5.0
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE topics (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, durability TEXT NOT NULL,
+    interval REAL NOT NULL, retention_seconds REAL, retention_bytes INTEGER, schema TEXT NOT NULL
+);
+-- topic NULL: deleted, its chunks are being removed. start, last_ms and position are those of an empty partition.
+CREATE TABLE partitions (
+    slot INTEGER PRIMARY KEY, topic INTEGER, partition INTEGER NOT NULL,
+    start INTEGER NOT NULL, last_ms INTEGER NOT NULL, position INTEGER NOT NULL
+);
+-- id: slot << BITS | base offset. position: bytes of the chunks before it, ever.
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL, position INTEGER NOT NULL, size INTEGER NOT NULL, commit_number INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE TABLE rows (name TEXT, key BLOB, value BLOB NOT NULL, PRIMARY KEY (name, key)) WITHOUT ROWID;
+-- for people with the sqlite3 shell
+CREATE VIEW log AS
+    SELECT topics.name AS topic, partition, chunks.id & MASK AS base, count, first_ms, chunks.last_ms, size
+    FROM chunks JOIN partitions ON slot = chunks.id >> BITS JOIN topics ON topics.id = partitions.topic;
+INSERT INTO meta VALUES ('layout', LAYOUT), ('boot', 0), ('commit', 0);
+"""
+for _word, _number in (("BITS", OFFSET_BITS), ("MASK", MAX_OFFSET), ("LAYOUT", LAYOUT_VERSION)):
+    _TABLES = _TABLES.replace(_word, str(_number))
+
+
+@attrs.frozen
+class StoreFiles:
+    """The files of a store in its directory."""
+
+    directory: Path
+
+    @property
+    def database(self) -> Path:
+        """The database; SQLite keeps its `-wal` and `-shm` beside it."""
+        return self.directory / "log.sqlite"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the process that serves the store."""
+        return self.directory / "lock"
+
+    @property
+    def mark(self) -> Path:
+        """The number of the last synced commit, to notice that the database lost one."""
+        return self.directory / "committed"
+
+
+class Lock:
+    """Held by the one process that may write a store. The kernel lets go of it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise StoreInUse(f"{path.parent} is served by another process") from None
+
+    def release(self) -> None:
+        """Let another process have it."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.release()
+
+
+class Mark:
+    """The commit number that is kept beside the database.
+
+    It is written, unsynced, after each synced commit: so it can only lie behind what the disk has. A database that is
+    behind its mark has lost commits that were acknowledged, which SQLite itself cannot tell: it takes a write-ahead log
+    that is damaged in the middle for one that ends there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def read(self) -> int:
+        """The number; 0 if there is none, as after a power cut before the file reached the disk."""
+        text = os.pread(self._file, 64, 0).strip(b"\x00 \n")
+        return int(text) if text.isdigit() else 0
+
+    def write(self, number: int) -> None:
+        """Note a synced commit."""
+        os.pwrite(self._file, b"%020d\n" % number, 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def create(files: StoreFiles) -> None:
+    """Make an empty store unless there is one."""
+    connection = sqlite3.connect(files.database, isolation_level=None)
+    try:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return
+        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+    except sqlite3.DatabaseError as error:
+        raise StoreDamaged(f"{files.database}: {error}") from error
+    finally:
+        connection.close()
+    _sync_directory(files.directory)
+
+
+def _sync_directory(path: Path) -> None:
+    """A new file is only there after a power cut if its directory is on disk too."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def connect(files: StoreFiles, cache: int, *, writer: bool) -> sqlite3.Connection:
+    """A connection of the process that serves the store. Threads take turns with it."""
+    try:
+        connection = sqlite3.connect(
+            files.database,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        connection.execute(f"PRAGMA cache_size=-{max(cache >> 10, 64)}")
+        if writer:
+            connection.execute("PRAGMA journal_mode=WAL")
+            # Checkpoints are ours to time: an automatic one would fall into a write that must not wait for the disk.
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA journal_size_limit={JOURNAL_LIMIT}")
+            connection.execute("PRAGMA secure_delete=OFF")
+            connection.execute("PRAGMA temp_store=MEMORY")
+        else:
+            connection.execute("PRAGMA query_only=ON")
+        check_layout(connection, files)
+    except sqlite3.DatabaseError as error:
+        raise StoreDamaged(f"{files.database}: {error}") from error
+    return connection
+
+
+def connect_read_only(files: StoreFiles) -> sqlite3.Connection:
+    """A connection for another process: it never writes, and works on a live store as on a stopped one."""
+    if not files.database.is_file():
+        raise NotAStore(f"there is no store at {files.directory}")
+    address = files.database.absolute().as_uri() + "?mode=ro"
+    if not os.access(files.directory, os.W_OK) and not files.database.with_name("log.sqlite-wal").exists():
+        address += "&immutable=1"  # a stopped store on read-only media: SQLite cannot make its shared-memory file
+    try:
+        connection = sqlite3.connect(
+            address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        check_layout(connection, files)
+    except sqlite3.DatabaseError as error:
+        raise NotAStore(f"{files.database} cannot be read as a store: {error}") from error
+    return connection
+
+
+def check_layout(connection: sqlite3.Connection, files: StoreFiles) -> None:
+    """Refuse what is not a store, or one that a later version has written."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'layout'").fetchone()
+    if row is None or row[0] != LAYOUT_VERSION:
+        raise NotAStore(f"{files.database} has layout {row and row[0]}, this program knows {LAYOUT_VERSION}")

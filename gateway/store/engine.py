@@ -1,0 +1,220 @@
+"""The store that everything else talks to: the `Store` interface over the committer, the tail cache and the readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, TypeVarTuple
+
+from gateway.envelope import Run
+from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from gateway.store.catalogue import Log, Topic
+from gateway.store.committer import Committer
+from gateway.store.cut import gather
+from gateway.store.interface import Capabilities, Durability, ReadResult, StoreHealth, Ticket, TopicState, Unit
+from gateway.store.maintenance import Maintenance, RetentionFloor
+from gateway.store.plan import check_unit
+from gateway.store.pool import Leftovers, ReadPool
+from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
+from gateway.store.visible import Visible
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Engine:
+    """The embedded store."""
+
+    def __init__(
+        self,
+        visible: Visible,
+        committer: Committer,
+        maintenance: Maintenance,
+        pool: ReadPool,
+        leftovers: Leftovers,
+    ) -> None:
+        self.committer = committer
+        self._visible = visible
+        self._topics = visible.catalogue.topics
+        self._maintenance = maintenance
+        self._pool = pool
+        self._leftovers = leftovers
+        self._queued_creates: set[str] = set()
+        """Topics that a unit which is on its way may make: a memory topic of that name must not overtake it."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Atomic over everything, dense, one writer."""
+        return Capabilities()
+
+    @property
+    def health(self) -> StoreHealth:
+        """Whether it takes writes now."""
+        return self.committer.health
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        """Every topic as of the last commit that is visible."""
+        return self._topics
+
+    # --- writing ---
+
+    def submit(self, unit: Unit) -> Ticket:
+        """Queue a unit. What concerns memory topics alone is done when this returns."""
+        ticket = Ticket(unit)
+        if unit.appends and not (unit.puts or unit.requires or unit.alters or unit.deletes):
+            topic = self._topics.get(unit.appends[0].topic)
+            if topic.memory if topic is not None else self._makes_memory(unit):
+                self._submit_memory(ticket)
+                return ticket
+        elif (
+            unit.creates
+            and self._makes_memory(unit)
+            and not (unit.puts or unit.requires or unit.alters or unit.deletes)
+        ):
+            self._submit_memory(ticket)
+            return ticket
+        if unit.creates:
+            self._queue_creates(ticket)
+        self.committer.submit(ticket)
+        return ticket
+
+    def _makes_memory(self, unit: Unit) -> bool:
+        return bool(unit.creates) and all(
+            create.config.durability is Durability.MEMORY and create.topic not in self._queued_creates
+            for create in unit.creates
+            if create.topic not in self._topics
+        )
+
+    def _queue_creates(self, ticket: Ticket) -> None:
+        names = [create.topic for create in ticket.unit.creates if create.topic not in self._queued_creates]
+        self._queued_creates.update(names)
+        ticket.on_done(lambda _ticket: self._queued_creates.difference_update(names))
+
+    def _submit_memory(self, ticket: Ticket) -> None:
+        unit = ticket.unit
+        try:
+            check_unit(unit, self._topics.get)
+        except GatewayError as error:
+            ticket.finish(error=error)
+            return
+        placements, grown = self._visible.memory.apply(unit)
+        self._visible.announce(grown)
+        ticket.finish(placements)
+
+    def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
+        """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
+        self._visible.on_visible(callback)
+
+    def set_retention_floor(self, floor: RetentionFloor) -> None:
+        """Ask this before trimming a partition: how far it may go while somebody still reads."""
+        self._maintenance.floor = floor
+
+    def maintain(self) -> None:
+        """Retention, merging, syncing and healing, here and now; the store with a task does so by itself."""
+        self._maintenance.sweep()
+        self.committer.maintain()
+
+    def sweep(self) -> None:
+        """Look for records that have grown too old, and have them removed."""
+        if self._maintenance.sweep():
+            self.committer.wake()
+
+    # --- reading ---
+
+    def _log(self, topic: str, partition: int) -> Log:
+        found = self._topics.get(topic)
+        if found is None:
+            raise UnknownTopic
+        if not 0 <= partition < len(found.logs):
+            raise UnknownPartition
+        return found.logs[partition]
+
+    def read_cached(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
+    ) -> ReadResult | None:
+        """From memory, or None when the disk must be asked or the question is wrong. Never waits."""
+        found = self._topics.get(topic)
+        if found is None or not 0 <= partition < len(found.logs):
+            return None
+        log = found.logs[partition]
+        state = log.state
+        if offset >= state.end:
+            return ReadResult((), offset)
+        if offset < state.start:
+            return None
+        runs = log.hot.since(offset)
+        if runs is None:
+            left = self._leftovers.take(log, offset)
+            if left is None:
+                return None
+            return self._gather(log, [left], offset, max_messages, max_bytes, now_ms)
+        return gather(runs, offset, max_messages, max_bytes, now_ms)
+
+    async def read(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
+    ) -> ReadResult:
+        """From memory or disk. Raises OffsetOutOfRange below the start, CorruptChunk on a damaged range."""
+        log = self._log(topic, partition)
+        cached = self.read_cached(topic, partition, offset, max_messages, max_bytes, now_ms)
+        if cached is not None:
+            return cached
+        self._check_start(log, offset)
+        place = Place(topic, partition, log.slot, log.state.end)
+        runs = await self._from_disk(log, read_runs, place, offset, max_messages, max_bytes)
+        if not runs:
+            self._check_start(log, offset)
+            raise CorruptChunk(topic, partition, offset, await self._pool.run(hole, place, offset))
+        return self._gather(log, runs, offset, max_messages, max_bytes, now_ms)
+
+    def _gather(
+        self, log: Log, runs: Sequence[Run], offset: int, max_messages: int, max_bytes: int, now_ms: int
+    ) -> ReadResult:
+        result = gather(runs, offset, max_messages, max_bytes, now_ms)
+        last = runs[-1]
+        if last.base_offset < result.next_offset < last.next_offset:
+            self._leftovers.keep(log, result.next_offset, last)
+        return result
+
+    def _check_start(self, log: Log, offset: int) -> None:
+        state = log.state
+        if self._topics.get(log.topic.name) is not log.topic:
+            raise UnknownTopic
+        if offset < state.start:
+            raise OffsetOutOfRange(first=state.start, next_offset=state.end)
+
+    async def _from_disk(self, log: Log, work: Callable[..., T], *args: object) -> T:
+        """A read that may find its records trimmed or its topic gone meanwhile."""
+        result = await self._pool.run(work, *args)
+        if self._topics.get(log.topic.name) is not log.topic:
+            raise UnknownTopic
+        return result
+
+    async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+        log = self._log(topic, partition)
+        state = log.state
+        if state.start == state.end or timestamp_ms > state.last_time_ms:
+            return state.end
+        oldest = log.hot.first
+        if oldest is not None and (log.topic.memory or oldest.times[0] < timestamp_ms):
+            run = log.hot.position_of_time(timestamp_ms)
+            if run is not None:
+                return run.base_offset + next(i for i, time in enumerate(run.times) if time >= timestamp_ms)
+        place = Place(topic, partition, log.slot, state.end)
+        return await self._from_disk(log, offset_for_time, place, state.start, timestamp_ms)
+
+    def table(self, name: str) -> Mapping[bytes, bytes]:
+        """A small table, kept whole in memory, as of the last commit."""
+        return self._visible.table(name, self._pool.direct)
+
+    async def scan(self, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        """Rows of any table in key order from `first` on."""
+        return await self._pool.run(scan_rows, table, first, limit)
+
+    async def get(self, table: str, key: bytes) -> bytes | None:
+        """One row of any table."""
+        return await self._pool.run(get_row, table, key)
+
+    def topic_objects(self) -> Mapping[str, Topic]:
+        """For tools: the topics with their logs."""
+        return self._topics

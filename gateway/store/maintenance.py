@@ -1,0 +1,304 @@
+"""What happens to chunks after they were written: retention drops the oldest, small neighbours are merged, the chunks of
+deleted topics are cleared away. Always in small steps between commits, so that none of them waits for long.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from gateway.envelope import BatchMeta, Columns, Run
+from gateway.errors import CorruptChunk
+from gateway.store.catalogue import Log, Topic, row_id
+from gateway.store.chunk import decode
+from gateway.store.committer import Job
+from gateway.store.database import MAX_OFFSET
+from gateway.store.plan import CHUNK_RECORDS
+from gateway.store.visible import MERGE_AFTER, Visible
+from gateway.store.writer import Writer, chunk_row
+
+TRIM_CHUNKS = 64
+TRIM_BYTES = 8 << 20
+"""Bounds of one step of removing: SQLite visits every page that it frees."""
+MERGE_CHUNKS = 1024
+MERGE_BYTES = 256 << 10
+"""Bounds of one step of merging."""
+HARD_LIMIT = 2
+"""A cursor that must not be passed holds retention up to this many times the topic's limits, and no longer."""
+
+RetentionFloor = Callable[[str, int], int | None]
+"""The offset up to which a partition may be trimmed, if somebody still needs what follows."""
+
+
+class Maintenance:
+    """Knows what is due."""
+
+    def __init__(self, visible: Visible, now_ms: Callable[[], int]) -> None:
+        self.floor: RetentionFloor = lambda _topic, _partition: None
+        self._visible = visible
+        self._now_ms = now_ms
+        self._late: set[Log] = set()
+        self._held: set[Log] = set()
+        """Due, but a cursor holds them; looked at again by the next sweep."""
+
+    def sweep(self) -> bool:
+        """Look for records that have grown too old; says whether there is work."""
+        now = self._now_ms()
+        visible = self._visible
+        self._held.clear()
+        for topic in list(visible.catalogue.topics.values()):
+            seconds = topic.config.retention_seconds
+            if topic.memory:
+                visible.announce(visible.memory.trim(topic, now))
+            elif seconds is not None:
+                before = now - int(seconds * 1000)
+                self._late.update(log for log in topic.logs if log.head_ms is not None and log.head_ms < before)
+            if topic.config.retention_bytes is not None and not topic.memory:
+                visible.bounded.add(topic)
+        return bool(self._late or visible.bounded or visible.mergeable or visible.catalogue.dead)
+
+    def next_job(self) -> Job | None:
+        """The next step, if there is one to take."""
+        visible = self._visible
+        while self._late:
+            log = self._late.pop()
+            if log.topic.name in visible.catalogue.topics and log not in self._held:
+                return Trim(self, log, self._now_ms())
+        while visible.bounded:
+            topic = visible.bounded.pop()
+            oldest = self._oldest(topic)
+            if oldest is not None:
+                return Trim(self, oldest, self._now_ms())
+        if visible.mergeable:
+            return Merge(visible, visible.mergeable.pop())
+        if visible.catalogue.dead:
+            return Clear(visible, next(iter(visible.catalogue.dead)))
+        return None
+
+    def _oldest(self, topic: Topic) -> Log | None:
+        """Where a topic that is too big is to be cut."""
+        if excess(topic) <= 0:
+            return None
+        logs = [log for log in topic.logs if log.head_ms is not None and log not in self._held]
+        return min(logs, key=lambda log: log.head_ms or 0, default=None)
+
+    def hold(self, log: Log) -> None:
+        """Nothing can be removed from it now."""
+        self._held.add(log)
+
+    def trimmed(self, log: Log, start: int, size: int, head_ms: int | None) -> None:
+        """A step was taken: apply it, and see whether another one is needed."""
+        if start == log.state.start:
+            self._held.add(log)
+            return
+        self._visible.trimmed(log, start, size, head_ms)
+        seconds = log.topic.config.retention_seconds
+        if seconds is not None and head_ms is not None and head_ms < self._now_ms() - int(seconds * 1000):
+            self._late.add(log)
+        if excess(log.topic) > 0:
+            self._visible.bounded.add(log.topic)
+
+
+def excess(topic: Topic, times: int = 1) -> int:
+    """By how many bytes a topic is over (a multiple of) its limit."""
+    limit = topic.config.retention_bytes
+    return 0 if limit is None else sum([log.state.bytes for log in topic.logs]) - limit * times
+
+
+class Trim(Job):
+    """Drops chunks at the start of a partition that are too old or too many."""
+
+    def __init__(self, owner: Maintenance, log: Log, now_ms: int) -> None:
+        self._owner = owner
+        self._log = log
+        self._excess = excess(log.topic)
+        self._hard_excess = excess(log.topic, HARD_LIMIT)
+        seconds = log.topic.config.retention_seconds
+        self._before = now_ms - int(seconds * 1000) if seconds is not None else 0
+        self._hard_before = now_ms - int(seconds * 1000 * HARD_LIMIT) if seconds is not None else 0
+        self._floor = owner.floor(*log.key)
+        self._start = log.state.start
+        self._size = 0
+        self._head_ms = log.head_ms
+
+    def write(self, writer: Writer) -> None:
+        """Remove what is due in one transaction."""
+        log = self._log
+        rows = writer.connection.execute(
+            "SELECT id, count, last_ms, position, size FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (row_id(log.slot, 0), row_id(log.slot + 1, 0), TRIM_CHUNKS + 1),
+        ).fetchall()
+        gone = 0
+        for row in rows[:TRIM_CHUNKS]:
+            size = row[3] + row[4] - rows[0][3]
+            if size - row[4] >= TRIM_BYTES or not self._due((row[0] & MAX_OFFSET) + row[1], row[2], size - row[4]):
+                break
+            gone += 1
+        if not gone:
+            return
+        last = rows[gone - 1]
+        follower = rows[gone] if gone < len(rows) else None
+        self._start = (last[0] & MAX_OFFSET) + last[1]
+        position = follower[3] if follower is not None else log.position
+        self._size = position - rows[0][3]
+        self._head_ms = follower[2] if follower is not None else None
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (rows[0][0], last[0]))
+            connection.execute(
+                "UPDATE partitions SET start = ?, last_ms = ?, position = ? WHERE slot = ?",
+                (self._start, log.state.last_time_ms, position, log.slot),
+            )
+
+        writer.transact(work)
+
+    def _due(self, next_offset: int, last_ms: int, size_before: int) -> bool:
+        old, big = last_ms < self._before, size_before < self._excess and next_offset < self._log.state.end
+        if not (old or big):
+            return False
+        if self._floor is None or next_offset <= self._floor:
+            return True
+        return last_ms < self._hard_before or (big and size_before < self._hard_excess)
+
+    def apply(self) -> None:
+        """Move the start."""
+        self._owner.trimmed(self._log, self._start, self._size, self._head_ms)
+
+    def give_up(self) -> None:
+        """Until the next sweep."""
+        self._owner.hold(self._log)
+
+
+class Merge(Job):
+    """Turns neighbouring small chunks into one: one record a chunk costs twice the space and scans thirty times slower."""
+
+    def __init__(self, visible: Visible, log: Log) -> None:
+        self._visible = visible
+        self._log = log
+        self._merge_from = max(log.merge_from, log.state.start)
+        self._merged = 0
+
+    def write(self, writer: Writer) -> None:
+        """Replace the rows in one transaction."""
+        log = self._log
+        runs, ids, position, number = self._collect(writer.connection)
+        if len(runs) < 2:
+            return
+        run = concat(runs)
+        row = chunk_row(log, run, position, number)
+        full = run.count >= CHUNK_RECORDS // 2 or row[6] >= MERGE_BYTES // 2
+        self._merge_from = run.next_offset if full else run.base_offset
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (ids[0], ids[-1]))
+            connection.execute("INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)", row)
+
+        writer.transact(work)
+
+    def _collect(self, connection: sqlite3.Connection) -> tuple[list[Run], list[int], int, int]:
+        log = self._log
+        topic, partition = log.key
+        runs: list[Run] = []
+        ids: list[int] = []
+        position = number = records = size = 0
+        cursor = connection.execute(
+            "SELECT id, count, size, position, commit_number, data FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (row_id(log.slot, self._merge_from), row_id(log.slot + 1, 0), MERGE_CHUNKS),
+        )
+        for key, count, length, before, commit, blob in cursor:
+            base = key & MAX_OFFSET
+            if (
+                records + count > CHUNK_RECORDS
+                or size + length > MERGE_BYTES
+                or (runs and runs[-1].next_offset != base)
+            ):
+                if len(runs) > 1:
+                    break
+                runs, ids, records, size, number = [], [], 0, 0, 0
+            self._merged += 1
+            try:
+                run = decode(blob, topic, partition, base, count)
+            except CorruptChunk:
+                self._merge_from = base + count  # it stays as it is, for whoever reads it to be told
+                break
+            if count > CHUNK_RECORDS // 2 or length > MERGE_BYTES // 2:
+                self._merge_from = base + count
+                if len(runs) > 1:
+                    break
+                runs, ids, records, size, number = [], [], 0, 0, 0
+                continue
+            if not runs:
+                position, self._merge_from = before, base
+            runs.append(run)
+            ids.append(key)
+            records, size, number = records + count, size + length, max(number, commit)
+        cursor.close()
+        return runs, ids, position, number
+
+    def apply(self) -> None:
+        """Go on from there the next time."""
+        log = self._log
+        log.merge_from = max(log.merge_from, self._merge_from)
+        log.small = max(0, log.small - max(self._merged, 1))
+        if log.small >= MERGE_AFTER and log.topic.name in self._visible.catalogue.topics:
+            self._visible.mergeable.add(log)
+
+    def give_up(self) -> None:
+        """Leave what is there as it is."""
+        self._log.merge_from = self._log.state.end
+        self._log.small = 0
+
+
+def concat(runs: list[Run]) -> Run:
+    """Consecutive runs as one."""
+    times: list[int] = []
+    batches: list[tuple[int, int, BatchMeta]] = []
+    known: dict[BatchMeta, BatchMeta] = {}
+    for run in runs:
+        at = len(times)
+        batches += [(first + at, inner, known.setdefault(meta, meta)) for first, inner, meta in run.batches]
+        times += run.times
+    first = runs[0]
+    columns = Columns.concat([run.columns for run in runs])
+    return Run(first.topic, first.partition, first.base_offset, columns, times, batches)
+
+
+class Clear(Job):
+    """Removes chunks of a deleted topic."""
+
+    def __init__(self, visible: Visible, slot: int) -> None:
+        self._visible = visible
+        self._slot = slot
+        self._done = False
+
+    def write(self, writer: Writer) -> None:
+        """Remove some of them, or at last the slot."""
+        slot = self._slot
+        rows = writer.connection.execute(
+            "SELECT id, size FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (row_id(slot, 0), row_id(slot + 1, 0), TRIM_CHUNKS),
+        ).fetchall()
+        size = 0
+        last = None
+        for key, length in rows:
+            if last is not None and size >= TRIM_BYTES:
+                break
+            last, size = key, size + length
+        self._done = last is None
+
+        def work(connection: sqlite3.Connection) -> None:
+            if last is None:
+                connection.execute("DELETE FROM partitions WHERE slot = ?", (slot,))
+            else:
+                connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (row_id(slot, 0), last))
+
+        writer.transact(work)
+
+    def apply(self) -> None:
+        """The slot may be used again once nothing is left in it."""
+        if self._done:
+            self._visible.catalogue.free_slot(self._slot)
+
+    def give_up(self) -> None:
+        """The next start tries again."""
+        self._visible.catalogue.dead.discard(self._slot)

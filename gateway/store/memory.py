@@ -1,0 +1,123 @@
+"""Memory topics: no disk, no commit, gone with the process.
+
+A topic with `retention_bytes` keeps that much. Those without share one budget, the size of the tail cache by default,
+and the oldest run of all of them goes first: an unlimited log in memory would end with the process being killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.envelope import Run
+from gateway.errors import UnknownTopic
+from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
+from gateway.store.hot import Budget, RunQueue, run_cost
+from gateway.store.interface import Append, Placement, TopicConfig, Unit
+from gateway.store.plan import stretches
+
+
+class MemoryTopics:
+    """Appends to memory topics and keeps them within bounds."""
+
+    def __init__(self, catalogue: Catalogue, budget: int, now_ms: Callable[[], int]) -> None:
+        self._catalogue = catalogue
+        self._budget = Budget(budget, self._evicted)
+        self._now_ms = now_ms
+
+    def apply(self, unit: Unit) -> tuple[list[Placement], list[tuple[str, int]]]:
+        """Apply a unit that was checked; returns the placements and the partitions that grew."""
+        for create in unit.creates:
+            self.create(create.topic, create.config)
+        return self.append(unit.appends)
+
+    def create(self, name: str, config: TopicConfig) -> None:
+        """Make a topic unless there is one."""
+        catalogue = self._catalogue
+        if name not in catalogue.topics:
+            slots = [NO_SLOT] * config.partitions
+            catalogue.topics[name] = make_topic(name, catalogue.next_epoch(), config, 0, slots)
+
+    def append(self, appends: Sequence[Append]) -> tuple[list[Placement], list[tuple[str, int]]]:
+        """Put records at the end of their partitions."""
+        now = self._now_ms()
+        topics = self._catalogue.topics
+        placements: list[Placement] = []
+        grown: list[tuple[str, int]] = []
+        for append in appends:
+            name, number, columns = append.topic, append.partition, append.columns
+            topic = topics.get(name)
+            if topic is None:
+                raise UnknownTopic
+            log = topic.logs[number]
+            state = log.state
+            base = state.end
+            time = max(state.last_time_ms, now)
+            placements.append(Placement(base, time))
+            count = columns.count
+            if not count:
+                continue
+            batches = [(0, append.first_index, append.meta)] if append.indexes is None else stretches(append, 0)
+            run = Run(name, number, base, columns, [time] * count, batches)
+            state.end = base + count
+            state.last_time_ms = time
+            self._keep(topic, log, run)
+            grown.append((name, number))
+        return placements, grown
+
+    def _keep(self, topic: Topic, log: Log, run: Run) -> None:
+        queue, limit = log.hot, topic.config.retention_bytes
+        if limit is None:
+            self._budget.add(queue, run, run_cost(run))
+        else:
+            queue.append(run, run_cost(run))
+            share = limit // len(topic.logs)
+            while queue.cost > share and len(queue) > 1:
+                log.state.start = queue.popleft()[0].next_offset
+        log.state.bytes = queue.cost
+
+    def trim(self, topic: Topic, now_ms: int) -> list[tuple[str, int]]:
+        """Drop what is older than the topic keeps; returns the partitions that lost something."""
+        seconds = topic.config.retention_seconds
+        if seconds is None:
+            return []
+        before = now_ms - int(seconds * 1000)
+        changed: list[tuple[str, int]] = []
+        for log in topic.logs:
+            queue = log.hot
+            while (run := queue.first) is not None and run.times[-1] < before:
+                self._drop(topic, queue)
+                log.state.start = run.next_offset
+                log.state.bytes = queue.cost
+                if changed[-1:] != [log.key]:
+                    changed.append(log.key)
+        return changed
+
+    def forget(self, topic: Topic) -> None:
+        """The topic was deleted."""
+        for log in topic.logs:
+            while len(log.hot):
+                self._drop(topic, log.hot)
+
+    def altered(self, topic: Topic, config: TopicConfig) -> None:
+        """Take new settings; its runs move between the shared budget and a limit of its own."""
+        runs: list[tuple[Log, Run]] = []
+        if (config.retention_bytes is None) != (topic.config.retention_bytes is None):
+            for log in topic.logs:
+                while (run := log.hot.first) is not None:
+                    self._drop(topic, log.hot)
+                    runs.append((log, run))
+        topic.config = config
+        for log, run in runs:
+            self._keep(topic, log, run)
+
+    def _drop(self, topic: Topic, queue: RunQueue) -> None:
+        if topic.config.retention_bytes is None:
+            self._budget.drop_first(queue)
+        else:
+            queue.popleft()
+
+    def _evicted(self, queue: RunQueue, run: Run) -> None:
+        log = self._catalogue.log(run.topic, run.partition)
+        if log is not None and log.hot is queue:
+            log.state.start = run.next_offset
+            log.state.bytes = queue.cost

@@ -1,0 +1,260 @@
+"""What a commit will write: units checked one after the other, offsets and times given out, nothing touched yet.
+
+A plan is made in the writer's thread while the event loop goes on. It reads the catalogue and changes nothing in it, so
+a commit that fails leaves no trace: the offsets it gave out are given out again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from gateway.envelope import BatchMeta, Columns, Run
+from gateway.errors import (
+    ConditionFailed,
+    GatewayError,
+    InvalidRequest,
+    Throttled,
+    UnknownPartition,
+    UnknownTopic,
+    Unsupported,
+)
+from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
+from gateway.store.cut import fit
+from gateway.store.database import MAX_OFFSET
+from gateway.store.interface import AlterTopic, Append, CreateTopic, Durability, Placement, Ticket, TopicConfig, Unit
+from gateway.store.rows import get_row
+
+CHUNK_RECORDS = 4096
+CHUNK_BYTES = 1 << 20
+"""Bounds of a chunk: beyond them a longer one reads no faster, and a fetch of one record would cost more."""
+COMMIT_BYTES = 32 << 20
+"""A commit ends here and leaves the units behind it to the next, so that the first need not wait for all."""
+_OFFSET_ROOM = 1 << 32
+
+
+def needs_sync(unit: Unit, topic_of: Callable[[str], TopicConfig | None]) -> bool:
+    """Whether a unit is stored only when the disk has it."""
+    if unit.synced:
+        return True
+    for append in unit.appends:
+        config = topic_of(append.topic)
+        if config is None:
+            config = next((create.config for create in unit.creates if create.topic == append.topic), None)
+        if config is not None and config.durability is Durability.FSYNC:
+            return True
+    return unit.synced is None and not unit.appends
+
+
+def stretches(append: Append, at: int) -> list[tuple[int, int, BatchMeta]]:
+    """Where the records of an append come from, as `Run.batches` says it, if they start at index `at` of their run."""
+    if append.indexes is None:
+        return [(at, append.first_index, append.meta)]
+    before = itertools.chain((-2,), append.indexes)
+    meta = append.meta
+    return [
+        (at + position, inner, meta)
+        for position, (inner, last) in enumerate(zip(append.indexes, before, strict=False))
+        if inner != last + 1
+    ]
+
+
+@attrs.define(eq=False)
+class Growth:
+    """What one partition gets in one commit."""
+
+    log: Log
+    base: int
+    time: int
+    parts: list[Columns] = attrs.field(factory=list)
+    batches: list[tuple[int, int, BatchMeta]] = attrs.field(factory=list)
+    count: int = 0
+    size: int = 0
+
+    def add(self, append: Append) -> Placement:
+        """Put an append behind what is there."""
+        columns = append.columns
+        placement = Placement(self.base + self.count, self.time)
+        if columns.count:
+            if append.indexes is None:
+                self.batches.append((self.count, append.first_index, append.meta))
+            else:
+                self.batches.extend(stretches(append, self.count))
+            self.parts.append(columns)
+            self.count += columns.count
+            self.size += len(columns.packed)
+        return placement
+
+    def runs(self) -> list[Run]:
+        """As runs of the size of a chunk."""
+        if not self.count:
+            return []
+        topic, number = self.log.key
+        whole = Run(topic, number, self.base, Columns.concat(self.parts), [self.time] * self.count, self.batches)
+        if self.count <= CHUNK_RECORDS and self.size <= CHUNK_BYTES:
+            return [whole]
+        pieces: list[Run] = []
+        position = 0
+        while position < self.count:
+            stop = min(position + CHUNK_RECORDS, self.count)
+            stop = max(fit(whole.columns, position, stop, CHUNK_BYTES), position + 1)
+            pieces.append(whole.slice(position, stop))
+            position = stop
+        return pieces
+
+
+Result = list[Placement] | GatewayError | None
+"""Where the appends of a unit go, or why it fails; None: it appends to memory topics when the commit is through."""
+
+
+@attrs.define(eq=False)
+class Plan:
+    """The units of one commit."""
+
+    catalogue: Catalogue
+    connection: sqlite3.Connection
+    number: int
+    now_ms: int
+    results: list[tuple[Ticket, Result]] = attrs.field(factory=list)
+    growth: dict[tuple[str, int], Growth] = attrs.field(factory=dict)
+    puts: dict[tuple[str, bytes], bytes | None] = attrs.field(factory=dict)
+    created: dict[str, Topic] = attrs.field(factory=dict)
+    altered: dict[str, tuple[TopicConfig, list[int]]] = attrs.field(factory=dict)
+    """Topic to new settings and the slots of the partitions it gains."""
+    deleted: list[Topic] = attrs.field(factory=list)
+    synced: bool = False
+    interval: float | None = None
+    """The shortest time within which something in it must be synced."""
+    size: int = 0
+
+    def admit(self, ticket: Ticket) -> bool:
+        """Add a unit, or note why it fails. False: the plan is full, or what follows must see this commit first."""
+        unit = ticket.unit
+        try:
+            placements = self._admit(unit)
+        except GatewayError as error:
+            self.results.append((ticket, error))
+            return True
+        self.results.append((ticket, placements))
+        if needs_sync(unit, self._config):
+            self.synced = True
+        return self.size < COMMIT_BYTES and not unit.deletes and not unit.alters
+
+    def _config(self, name: str) -> TopicConfig | None:
+        topic = self.topic(name)
+        return None if topic is None else topic.config
+
+    def topic(self, name: str) -> Topic | None:
+        """A topic as this plan sees it."""
+        return self.created.get(name) or self.catalogue.topics.get(name)
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything for the disk."""
+        return bool(self.growth or self.puts or self.created or self.altered or self.deleted)
+
+    def _admit(self, unit: Unit) -> list[Placement] | None:
+        for condition in unit.requires:
+            found = self.puts.get((condition.table, condition.key), ...)
+            value = get_row(self.connection, condition.table, condition.key) if found is ... else found
+            if value != condition.value:
+                raise ConditionFailed(f"a row of {condition.table} has changed")
+        memory = check_unit(unit, self.topic)
+        for create in unit.creates:
+            if not memory and self.topic(create.topic) is None:
+                self._create(create)
+        for alter in unit.alters:
+            self._alter(alter)
+        placements = None if memory else self._append(unit.appends)
+        for put in unit.puts:
+            self.puts[put.table, put.key] = put.value
+            self.size += len(put.value) if put.value is not None else 0
+        for delete in unit.deletes:
+            topic = self.topic(delete.topic)
+            if topic is not None and topic not in self.deleted:
+                self.deleted.append(topic)
+        return placements
+
+    def _create(self, create: CreateTopic) -> None:
+        catalogue = self.catalogue
+        slots = catalogue.take_slots(create.config.partitions)
+        self.created[create.topic] = make_topic(
+            create.topic, catalogue.next_epoch(), create.config, catalogue.next_topic_id(), slots
+        )
+
+    def _alter(self, alter: AlterTopic) -> None:
+        topic = self.topic(alter.topic)
+        if topic is None:
+            raise UnknownTopic
+        more = alter.config.partitions - len(topic.logs)
+        slots = [NO_SLOT] * more if topic.memory else self.catalogue.take_slots(more)
+        self.altered[alter.topic] = (alter.config, slots)
+
+    def _append(self, appends: Sequence[Append]) -> list[Placement]:
+        placements: list[Placement] = []
+        growing = self.growth
+        for append in appends:
+            key = (append.topic, append.partition)
+            growth = growing.get(key)
+            if growth is None:
+                topic = self.topic(append.topic)
+                if topic is None:
+                    raise UnknownTopic
+                log = topic.logs[append.partition]
+                state = log.state
+                growth = growing[key] = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
+                config = topic.config
+                if config.durability is Durability.INTERVAL:
+                    self.interval = min(config.interval, self.interval or config.interval)
+            placements.append(growth.add(append))
+            self.size += len(append.columns.packed)
+        return placements
+
+
+def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
+    """Refuse a unit that cannot be applied as a whole; says whether it is about memory topics."""
+    memory = disk = False
+    fresh: dict[str, TopicConfig] = {}
+    for create in unit.creates:
+        if create.config.partitions < 1:
+            raise InvalidRequest("a topic has at least one partition")
+        if topic_of(create.topic) is None:
+            fresh[create.topic] = create.config
+            if create.config.durability is Durability.MEMORY:
+                memory = True
+            else:
+                disk = True
+    for alter in unit.alters:
+        topic = topic_of(alter.topic)
+        if topic is None:
+            raise UnknownTopic
+        if alter.config.partitions < len(topic.logs):
+            raise InvalidRequest("partitions never shrink")
+        if (alter.config.durability is Durability.MEMORY) != topic.memory:
+            raise Unsupported("a topic cannot move between memory and disk")
+    for append in unit.appends:
+        topic = topic_of(append.topic)
+        if topic is not None:
+            partitions, in_memory = len(topic.logs), topic.memory
+        elif append.topic in fresh:
+            config = fresh[append.topic]
+            partitions, in_memory = config.partitions, config.durability is Durability.MEMORY
+        else:
+            raise UnknownTopic
+        if not 0 <= append.partition < partitions:
+            raise UnknownPartition
+        if topic is not None and topic.logs[append.partition].state.end > MAX_OFFSET - _OFFSET_ROOM:
+            raise Throttled("the partition has used up its offsets")
+        memory |= in_memory
+        disk |= not in_memory
+    for delete in unit.deletes:
+        if topic_of(delete.topic) is None:
+            raise UnknownTopic
+        if delete.topic in fresh:
+            raise InvalidRequest("a unit cannot make and drop the same topic")
+    if memory and disk:
+        raise Unsupported("a unit may not mix memory and disk topics")
+    return memory

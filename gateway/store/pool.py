@@ -1,0 +1,88 @@
+"""Reading from disk: a few connections, each used by one thread at a time, and what was read but not wanted yet."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from gateway.envelope import Run
+from gateway.store.catalogue import Log
+from gateway.store.database import StoreFiles, connect
+from gateway.store.hot import run_cost
+
+CONNECTIONS = 3
+"""More would not read faster: decoding holds the interpreter lock."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class ReadPool:
+    """Runs reading functions in threads, or directly when the store has none."""
+
+    def __init__(self, files: StoreFiles, cache: int, *, threads: bool) -> None:
+        self._cache = cache // CONNECTIONS
+        self._files = files
+        self._threads = threads
+        self._idle = [connect(files, self._cache, writer=False)]
+        self._made = 1
+        self._limiter = trio.CapacityLimiter(CONNECTIONS)
+        self.direct = connect(files, 64 << 10, writer=False)
+        """For small reads in the event loop."""
+
+    async def run(self, work: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
+        """Call `work` with a connection and the arguments."""
+        if not self._threads:
+            return work(self.direct, *args)
+        async with self._limiter:
+            if self._idle:
+                connection = self._idle.pop()
+            else:
+                connection = connect(self._files, self._cache, writer=False)
+                self._made += 1
+            try:
+                return await trio.to_thread.run_sync(work, connection, *args)
+            finally:
+                self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.direct.close()
+        for connection in self._idle:
+            connection.close()
+
+
+class Leftovers:
+    """The rest of chunks that a read ended within, under the offset where the next read will begin.
+
+    A reader that takes ten records at a time would otherwise have each chunk read and checked four hundred times.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._runs: OrderedDict[tuple[Log, int], tuple[Run, int]] = OrderedDict()
+
+    def keep(self, log: Log, offset: int, run: Run) -> None:
+        """The next read of this log will probably begin at `offset`, which is in this run."""
+        cost = run_cost(run)
+        if cost > self._limit:
+            return
+        self.take(log, offset)
+        self._runs[log, offset] = (run, cost)
+        self._used += cost
+        while self._used > self._limit:
+            _key, (_run, freed) = self._runs.popitem(last=False)
+            self._used -= freed
+
+    def take(self, log: Log, offset: int) -> Run | None:
+        """What was kept for this offset."""
+        found = self._runs.pop((log, offset), None)
+        if found is None:
+            return None
+        self._used -= found[1]
+        return found[0]

@@ -1,0 +1,131 @@
+"""Opening the embedded store: checks that it may be served, wires the parts, runs the committer."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import attrs
+import trio
+
+from gateway.errors import StoreDamaged
+from gateway.recorder import NullRecorder, Recorder
+from gateway.store.catalogue import Catalogue
+from gateway.store.committer import Committer, Mode
+from gateway.store.database import Lock, Mark, StoreFiles, connect_read_only, create
+from gateway.store.engine import Engine
+from gateway.store.maintenance import Maintenance
+from gateway.store.memory import MemoryTopics
+from gateway.store.pool import Leftovers, ReadPool
+from gateway.store.visible import Visible
+from gateway.store.writer import Writer
+
+SWEEP_SECONDS = 1.0
+"""How often records are looked at for being too old."""
+
+
+@attrs.frozen
+class StoreOptions:
+    """Sizes in bytes."""
+
+    tail_cache: int = 64 << 20
+    """Recent records of all topics in memory; memory topics without a limit of their own share as much again."""
+    page_cache: int = 32 << 20
+    """Pages of the database: half for the writer, a quarter for the readers, a quarter for chunks half read."""
+    free_space_floor: int = 1 << 30
+    """Writes are refused below this (or a twentieth of the volume, if that is less)."""
+
+
+def wall_clock() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _load(files: StoreFiles) -> tuple[Catalogue, int]:
+    """Read the catalogue and refuse a store that is behind its mark.
+
+    On a read-only connection: one that may write would carry over a damaged write-ahead log when it closes, and with it
+    what could still be found in it.
+    """
+    with closing(connect_read_only(files)) as connection, closing(Mark(files.mark)) as mark:
+        try:
+            boot: int = connection.execute("SELECT value FROM meta WHERE name = 'boot'").fetchone()[0]
+            catalogue = Catalogue(boot + 1)
+            number = catalogue.load(connection)
+        except sqlite3.DatabaseError as error:
+            raise StoreDamaged(f"{files.database}: {error}") from error
+        missing = mark.read() - number
+    if missing > 0:
+        raise StoreDamaged(
+            f"{files.directory} has lost its last {missing} commits (it ends with commit {number}); "
+            "they were acknowledged. To go on without them: gateway store salvage --accept-loss"
+        )
+    return catalogue, number
+
+
+def _count_start(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'boot'")
+
+
+@asynccontextmanager
+async def open_store(
+    path: Path | str,
+    options: StoreOptions | None = None,
+    *,
+    mode: Mode = Mode.THREAD,
+    now_ms: Callable[[], int] = wall_clock,
+    recorder: Recorder | None = None,
+) -> AsyncIterator[Engine]:
+    """Serve the store in a directory, which is made if need be.
+
+    Raises StoreInUse if another process serves it and StoreDamaged if it must not be served. What is pending when the
+    block ends is committed first.
+    """
+    options = options or StoreOptions()
+    files = StoreFiles(Path(path))
+    with ExitStack() as stack:
+        create_directory(files)
+        stack.enter_context(Lock(files.lock))
+        create(files)
+        catalogue, number = _load(files)
+        writer = Writer(files, options.page_cache // 2, options.free_space_floor)
+        stack.callback(writer.close)
+        writer.number = number
+        writer.transact(_count_start, synced=True)
+        pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
+        memory = MemoryTopics(catalogue, options.tail_cache, now_ms)
+        visible = Visible(catalogue, options.tail_cache, memory)
+        maintenance = Maintenance(visible, now_ms)
+        committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder or NullRecorder())
+        engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4))
+        if mode is not Mode.THREAD:
+            try:
+                yield engine
+            finally:
+                committer.drain()
+                committer.finish_up()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            nursery.start_soon(_sweep, engine)
+            try:
+                yield engine
+            finally:
+                committer.close()
+                with trio.CancelScope(shield=True):
+                    await committer.closed.wait()
+                nursery.cancel_scope.cancel()
+
+
+async def _sweep(engine: Engine) -> None:
+    while True:
+        await trio.sleep(SWEEP_SECONDS)
+        engine.sweep()
+
+
+def create_directory(files: StoreFiles) -> None:
+    """Make the directory of a store."""
+    files.directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,268 @@
+"""Writing to the database: one transaction per plan, with as few steps as it takes.
+
+Each step lets go of the interpreter lock and has to win it back from a busy event loop, so a plan that only appends is a
+single statement, which is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+
+import attrs
+
+from gateway.envelope import Run
+from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
+from gateway.store.catalogue import Log, Topic, row_id
+from gateway.store.chunk import encode
+from gateway.store.database import PAGE_SIZE, Mark, StoreFiles, connect
+from gateway.store.plan import Plan
+from gateway.store.rows import DAMAGE
+
+CHECKPOINT_PAGES = 1000
+"""The write-ahead log is carried over into the database about every 16 MiB."""
+_ONE_STATEMENT = 32
+"""So many chunks at most go into one statement."""
+_INSERT = [
+    ",".join(["INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)"] + ["(?,?,?,?,?,?,?,?,?)"] * (rows - 1))
+    for rows in range(_ONE_STATEMENT + 1)
+]
+_LATEST_EXPIRY = slice(32, 40)  # of a chunk's head
+_REFUSED = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_TOOBIG"})
+"""Failures after which nothing of a transaction can be there; after any other one it may turn up again."""
+_FLOOR_SHARE = 20
+"""On a small volume the floor of free space is a twentieth of it."""
+PROBE_BYTES = 4 * PAGE_SIZE
+
+ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
+
+
+@attrs.frozen(eq=False)
+class Written:
+    """A chunk of a commit: its log, the run in it and its size."""
+
+    log: Log
+    run: Run
+    size: int
+
+
+def chunk_row(log: Log, run: Run, position: int, number: int) -> ChunkRow:
+    """The row of a run."""
+    blob = encode(run)
+    expires = int.from_bytes(blob[_LATEST_EXPIRY], "little", signed=True)
+    return (
+        row_id(log.slot, run.base_offset),
+        run.count,
+        run.times[0],
+        run.times[-1],
+        expires,
+        position,
+        len(blob),
+        number,
+        blob,
+    )
+
+
+class Writer:
+    """The one connection that writes. Whoever uses it sees to it that nobody else does at the same time."""
+
+    def __init__(self, files: StoreFiles, cache: int, floor: int) -> None:
+        self.connection = connect(files, cache, writer=True)
+        self.mark = Mark(files.mark)
+        self.number = 0
+        """Of the last commit."""
+        self.synced = 0
+        """Of the last commit that is on disk for certain."""
+        self._directory = files.directory
+        self._floor = floor
+        self._mode = ""
+        self._pages = 0
+
+    # --- transactions ---
+
+    def write(self, plan: Plan) -> list[Written]:
+        """Commit a plan. Raises CommitFailed if nothing of it is stored, OutcomeUnknown if it may be."""
+        written: list[Written] = []
+        if not plan.writes:
+            return written
+        self.check_space(plan.size)
+        rows: list[ChunkRow] = []
+        for growth in plan.growth.values():
+            position = growth.log.position
+            for run in growth.runs():
+                row = chunk_row(growth.log, run, position, plan.number)
+                position += row[6]
+                rows.append(row)
+                written.append(Written(growth.log, run, row[6]))
+        only_chunks = rows and not (plan.puts or plan.created or plan.altered or plan.deleted)
+        self._set_mode(plan.synced)
+        try:
+            if only_chunks and len(rows) <= _ONE_STATEMENT:
+                values = rows[0] if len(rows) == 1 else [value for row in rows for value in row]
+                self.connection.execute(_INSERT[len(rows)], values)
+            else:
+                self.connection.execute("BEGIN IMMEDIATE")
+                self._write_topics(plan)
+                self.connection.executemany(_INSERT[1], rows)
+                self._write_rows(plan)
+                self._delete_topics(plan)
+                if not rows or plan.deleted:
+                    self._note(plan.number)
+                self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.undo(error) from error
+        self._pages += sum([2 + row[6] // PAGE_SIZE for row in rows]) + len(plan.puts) // 8 + 1
+        self._committed(plan.number, plan.synced)
+        return written
+
+    def transact(self, work: Callable[[sqlite3.Connection], None], *, synced: bool = False) -> None:
+        """Commit something else than a plan: a step of maintenance, a probe."""
+        number = self.number + 1
+        self._set_mode(synced)
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+            work(self.connection)
+            self._note(number)
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.undo(error) from error
+        except StoreError:
+            self.rollback()
+            raise
+        self._pages += 4
+        self._committed(number, synced)
+
+    def undo(self, error: sqlite3.Error) -> StoreError:
+        """End a failed transaction; returns what to tell."""
+        name = getattr(error, "sqlite_errorname", "")
+        try:
+            self.rollback()
+        except sqlite3.Error as again:
+            error.add_note(f"the rollback failed too: {again}")
+        if name in DAMAGE:
+            return StoreDamaged(f"{name}: {error}")
+        text = f"{name or type(error).__name__}: {error}"
+        return CommitFailed(text) if name in _REFUSED else OutcomeUnknown(text)
+
+    def rollback(self) -> None:
+        """Give up a transaction that was not SQLite's fault."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def _set_mode(self, synced: bool) -> None:
+        # Never OFF: a checkpoint under OFF moves pages that other commits have promised without syncing them.
+        mode = "FULL" if synced else "NORMAL"
+        if mode != self._mode:
+            self.connection.execute(f"PRAGMA synchronous={mode}")
+            self._mode = mode
+
+    def _committed(self, number: int, synced: bool) -> None:
+        self.number = number
+        if synced:
+            self.synced = number
+            self.mark.write(number)
+
+    def _note(self, number: int) -> None:
+        """Keep the number of a commit that leaves no chunk behind to carry it."""
+        self.connection.execute("UPDATE meta SET value = ? WHERE name = 'commit'", (number,))
+
+    # --- the parts of a plan ---
+
+    def _write_topics(self, plan: Plan) -> None:
+        for topic in plan.created.values():
+            config = topic.config
+            self.connection.execute(
+                "INSERT INTO topics VALUES (?,?,?,?,?,?,?,?)",
+                (
+                    topic.id,
+                    topic.name,
+                    topic.epoch,
+                    config.durability.value,
+                    config.interval,
+                    config.retention_seconds,
+                    config.retention_bytes,
+                    config.schema,
+                ),
+            )
+            self._write_partitions(topic, 0, [log.slot for log in topic.logs])
+        for name, (config, slots) in plan.altered.items():
+            changed = plan.topic(name)
+            if changed is None or changed.memory:
+                continue
+            self.connection.execute(
+                "UPDATE topics SET durability=?, interval=?, retention_seconds=?, retention_bytes=?, schema=? WHERE id=?",
+                (
+                    config.durability.value,
+                    config.interval,
+                    config.retention_seconds,
+                    config.retention_bytes,
+                    config.schema,
+                    changed.id,
+                ),
+            )
+            self._write_partitions(changed, len(changed.logs), slots)
+
+    def _write_partitions(self, topic: Topic, first: int, slots: list[int]) -> None:
+        self.connection.executemany(
+            "INSERT INTO partitions VALUES (?,?,?,0,0,0)",
+            [(slot, topic.id, first + index) for index, slot in enumerate(slots)],
+        )
+
+    def _write_rows(self, plan: Plan) -> None:
+        written = [(name, key, value) for (name, key), value in plan.puts.items() if value is not None]
+        removed = [name_and_key for name_and_key, value in plan.puts.items() if value is None]
+        if written:
+            self.connection.executemany(
+                "INSERT INTO rows VALUES (?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value", written
+            )
+        if removed:
+            self.connection.executemany("DELETE FROM rows WHERE name = ? AND key = ?", removed)
+
+    def _delete_topics(self, plan: Plan) -> None:
+        for topic in plan.deleted:
+            if not topic.memory:
+                self.connection.execute("DELETE FROM topics WHERE id = ?", (topic.id,))
+                self.connection.execute("UPDATE partitions SET topic = NULL WHERE topic = ?", (topic.id,))
+
+    # --- around them ---
+
+    def check_space(self, size: int) -> None:
+        """Refuse before the disk does: with a full disk nothing could be deleted either."""
+        usage = shutil.disk_usage(self._directory)
+        floor = min(self._floor, usage.total // _FLOOR_SHARE)
+        if usage.free - size < floor:
+            raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
+
+    def probe(self) -> None:
+        """Write something that needs room and remove it again. Raises what a commit would raise."""
+        self.check_space(0)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('probe', zeroblob(?))", (PROBE_BYTES,))
+            connection.execute("DELETE FROM meta WHERE name = 'probe'")
+
+        self.transact(work, synced=True)
+
+    def sync(self) -> None:
+        """Put on disk what unsynced commits have written."""
+        self.transact(lambda _connection: None, synced=True)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the write-ahead log has grown long."""
+        return self._pages >= CHECKPOINT_PAGES
+
+    def checkpoint(self) -> None:
+        """Carry the write-ahead log over into the database as far as readers allow."""
+        self._pages = 0
+        try:
+            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            # Nothing is lost: the log is still whole, and the next commit will meet the same disk and tell.
+            return
+
+    def close(self) -> None:
+        """Close the files. SQLite carries over the rest of the write-ahead log if nobody else reads it."""
+        self.connection.close()
+        self.mark.close()
