@@ -285,7 +285,7 @@ class PublishRun:
 _WINDOW = 256
 """Frames looked at together."""
 _WORTH_A_LOOK = 16
-"""A look that finds fewer is dearer than parsing them one by one; so many are then parsed before the next look."""
+"""A look that finds fewer is dearer than parsing them one by one; the next look then waits twice as long."""
 _LONGEST_PREFIX = 64
 """A look costs a strided slice per byte of the prefix."""
 
@@ -304,6 +304,7 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
     last = len(data) - skip
     step = end - position
     position = end
+    patience = 8
     singles = 1  # the second frame tells most mixtures apart
     while position <= last:
         if not singles:
@@ -313,7 +314,8 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
                 messages += [data[at + skip : at + step] for at in range(position, stop, step)]
                 cids += _columns(data, position + _CID, stop, step, alike)
                 position = stop
-            singles = _WORTH_A_LOOK if alike < _WORTH_A_LOOK else 0 if alike == _WINDOW else 1
+            patience = 1 if alike >= _WORTH_A_LOOK else patience * 2
+            singles = 0 if alike == _WINDOW else patience
             continue
         singles -= 1
         length, kind = unpack_from(data, position)
