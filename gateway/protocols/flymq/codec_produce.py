@@ -119,8 +119,9 @@ class Collector:
         return target
 
     def collect(self, data: bytes, position: int) -> tuple[Run | None, int]:
-        """The run that starts with the PRODUCE frame at `position`, and where it ends. None if that frame is not whole
-        or not well formed: the slow way says why.
+        """The run that starts with the PRODUCE frame at `position`, and where it ends.
+
+        None if that frame is not whole or not well formed: the slow way says why.
         """
         first = position
         size = len(data)
@@ -155,9 +156,13 @@ class Collector:
                 if pieces:
                     break
                 where = data[value_end : value_end + 4]
-            pieces.append(data[value_at:value_end])
-            if keys is not None:
-                keys.append(data[at + 4 : value_at] if key_size else None)
+            if not pieces and not key_size and value_end + 4 == end and end + end - first <= size:
+                pieces = _alike(data, first, value_at, end)
+                end = first + (end - first) * len(pieces)
+            else:
+                pieces.append(data[value_at:value_end])
+                if keys is not None:
+                    keys.append(data[at + 4 : value_at] if key_size else None)
             position = end
             start = end + HEADER_SIZE
             if start > size:
@@ -181,3 +186,22 @@ class Collector:
             raise TooLarge(f"key too large: {len(key)} bytes, at most {MAX_KEY}")
         target = self.target(payload[: 2 + len(topic.encode())])
         return Run(target, partition, [_U32.pack(len(value)) + value], [key] if key else None)
+
+
+def _alike(data: bytes, first: int, value_at: int, end: int) -> list[bytes]:
+    """The values, behind their lengths, of the frame at `first` and of those after it that differ in nothing else.
+
+    Producers mostly send messages of one size: then each frame is the same bytes around its value, and one compare a
+    frame in C will do. What is compared reaches over the border of two frames: the partition that ends one, and the
+    header, topic and lengths that begin the next.
+    """
+    step = end - first
+    frames = (len(data) - first) // step
+    border = data[end - 4 : end] + data[first : value_at + 4]
+    same = list(map(data.startswith, repeat(border), range(end - 4, first + frames * step - 4, step)))
+    count = same.index(False) + 1 if False in same else frames
+    last = first + count * step
+    if not data.startswith(border[:4], last - 4):
+        count -= 1  # its border with the next frame was not looked at
+    width = step - 4 - (value_at - first)
+    return [data[at : at + width] for at in range(value_at, first + count * step, step)]
