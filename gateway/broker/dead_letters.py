@@ -1,0 +1,300 @@
+"""Dead letters: messages that could not be delivered, kept as ordinary records of `<topic>.dlq`.
+
+A letter has the message's key, value and headers, and headers of ours that say what happened. It carries no expiry of its
+own, so that it is still there when somebody looks; a replay gives it back. Readers of a dead-letter topic who fail have
+dead letters too, in a topic one further: no message goes in circles by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from gateway.broker.offload import Offload
+from gateway.broker.permissions import Permission
+from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing
+from gateway.broker.topics import TopicService
+from gateway.envelope import BatchIds, Columns, Headers, Run
+from gateway.errors import Conflict, Denied, GatewayError, NotFound, UnknownTopic
+from gateway.requests import (
+    DONE,
+    DeadLetter,
+    DeadLetters,
+    Published,
+    PurgeDeadLetters,
+    ReadDeadLetters,
+    ReplayDeadLetter,
+    Request,
+)
+from gateway.routing.address import LONGEST
+from gateway.routing.table import RoutingTable
+from gateway.store.interface import Append, CreateTopic, DeleteTopic, Store, Unit
+
+SUFFIX = ".dlq"
+PREFIX = "x-dead-letter-"
+MOST_LETTERS = 1_000
+"""In one answer."""
+MOST_BYTES = 8 << 20
+"""In one answer, headers not counted."""
+MOST_REPLAYS = 16
+"""A message that died so often is not replayed any more."""
+_LONGEST_ERROR = 512
+
+Permit = Callable[[Caller, Permission, str], None]
+"""Raises unless the caller has this right on an address."""
+
+
+def letters_topic(topic: str) -> str:
+    """Where a topic's dead letters are."""
+    if len(topic.encode()) + len(SUFFIX) <= LONGEST:
+        return topic + SUFFIX
+    short = topic.encode()[: LONGEST - 40].decode(errors="ignore")
+    return f"{short}~{hashlib.sha256(topic.encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+@attrs.frozen
+class Facts:
+    """What our headers say about a letter."""
+
+    reason: str = ""
+    attempts: int = 0
+    first_error: str = ""
+    last_error: str = ""
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    expires_ms: int = 0
+    count: int = 1
+    """How often the message has died."""
+
+    def headers(self) -> Headers:
+        """As they are kept."""
+        return tuple(
+            (PREFIX + name.replace("_", "-"), str(value).encode()) for name, value in attrs.asdict(self).items()
+        )
+
+
+_TEXTS = frozenset(("reason", "first_error", "last_error", "topic"))
+_NUMBERS = frozenset(field.name for field in attrs.fields(Facts)) - _TEXTS
+
+
+def split_headers(headers: Headers) -> tuple[Headers, Facts]:
+    """A letter's own headers, and the facts. What a client wrote by hand may be incomplete or nonsense."""
+    own: list[tuple[str, bytes]] = []
+    found: dict[str, str | int] = {}
+    for name, value in headers:
+        if not name.startswith(PREFIX):
+            own.append((name, value))
+            continue
+        field = name.removeprefix(PREFIX).replace("-", "_")
+        text = value[: 4 * _LONGEST_ERROR].decode("utf-8", "replace")
+        if field in _TEXTS:
+            found[field] = text
+        elif field in _NUMBERS and len(text) <= 20 and text.isascii() and text.isdecimal():
+            found[field] = int(text)
+    return tuple(own), Facts(**found)  # type: ignore[arg-type]  # each by its kind, see above
+
+
+class DeadLetterService:
+    """Makes dead letters for whoever delivers, and serves those who look after them."""
+
+    def __init__(
+        self,
+        store: Store,
+        publishing: Publishing,
+        topics: TopicService,
+        table: RoutingTable,
+        clock: Clock,
+        offload: Offload,
+        permit: Permit,
+    ) -> None:
+        self._store = store
+        self._publishing = publishing
+        self._topics = topics
+        self._table = table
+        self._clock = clock
+        self._offload = offload
+        self._permit = permit
+        self._ids = BatchIds()
+
+    def handlers(self) -> Mapping[type[Request], Handler]:
+        """The requests it serves."""
+        return {ReadDeadLetters: self.read, ReplayDeadLetter: self.replay, PurgeDeadLetters: self.purge}
+
+    # --- for delivering ---
+
+    def dead_letter_append(
+        self,
+        run: Run,
+        index: int,
+        *,
+        reason: str,
+        attempts: int,
+        first_error: str,
+        last_error: str,
+        topic: str = "",
+    ) -> tuple[Sequence[CreateTopic], Append]:
+        """The operations that put one message into its topic's dead letters, or into the `topic` that is given."""
+        target = topic or letters_topic(run.topic)
+        columns = run.columns
+        meta, inner = run.meta_of(index)
+        own, before = split_headers(columns.headers_of(index))
+        facts = Facts(
+            reason=reason,
+            attempts=attempts,
+            first_error=first_error[:_LONGEST_ERROR],
+            last_error=last_error[:_LONGEST_ERROR],
+            topic=run.topic,
+            partition=run.partition,
+            offset=run.base_offset + index,
+            expires_ms=columns.expires[index] if columns.expires is not None else 0,
+            count=before.count + 1 if len(own) != len(columns.headers_of(index)) else 1,
+        )
+        letter = Columns.of([columns.value(index)], [columns.key(index)], [own + facts.headers()])
+        creates = () if target in self._store.topics else (CreateTopic(target, self._table.topic_config(target)),)
+        return creates, Append(target, 0, letter, meta, indexes=[inner])
+
+    # --- for looking after them ---
+
+    def read(self, caller: Caller, request: ReadDeadLetters) -> None:
+        """The letters of an address, oldest first."""
+        letters = letters_topic(self._topics.name(caller, request.address))
+
+        async def job() -> DeadLetters:
+            return DeadLetters(await self._read(letters, max(0, min(request.max_messages, MOST_LETTERS))))
+
+        def done(outcome: DeadLetters | GatewayError) -> None:
+            # the topic may have gone while it was being read
+            caller.answer(request.id, DeadLetters([]) if isinstance(outcome, UnknownTopic) else outcome)
+
+        self._offload.task(job, done)
+
+    async def _read(self, topic: str, wanted: int) -> Sequence[DeadLetter]:
+        state = self._store.topics.get(topic)
+        found: list[tuple[int, DeadLetter]] = []
+        for number, partition in enumerate(state.partitions if state is not None else ()):
+            offset, left, size = partition.start, wanted, MOST_BYTES
+            while left > 0 and size > 0 and offset < partition.end:
+                result = await self._store.read(topic, number, offset, left, size, self._clock.now_ms())
+                for run in result.runs:
+                    found += ((run.times[index], _letter(run, index)) for index in range(run.count))
+                    left -= run.count
+                    size -= run.columns.value_bytes
+                offset = result.next_offset
+        found.sort(key=lambda entry: entry[0])  # stable: the order of each partition stays
+        return _within([letter for _time, letter in found[:wanted]])
+
+    def replay(self, caller: Caller, request: ReplayDeadLetter) -> None:
+        """Append a letter's message to the topic it came from again. The letter stays until it is purged."""
+        topic = self._topics.name(caller, request.address)
+        letters = letters_topic(topic)
+        place = _place(request.letter)
+        missing = NotFound(f"message not found: {request.letter[:64]}")
+        state = self._store.topics.get(letters)
+        if place is None or state is None or place[0] >= len(state.partitions):
+            raise missing
+        number, offset = place
+        if not state.partitions[number].start <= offset < state.partitions[number].end:
+            raise missing
+
+        async def job() -> Run | None:
+            result = await self._store.read(letters, number, offset, 1, MOST_BYTES, self._clock.now_ms())
+            return result.runs[0] if result.runs and result.runs[0].base_offset == offset else None
+
+        def done(run: Run | GatewayError | None) -> None:
+            if run is None or isinstance(run, GatewayError):
+                caller.answer(request.id, run or missing)
+                return
+            try:
+                self._append_again(caller, request, topic, run)
+            except GatewayError as refusal:
+                caller.answer(request.id, refusal)
+
+        self._offload.task(job, done)
+
+    def _append_again(self, caller: Caller, request: ReplayDeadLetter, topic: str, run: Run) -> None:
+        columns = run.columns
+        own, facts = split_headers(columns.headers_of(0))
+        target = facts.topic or topic
+        if target != topic:
+            # several topics may share these letters, and a header is only what somebody wrote
+            address = self._table.address_of(caller.listener.protocol, caller.listener.name, target)
+            if address is None:
+                raise Denied
+            self._permit(caller, Permission.WRITE, address)
+        if facts.count > MOST_REPLAYS:
+            raise Conflict(f"this message died {facts.count} times")
+        state = self._store.topics.get(target)
+        if state is None:
+            raise UnknownTopic(f"topic not found: {target}")
+        partition = facts.partition if facts.partition < len(state.partitions) else 0
+        # the count goes with the message, so that one that dies again and again is seen
+        headers = (*own, (PREFIX + "count", str(facts.count).encode()))
+        message = Columns.of(
+            [columns.value(0)],
+            [columns.key(0)],
+            [headers],
+            [facts.expires_ms] if facts.expires_ms else None,
+        )
+        meta = attrs.evolve(run.meta_of(0)[0], id=self._ids.next(self._clock.now_ms()))
+        parts = ((meta.route, 1, message.value_bytes),)
+        self._publishing.adopt(parts)
+        append = Append(target, partition, message, meta)
+        prepared = Prepared([append], (), lambda _placements: Published(request.address, 0), parts, self._clock.now())
+        ticket = self._publishing.commit([prepared])
+        ticket.on_done(lambda done: caller.answer(request.id, done.error or DONE))
+
+    def purge(self, caller: Caller, request: PurgeDeadLetters) -> None:
+        """Drop all letters of an address, with their topic."""
+        letters = letters_topic(self._topics.name(caller, request.address))
+        if letters not in self._store.topics:
+            caller.answer(request.id, DONE)
+            return
+        for objection in self._topics.before_delete:
+            reason = objection(letters)
+            if reason is not None:
+                raise Conflict(reason)
+        ticket = self._store.submit(Unit(deletes=[DeleteTopic(letters)]))
+
+        def done(error: GatewayError | None) -> None:
+            if error is None:
+                for callback in self._topics.after_delete:
+                    callback(letters)
+            caller.answer(request.id, error or DONE)
+
+        ticket.on_done(lambda ticket: done(ticket.error))
+
+
+def _letter(run: Run, index: int) -> DeadLetter:
+    columns = run.columns
+    own, facts = split_headers(columns.headers_of(index))
+    message = Columns.of([columns.value(index)], [columns.key(index)], [own])
+    return DeadLetter(
+        id=f"{run.partition}:{run.base_offset + index}",
+        columns=message,
+        reason=facts.reason,
+        attempts=facts.attempts,
+        first_error=facts.first_error,
+        last_error=facts.last_error,
+        origin_topic=facts.topic,
+    )
+
+
+def _within(letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+    """As many as one answer may hold, and one at least."""
+    size = 0
+    for number, letter in enumerate(letters):
+        size += letter.columns.value_bytes
+        if size > MOST_BYTES and number:
+            return letters[:number]
+    return letters
+
+
+def _place(letter: str) -> tuple[int, int] | None:
+    """Partition and offset of `partition:offset`."""
+    partition, colon, offset = letter.partition(":")
+    if not colon or not all(part.isascii() and part.isdecimal() and len(part) <= 19 for part in (partition, offset)):
+        return None
+    return int(partition), int(offset)
