@@ -25,6 +25,7 @@ from gateway.errors import (
     StoreReadOnly,
 )
 from gateway.recorder import Recorder
+from gateway.store.hop import WriterThread
 from gateway.store.interface import StoreHealth, Ticket, Unit
 from gateway.store.plan import Plan, needs_sync
 from gateway.store.visible import Visible
@@ -100,7 +101,6 @@ class Committer:
         self._wake: trio.Event | None = None
         self._closing = False
         self.closed = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)
         self._sync_at = float("inf")
         self._probe_at = float("inf")
         self._probe_delay = PROBE_FIRST
@@ -268,22 +268,25 @@ class Committer:
 
     async def run(self) -> None:
         """Commit until closed."""
-        try:
-            while True:
-                if self._pending:
-                    with trio.CancelScope(shield=True):
-                        await self._commit()
-                elif self._closing:
-                    break
-                if not await self._background() and not self._pending and not self._closing:
-                    await self._park()
-        finally:
-            self._closing = True
-            for ticket in self._pending:
-                ticket.finish(error=ShuttingDown("the store is closing"))
-            self._pending = []
-            self.finish_up()
-            self.closed.set()
+        with WriterThread() as thread:
+            try:
+                await self._run(thread)
+            finally:
+                self._closing = True
+                for ticket in self._pending:
+                    ticket.finish(error=ShuttingDown("the store is closing"))
+                self._pending = []
+                self.finish_up()
+                self.closed.set()
+
+    async def _run(self, thread: WriterThread) -> None:
+        while True:
+            if self._pending:
+                await self._commit(thread)
+            elif self._closing:
+                break
+            if not await self._background(thread) and not self._pending and not self._closing:
+                await self._park()
 
     async def _park(self) -> None:
         self._wake = wake = trio.Event()
@@ -295,18 +298,18 @@ class Committer:
                 await wake.wait()
         self._wake = None
 
-    async def _commit(self) -> None:
+    async def _commit(self, thread: WriterThread) -> None:
         taken = self.take()
         self._busy = True
         due = trio.current_time() >= self._sync_at
         if due or self._writer.checkpoint_due or not self._small(taken):
-            commit = await trio.to_thread.run_sync(self.write, taken, due, limiter=self._limiter)
+            commit = await thread.run(self.write, taken, due)
         else:
             commit = self.write(taken)
         self._busy = False
         self.finish(taken, commit)
         if self._writer.checkpoint_due:
-            await self._in_thread(self._writer.checkpoint)
+            await self._in_thread(thread, self._writer.checkpoint)
 
     def _small(self, tickets: Sequence[Ticket]) -> bool:
         if len(tickets) > INLINE_UNITS:
@@ -319,30 +322,29 @@ class Committer:
             size += unit_bytes(unit)
         return size <= INLINE_BYTES
 
-    async def _background(self) -> bool:
+    async def _background(self, thread: WriterThread) -> bool:
         """One thing that is due beside commits; False if nothing is."""
         now = trio.current_time()
         if not self.health.writable:
             if now < self._probe_at:
                 return False
-            await self._in_thread(self._writer.probe)
+            await self._in_thread(thread, self._writer.probe)
         elif now >= self._sync_at:
             self._sync_at = float("inf")
-            await self._in_thread(self._writer.sync)
+            await self._in_thread(thread, self._writer.sync)
         else:
             job = self._next_job()
             if job is None:
                 return False
-            if await self._in_thread(functools.partial(job.write, self._writer)):
+            if await self._in_thread(thread, functools.partial(job.write, self._writer)):
                 job.apply()
             else:
                 job.give_up()
         return True
 
-    async def _in_thread(self, work: Callable[[], None]) -> bool:
+    async def _in_thread(self, thread: WriterThread, work: Callable[[], None]) -> bool:
         self._busy = True
-        with trio.CancelScope(shield=True):
-            error = await trio.to_thread.run_sync(self._attempt, work, limiter=self._limiter)
+        error = await thread.run(self._attempt, work)
         self._busy = False
         return self._note(error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 
 import attrs
@@ -33,6 +34,9 @@ _REFUSED = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLI
 """Failures after which nothing of a transaction can be there; after any other one it may turn up again."""
 _FLOOR_SHARE = 20
 """On a small volume the floor of free space is a twentieth of it."""
+_CHECK_BYTES = 8 << 20
+_CHECK_SECONDS = 0.2
+"""Free space is looked at this often, and after so much has been written: asking costs as much as a small commit."""
 PROBE_BYTES = 4 * PAGE_SIZE
 
 ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
@@ -78,6 +82,8 @@ class Writer:
         self._floor = floor
         self._mode = ""
         self._pages = 0
+        self._unchecked = 0
+        self._check_at = 0.0
 
     # --- transactions ---
 
@@ -229,10 +235,15 @@ class Writer:
 
     def check_space(self, size: int) -> None:
         """Refuse before the disk does: with a full disk nothing could be deleted either."""
+        self._unchecked += size
+        if self._unchecked < _CHECK_BYTES and time.monotonic() < self._check_at:
+            return
         usage = shutil.disk_usage(self._directory)
         floor = min(self._floor, usage.total // _FLOOR_SHARE)
         if usage.free - size < floor:
             raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
+        self._unchecked = 0
+        self._check_at = time.monotonic() + _CHECK_SECONDS
 
     def probe(self) -> None:
         """Write something that needs room and remove it again. Raises what a commit would raise."""
