@@ -21,7 +21,7 @@ from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish import Publisher
 from gateway.broker.reading import FetchService
 from gateway.broker.schemas import SchemaService
-from gateway.broker.service import Clock
+from gateway.broker.service import Clock, Service
 from gateway.broker.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.timers import Pump, SystemClock
 from gateway.broker.topics import TopicService
@@ -71,8 +71,9 @@ async def open_house(
     acls = AccessLists(store, topics.name)
     schemas = SchemaService(store, offload)
     publisher = Publisher(store, table, clock, recorder, schemas)
-    dead_letters = DeadLetterService(store, publisher, topics, clock, offload, recorder)
-    transactions = TransactionService(publisher, clock, pump)
+    authorisation = Authorisation(logins, acls, clock)
+    dead_letters = DeadLetterService(store, publisher, topics, table, clock, offload, authorisation.permit)
+    transactions = TransactionService(store, publisher, clock, pump)
     delays = DelayService(store, publisher, clock, pump, offload)
     publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
     fetches = FetchService(store, topics, watchers, pump, clock, recorder, jobs.start_soon)
@@ -82,7 +83,8 @@ async def open_house(
         subscriptions = SubscriptionService(
             SubscriptionContext(store, table, topics, watchers, pump, clock, recorder, dead_letters, jobs.start_soon)
         )
-        services = [
+        cluster = ClusterService(store)
+        services: list[Service] = [
             publisher,
             fetches,
             subscriptions,
@@ -91,22 +93,24 @@ async def open_house(
             logins,
             acls,
             schemas,
-            CacheService(store, clock),
+            CacheService(store, clock, recorder),
             transactions,
             delays,
             dead_letters,
-            ClusterService(store),
+            cluster,
         ]
         broker = Broker(
             services,
-            authorisation=Authorisation(logins, acls, clock),
+            authorisation=authorisation,
             pump=pump,
             waiters=[fetches, subscriptions],
             metrics_text=recorder.text,
             refused=publisher.refused,
         )
         nursery.start_soon(pump.run)
+        await nursery.start(cluster.run)
         await logins.start(accounts)
+        await delays.start()
         await subscriptions.numbers.wait()
         try:
             yield House(broker, pump, publisher, subscriptions, topics, dead_letters, clock)
