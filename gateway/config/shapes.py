@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from gateway.config.records import Field, Record, Shape
 from gateway.errors import ConfigProblem
 from gateway.settings import Backoff, Seconds, Size
 
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
 
@@ -66,10 +69,9 @@ class Number:
         text = place.plain(expected)
         if not isinstance(text, str):
             return text
-        try:
-            value: float = int(text) if self.whole else float(text)
-        except ValueError:
+        if not (_WHOLE if self.whole else _DECIMAL).fullmatch(text):
             return place.problem(f"expected {expected}, not {text!r}")
+        value: float = int(text) if self.whole else float(text)
         if not self.least <= value <= self.most:
             if self.least == self.most:
                 return place.problem(f"expected {self.least:g}, not {text}")
