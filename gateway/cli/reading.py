@@ -73,12 +73,18 @@ class Wish:
     group: str = ""
 
 
-async def read(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
-    """Read until the sink is full, or until the end when not following."""
+def _nothing() -> None:
+    pass
+
+
+async def read(
+    connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None] = _nothing
+) -> None:
+    """Read until the sink is full, or until the end when not following. What is published after `ready` is not missed."""
     if place.spec.carries.offset:
-        await _by_offset(connection, place, wish, sink)
+        await _by_offset(connection, place, wish, sink, ready)
     else:
-        await _by_subscription(connection, place, wish, sink)
+        await _by_subscription(connection, place, wish, sink, ready)
 
 
 def _most(sink: Sink) -> int:
@@ -109,12 +115,13 @@ async def describe(connection: Connection, address: str) -> Sequence[PartitionIn
     return None
 
 
-async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
+async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None]) -> None:
     partitions = await describe(connection, place.address)
     if partitions is None:
         if not wish.follow:
             raise NotFound(f"there is no '{place.address}'")
         click.echo(f"waiting for '{place.address}' to exist", err=True)
+        ready()
         while True:  # nothing on the wire tells when a topic appears
             partitions = await describe(connection, place.address)
             if partitions is not None:
@@ -124,6 +131,7 @@ async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sin
         wish = attrs.evolve(wish, start=Start.EARLIEST, last=None)
     positions = {each.id: await _begin(connection, place, wish, each) for each in partitions}
     ends = {each.id: each.end for each in partitions}
+    ready()
     if wish.last is not None:
         for run in await _last(connection, place, positions, ends, wish.last):
             _show(sink, run)
@@ -216,7 +224,9 @@ async def _last(
 # --- from a subscription ---
 
 
-async def _by_subscription(connection: Connection, place: Place, wish: Wish, sink: Sink) -> None:
+async def _by_subscription(
+    connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None]
+) -> None:
     subscribe = functools.partial(
         Subscribe,
         0,
@@ -231,6 +241,7 @@ async def _by_subscription(connection: Connection, place: Place, wish: Wish, sin
             raise
         other = "another protocol's listener reads the same topic from any offset"
         raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error
+    ready()
     while sink.left != 0:
         hold_until = math.inf if wish.follow else trio.current_time() + HOLD
         reply = await connection.request(Take(0, subscription, _most(sink), MOST_BYTES, hold_until=hold_until), None)

@@ -1,0 +1,213 @@
+"""Every panel of every dashboard shows something: its expressions run in the real Prometheus, against a real gateway under
+traffic. A metric that is renamed, a label that is dropped, a query that divides by nothing, fail here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import trio
+import yaml
+
+from gateway.envelope import Batch, Columns
+from gateway.errors import GatewayError
+from gateway.protocols.registry import protocol
+from gateway.requests import Fetch, Publish, Settle, Subscribe, Subscribed, Take, Taken
+from gateway.transport.client import connect
+from gateway.wire.session import Credentials
+from tests.integration.prometheus import eventually_listening, tool
+
+CONFIG = """
+version: 1
+listeners:
+  blipmq:  {protocol: blipmq, bind: "127.0.0.1:0", auth: {api_keys: [key]}}
+  rustlog: {protocol: rustlog, bind: "127.0.0.1:0"}
+admin:   {bind: "127.0.0.1:0"}
+storage: {path: "%s"}
+routes:
+  - name: orders
+    match: {topic: "orders.*"}
+    to: [{store: {topic: "orders.{1}"}}]
+  - name: everything-else
+    match: {}
+    to: [{store: {topic: "{topic}"}}]
+"""
+
+SCRAPE = """
+global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+scrape_configs:
+  - job_name: gateway
+    static_configs: [{targets: ["127.0.0.1:%d"]}]
+"""
+
+WINDOW = "10s"
+DEADLINE = 90.0
+BRIDGES = {"gateway_upstream_connected", "gateway_forward_backlog_messages"}
+"""There are none in this configuration; `tests/unit/deploy` checks their names."""
+
+
+@attrs.frozen
+class Query:
+    """What a panel asks, with the variables filled in as "All"."""
+
+    where: str
+    expression: str
+
+
+def queries() -> Sequence[Query]:
+    found = []
+    for path in sorted(Path("grafana/dashboards").glob("*.json")):
+        board = json.loads(path.read_text())
+        variables = [variable["name"] for variable in board["templating"]["list"]]
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                expression = target["expr"].replace("$__rate_interval", WINDOW)
+                for name in variables:
+                    expression = expression.replace(f"${name}", ".*")
+                assert "$" not in expression, f"{path.name}: {panel['title']}: a variable that does not exist"
+                if not BRIDGES & set(re.findall(r"\w+", expression)):
+                    found.append(Query(f"{path.name}: {panel['title']}", expression))
+        for variable in board["templating"]["list"]:
+            values = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"])
+            assert values is not None
+            if values[1] not in BRIDGES:
+                found.append(Query(f"{path.name}: ${variable['name']}", f"count by ({values[2]}) ({values[1]})"))
+    return found
+
+
+@asynccontextmanager
+async def process(command: Sequence[str], ready: Callable[[bytes], bool] | None = None) -> AsyncIterator[list[str]]:
+    """A process that is ended with the block; yields the lines it wrote until it was ready."""
+    lines: list[str] = []
+    running = await trio.lowlevel.open_process(command, stdin=None, stdout=-1 if ready else -3, stderr=-3)
+    try:
+        if ready and running.stdout is not None:
+            buffer = b""
+            while not ready(buffer):
+                chunk = await running.stdout.receive_some()
+                assert chunk, f"{command[0]} ended: {buffer.decode()}"
+                buffer += chunk
+            lines = buffer.decode().splitlines()
+        yield lines
+    finally:
+        running.terminate()
+        with trio.move_on_after(15, shield=True) as waited:
+            await running.wait()
+        if waited.cancelled_caught:
+            running.kill()
+        if running.stdout is not None:
+            await running.stdout.aclose()
+
+
+def ports(lines: Sequence[str]) -> dict[str, int]:
+    """The real ports by listener, from what `serve` prints."""
+    found = {}
+    for line in lines:
+        match = re.match(r"listening ([\w-]+): .* 127\.0\.0\.1:(\d+)", line)
+        if match:
+            found[match[1]] = int(match[2])
+    return found
+
+
+async def traffic(port: dict[str, int]) -> None:
+    """Publish, read, acknowledge and be refused, in two protocols, until cancelled."""
+    credentials = Credentials(api_key="key")
+    async with (
+        connect(protocol("blipmq"), "127.0.0.1", port["blipmq"], credentials=credentials) as blipmq,
+        connect(protocol("rustlog"), "127.0.0.1", port["rustlog"]) as rustlog,
+    ):
+        subscribed = await blipmq.request(Subscribe(0, "orders.eu", acknowledge=True))
+        assert isinstance(subscribed, Subscribed)
+        while True:
+            for connection in (blipmq, rustlog):
+                for address in ("orders.eu", "other"):
+                    await connection.request(Publish(0, Batch(address, Columns.of([b"x" * 100] * 10))))
+                with suppress(GatewayError):
+                    await connection.request(Publish(0, Batch("__ours", Columns.of([b"refused"]))))
+            await rustlog.request(Fetch(0, "orders.eu", 0, 0, 100, 1 << 20))
+            taken = await blipmq.request(Take(0, subscribed.subscription, 50, hold_until=trio.current_time() + 1))
+            assert isinstance(taken, Taken)
+            for delivered in taken.deliveries:
+                tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
+                await blipmq.request(Settle(0, subscribed.subscription, tags))
+            await trio.sleep(0.05)
+
+
+def shows(result: Sequence[dict[str, Any]]) -> bool:
+    """Whether there is something to draw: a value that is a number."""
+    return any(math.isfinite(float(series["value"][1])) for series in result)
+
+
+async def test_every_expression_returns_data(tmp_path: Path) -> None:
+    prometheus = await trio.to_thread.run_sync(tool, "prometheus")
+    (tmp_path / "gateway.yaml").write_text(CONFIG % (tmp_path / "data"))
+    serve = [sys.executable, "-m", "gateway", "serve", "--config", str(tmp_path / "gateway.yaml")]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = free.getsockname()[1]
+    with trio.fail_after(DEADLINE):
+        async with process(serve, lambda out: b"\nready\n" in out) as lines:
+            port = ports(lines)
+            (tmp_path / "prometheus.yml").write_text(SCRAPE % port["admin"])
+            command = [
+                str(prometheus),
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{own}",
+            ]
+            async with process(command), trio.open_nursery() as nursery:
+                nursery.start_soon(traffic, port)
+                await eventually_listening(own)
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
+                    await every_query_shows(client)
+                    await no_alarm_rings(client)
+                nursery.cancel_scope.cancel()
+
+
+async def ask(client: httpx.AsyncClient, expression: str, where: str) -> Sequence[dict[str, Any]]:
+    answer = (await client.get("/api/v1/query", params={"query": expression})).json()
+    assert answer["status"] == "success", f"{where}: {answer.get('error')}: {expression}"
+    result: Sequence[dict[str, Any]] = answer["data"]["result"]
+    return result
+
+
+async def every_query_shows(client: httpx.AsyncClient) -> None:
+    waiting = list(queries())
+    assert len(waiting) > 50
+    with trio.move_on_after(DEADLINE / 2):
+        while waiting:
+            waiting = [query for query in waiting if not shows(await ask(client, query.expression, query.where))]
+            await trio.sleep(0.2)
+    assert waiting == [], "these show nothing"
+
+
+async def no_alarm_rings(client: httpx.AsyncClient) -> None:
+    """Under ordinary traffic, refusals at a low rate included, nobody is woken."""
+    text = await trio.Path("deploy/prometheus/alerts.yml").read_text()
+    rules = yaml.safe_load(text)["groups"][0]["rules"]
+    pages = [rule for rule in rules if rule["labels"]["severity"] == "page"]
+    assert len(pages) >= 4
+    for rule in rules:
+        result = await ask(client, rule["expr"], rule["alert"])
+        assert rule not in pages or result == [], rule["alert"]
+
+
+async def test_the_rules_pass_prometheus_own_check() -> None:
+    promtool = await trio.to_thread.run_sync(tool, "promtool")
+    for arguments in (
+        ["check", "rules", "deploy/prometheus/alerts.yml"],
+        ["check", "config", "deploy/prometheus/prometheus.yml"],
+    ):
+        done = await trio.run_process(
+            [str(promtool), *arguments], capture_stdout=True, capture_stderr=True, check=False
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
