@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.broker.permissions import ROLE_NAMES
 from gateway.broker.service import Caller, Handler
-from gateway.errors import GatewayError, InvalidRequest, Throttled
+from gateway.errors import GatewayError, InvalidRequest, NotRouted, Throttled
 from gateway.requests import DONE, Acl, Acls, DeleteAcl, GetAcls, Outcome, Request, SetAcl
 from gateway.store.interface import Put, Store, Unit
 
@@ -60,7 +60,10 @@ class AccessLists:
         table = self._store.table(TABLE)
         if not table:
             return None
-        topic = self._topic_of(caller, address)
+        try:
+            topic = self._topic_of(caller, address)
+        except (NotRouted, InvalidRequest):
+            return None  # no topic, no ACL; what the request wants with such an address is for its handler to say
         row = self._row(table, topic.encode())
         while row is None and topic.endswith(DEAD_LETTERS):
             topic = topic.removesuffix(DEAD_LETTERS)
