@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from gateway.envelope import Run
+from gateway.envelope import total_count
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from gateway.store.catalogue import Log, Topic
 from gateway.store.committer import Committer
@@ -138,17 +138,22 @@ class Engine:
             return None
         log = found.logs[partition]
         state = log.state
-        if offset >= state.end:
+        if offset >= state.end or max_messages <= 0:
             return ReadResult((), offset)
         if offset < state.start:
             return None
         runs = log.hot.since(offset)
-        if runs is None:
-            left = self._leftovers.take(log, offset)
-            if left is None:
-                return None
-            return self._gather(log, [left], offset, max_messages, max_bytes, now_ms)
-        return gather(runs, offset, max_messages, max_bytes, now_ms)
+        if runs is not None:
+            return gather(runs, offset, max_messages, max_bytes, now_ms)
+        left = self._leftovers.get(log, offset)
+        if left is None:
+            return None
+        following = log.hot.since(left.next_offset) if left.next_offset < state.end else ()
+        result = gather([left, *(following or ())], offset, max_messages, max_bytes, now_ms)
+        if following is None and result.next_offset == left.next_offset and total_count(result.runs) < max_messages:
+            return None  # more is wanted than what is left of the chunk, and the rest is on disk
+        self._leftovers.move(log, offset, result.next_offset)
+        return result
 
     async def read(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
@@ -160,19 +165,19 @@ class Engine:
             return cached
         self._check_start(log, offset)
         place = Place(topic, partition, log.slot, log.state.end)
-        runs = await self._from_disk(log, read_runs, place, offset, max_messages, max_bytes)
+        left = self._leftovers.get(log, offset)
+        if left is None:
+            runs = await self._from_disk(log, read_runs, place, offset, max_messages, max_bytes, now_ms)
+        else:
+            rest = await self._from_disk(log, read_runs, place, left.next_offset, max_messages, max_bytes, now_ms, True)
+            runs = [left, *rest]
         if not runs:
             self._check_start(log, offset)
             raise CorruptChunk(topic, partition, offset, await self._pool.run(hole, place, offset))
-        return self._gather(log, runs, offset, max_messages, max_bytes, now_ms)
-
-    def _gather(
-        self, log: Log, runs: Sequence[Run], offset: int, max_messages: int, max_bytes: int, now_ms: int
-    ) -> ReadResult:
         result = gather(runs, offset, max_messages, max_bytes, now_ms)
-        last = runs[-1]
-        if last.base_offset < result.next_offset < last.next_offset:
-            self._leftovers.keep(log, result.next_offset, last)
+        self._leftovers.forget(log, offset)
+        if runs[-1].base_offset < result.next_offset < runs[-1].next_offset:
+            self._leftovers.keep(log, result.next_offset, runs[-1])
         return result
 
     def _check_start(self, log: Log, offset: int) -> None:

@@ -1,6 +1,6 @@
 """Memory topics: no disk, no commit, gone with the process.
 
-A topic with `retention_bytes` keeps that much. Those without share one budget, the size of the tail cache by default,
+A topic with `retention_bytes` keeps that much. Those without share one budget (64 MiB unless configured),
 and the oldest run of all of them goes first: an unlimited log in memory would end with the process being killed.
 """
 

@@ -72,17 +72,28 @@ class Leftovers:
         cost = run_cost(run)
         if cost > self._limit:
             return
-        self.take(log, offset)
+        self.forget(log, offset)
         self._runs[log, offset] = (run, cost)
         self._used += cost
         while self._used > self._limit:
             _key, (_run, freed) = self._runs.popitem(last=False)
             self._used -= freed
 
-    def take(self, log: Log, offset: int) -> Run | None:
+    def get(self, log: Log, offset: int) -> Run | None:
         """What was kept for this offset."""
+        found = self._runs.get((log, offset))
+        return None if found is None else found[0]
+
+    def forget(self, log: Log, offset: int) -> None:
+        """It has been read to its end."""
         found = self._runs.pop((log, offset), None)
-        if found is None:
-            return None
-        self._used -= found[1]
-        return found[0]
+        if found is not None:
+            self._used -= found[1]
+
+    def move(self, log: Log, offset: int, next_offset: int) -> None:
+        """A read has gone on to another offset."""
+        found = self._runs.get((log, offset))
+        self.forget(log, offset)
+        if found is not None and next_offset < found[0].next_offset:
+            self._runs[log, next_offset] = found
+            self._used += found[1]

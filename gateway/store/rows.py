@@ -9,6 +9,7 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, StoreError
 from gateway.store.catalogue import row_id
 from gateway.store.chunk import decode
+from gateway.store.cut import alive, value_bytes
 from gateway.store.database import MAX_OFFSET
 
 READ_BYTES = 32 << 20
@@ -37,19 +38,26 @@ class Place:
 
 
 def read_runs(
-    connection: sqlite3.Connection, place: Place, offset: int, max_messages: int, max_bytes: int
+    connection: sqlite3.Connection,
+    place: Place,
+    offset: int,
+    max_messages: int,
+    max_bytes: int,
+    now_ms: int,
+    more: bool = False,
 ) -> list[Run]:
     """The chunks from the one that holds `offset` on, until the limits are reached. Empty when it is not there.
 
-    Raises CorruptChunk when what is there is damaged or has a hole; what is good before that is returned first.
+    Raises CorruptChunk when what is there is damaged or has a hole; what is good before that is returned first, and what
+    the caller has already counts as such (`more`).
     """
     runs: list[Run] = []
-    expected, messages, size = offset, 0, 0
+    expected, messages, size, taken = offset, 0, 0, 0
     low, high = row_id(place.slot, 0), row_id(place.slot, place.end)
     cursor = connection.cursor()
     try:
         cursor.execute(_CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high})
-        while messages < max_messages and size < min(max_bytes, READ_BYTES):
+        while messages < max_messages and (size < max_bytes or not runs) and taken < READ_BYTES:
             row = cursor.fetchone()
             if row is None:
                 break
@@ -63,13 +71,16 @@ def read_runs(
             run = decode(row[3], place.topic, place.partition, base, count)
             runs.append(run.slice(0, place.end - base) if base + count > place.end else run)
             expected = base + count
-            messages += expected - max(base, offset)
-            size += row[2]
+            skipped = max(offset - base, 0)
+            for begin, end in alive(run.columns.expires, skipped, count, now_ms):
+                messages += end - begin
+                size += value_bytes(run.columns, begin, end)
+            taken += row[2]
     except CorruptChunk:
-        if not runs:
+        if not (runs or more):
             raise
     except sqlite3.DatabaseError as error:
-        if not runs:
+        if not (runs or more):
             raise translated(error, place, offset) from error
     finally:
         cursor.close()  # ends the read transaction

@@ -32,7 +32,9 @@ class StoreOptions:
     """Sizes in bytes."""
 
     tail_cache: int = 64 << 20
-    """Recent records of all topics in memory; memory topics without a limit of their own share as much again."""
+    """Recent records of stored topics in memory."""
+    memory_topics: int = 64 << 20
+    """What memory topics without `retention_bytes` may keep, all together; the oldest records go first."""
     page_cache: int = 32 << 20
     """Pages of the database: half for the writer, a quarter for the readers, a quarter for chunks half read."""
     free_space_floor: int = 1 << 30
@@ -96,7 +98,7 @@ async def open_store(
         writer.number = number
         writer.transact(_count_start, synced=True)
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
-        memory = MemoryTopics(catalogue, options.tail_cache, now_ms)
+        memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)
         maintenance = Maintenance(visible, now_ms)
         committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder or NullRecorder())
