@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 
 from gateway.envelope import BatchMeta, Columns, Headers, Origin
 from gateway.store.committer import Mode
@@ -108,6 +110,15 @@ async def everything(store: Store, topic: str, offset: int = 0, partition: int =
         assert at <= result.next_offset
         offset = result.next_offset
     return values
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread or a timer of the store does."""
+    with trio.fail_after(10):
+        for _ in itertools.count():
+            if condition():
+                return
+            await trio.sleep(0.005)
 
 
 MEMORY = {"durability": Durability.MEMORY}
