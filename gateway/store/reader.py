@@ -1,0 +1,173 @@
+"""Reading a store from another process, live or stopped, without trio: Spark, tools, audits.
+
+Each call is a read transaction of its own, as short as it can be: a long one would keep the write-ahead log of the
+serving process from shrinking. What a call returns is a consistent snapshot; the next call may see more, or find that
+retention has removed what it asks for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+import attrs
+
+from gateway.envelope import Run
+from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
+from gateway.store.catalogue import load_partitions, load_topics
+from gateway.store.database import StoreFiles, connect_read_only
+from gateway.store.interface import TopicConfig
+from gateway.store.rows import DAMAGE, Place, get_row, hole, offset_for_time, read_runs, scan_rows
+
+READ_CHUNKS_BYTES = 8 << 20
+"""About how many bytes of values `read_chunks` takes in one transaction."""
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class StoredPartition:
+    """[start, end) of one partition, and how it is found."""
+
+    number: int
+    start: int
+    end: int
+    last_time_ms: int
+    bytes: int
+    slot: int
+
+
+@attrs.frozen
+class StoredTopic:
+    """A topic as of one moment."""
+
+    name: str
+    epoch: int
+    config: TopicConfig
+    partitions: Sequence[StoredPartition]
+
+
+class LogReader:
+    """A store, opened read-only. Raises NotAStore for a path that is none. Not for use by two threads at a time."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._connection = connect_read_only(StoreFiles(self.path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def topics(self) -> Mapping[str, StoredTopic]:
+        """Every topic that is stored, by name."""
+        return self._read(_topics)
+
+    def topic(self, name: str) -> StoredTopic:
+        """One topic. Raises UnknownTopic."""
+        found = self.topics().get(name)
+        if found is None:
+            raise UnknownTopic(f"there is no topic {name} in {self.path}")
+        return found
+
+    def partition(self, topic: str, partition: int) -> StoredPartition:
+        """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
+        partitions = self.topic(topic).partitions
+        if not 0 <= partition < len(partitions):
+            raise UnknownPartition(f"{topic} has partitions 0 to {len(partitions) - 1}")
+        return partitions[partition]
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """[start, end) of a partition."""
+        found = self.partition(topic, partition)
+        return found.start, found.end
+
+    def read_chunks(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+    ) -> Iterator[Run]:
+        """The records of [start, end), chunk by chunk, in order and without a gap; what has expired is among them.
+
+        Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
+        log's start, also when retention gets there first, and CorruptChunk at a damaged chunk, after all before it.
+        """
+        found = self.partition(topic, partition)
+        offset = found.start if start is None else start
+        stop = found.end if end is None else min(end, found.end)
+        place = Place(topic, partition, found.slot, stop)
+        while offset < stop:
+            runs = self._read(read_runs, place, offset, stop - offset, READ_CHUNKS_BYTES, 0)
+            if not runs:
+                self._missing(place, offset)
+            for run in runs:
+                yield run.slice(max(0, offset - run.base_offset), run.count)
+            offset = runs[-1].next_offset
+
+    def _missing(self, place: Place, offset: int) -> None:
+        start, end = self.bounds(place.topic, place.partition)
+        if offset < start:
+            raise OffsetOutOfRange(first=start, next_offset=end)
+        raise CorruptChunk(place.topic, place.partition, offset, self._read(hole, place, offset))
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+        found = self.partition(topic, partition)
+        place = Place(topic, partition, found.slot, found.end)
+        return self._read(offset_for_time, place, found.start, timestamp_ms)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """One row of a table."""
+        return self._read(get_row, table, key)
+
+    def scan(self, table: str, first: bytes = b"", limit: int = 10_000) -> Sequence[tuple[bytes, bytes]]:
+        """Rows of a table in key order."""
+        return self._read(scan_rows, table, first, limit)
+
+    def commit_number(self) -> int:
+        """The last commit there is a trace of."""
+        return self._read(commit_number)
+
+    def _read(self, work: Callable[..., T], *args: object) -> T:
+        try:
+            return work(self._connection, *args)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "") in DAMAGE:
+                raise StoreDamaged(f"{self.path}: {error}") from error
+            raise NotAStore(f"{self.path} cannot be read: {error}") from error
+
+
+def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
+    # One transaction for both tables: a topic made between them would have partitions and no name.
+    connection.execute("BEGIN")
+    try:
+        topics = load_topics(connection)
+        partitions: dict[int, list[StoredPartition]] = {topic.id: [] for topic in topics}
+        for row in load_partitions(connection):
+            if row.topic is not None:
+                size = row.position - row.first_position
+                partitions[row.topic].append(
+                    StoredPartition(row.number, row.start, row.end, row.last_ms, size, row.slot)
+                )
+    finally:
+        connection.execute("COMMIT")
+    return {
+        topic.name: StoredTopic(
+            topic.name,
+            topic.epoch,
+            attrs.evolve(topic.config, partitions=len(partitions[topic.id])),
+            partitions[topic.id],
+        )
+        for topic in topics
+    }
+
+
+def commit_number(connection: sqlite3.Connection) -> int:
+    """The last commit that left a trace, in a chunk or on its own."""
+    noted: int = connection.execute("SELECT value FROM meta WHERE name = 'commit'").fetchone()[0]
+    return max([noted, *[row.commit for row in load_partitions(connection)]])
