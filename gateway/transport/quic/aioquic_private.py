@@ -267,6 +267,11 @@ class Core(QuicConnection):
             self._streams_queue = [stream for stream in self._streams_queue if _has_work(stream)]
         return datagrams
 
+    @property
+    def active_streams(self) -> int:
+        """How many streams the next packet looks at."""
+        return len(self._streams_queue)
+
     # --- the connection ---
 
     @property

@@ -35,6 +35,9 @@ ROUNDS = 8
 """How often one dispatch lets the handler react to what its own output caused."""
 ACKNOWLEDGE_AFTER = 8
 """Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
+GRANULARITY = 1e-6
+"""aioquic compares `now - delay` with times it armed as `then + delay`: without this, rounding can leave a timer due for as
+long as the clock stands still."""
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +158,7 @@ class QuicLink(ChannelLink):
         except FAULTS as fault:
             self._fail(fault)
         if not self._core.is_started:
-            self._phase = Phase.GONE
+            self.abandon()
 
     def fire(self, now: float) -> None:
         """The time that `timer` named has come."""
@@ -163,13 +166,13 @@ class QuicLink(ChannelLink):
             return
         if self._phase in {Phase.HANDSHAKE, Phase.CLOSING} and now >= self._give_up:
             if self._phase is Phase.HANDSHAKE:
-                self._phase = Phase.GONE
+                self.abandon()
                 return
             self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
         due = self._core.get_timer()
         if due is not None and due <= now:
             try:
-                self._core.handle_timer(now)
+                self._core.handle_timer(now + GRANULARITY)
             except FAULTS as fault:
                 self._fail(fault)
         if now >= self._ping_at:

@@ -86,6 +86,15 @@ class ChannelLink:
             self.wake()
         return data
 
+    def knows(self, channel: int) -> bool:
+        """Whether anything can still happen on a channel."""
+        return channel in self._channels.by_number
+
+    def readable(self, channel: int) -> bool:
+        """Whether bytes wait on a paused channel."""
+        found = self._channels.by_number.get(channel)
+        return found is not None and bool(found.parts)
+
     def buffered(self, channel: int) -> int:
         """Bytes of a channel that are queued or not acknowledged."""
         found = self._channels.by_number.get(channel)

@@ -1,0 +1,246 @@
+"""A simulated network on trio's clock, links on it, and a handler that writes down what it hears."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from gateway.transport.quic.aioquic_private import Core
+from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.configuration import client_configuration
+from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.server import AlpnHandlers, QuicServer
+from gateway.transport.tls import ClientTls
+from gateway.wire.session import Kind
+
+SERVER = ("192.0.2.1", 4433)
+Address = tuple[str, int]
+
+
+class Heard:
+    """A handler that records everything, and answers through functions a test may set."""
+
+    def __init__(self, link: QuicLink | None = None) -> None:
+        self.link = link
+        self.events: list[tuple[object, ...]] = []
+        self.data: dict[int, bytearray] = {}
+        self.turns: list[float] = []
+        self.ended: set[int] = set()
+        self.gone = False
+        self.on_opened: Callable[[int, Kind], None] = lambda channel, kind: None
+        self.on_received: Callable[[int, bytes], None] = lambda channel, data: None
+        self.on_eof: Callable[[int], None] = lambda channel: None
+        self.on_room: Callable[[int], None] = lambda channel: None
+
+    def opened(self, channel: int, kind: Kind) -> None:
+        self.events.append(("opened", channel, kind))
+        self.on_opened(channel, kind)
+
+    def received(self, channel: int, data: bytes) -> None:
+        self.data.setdefault(channel, bytearray()).extend(data)
+        self.on_received(channel, data)
+
+    def eof(self, channel: int) -> None:
+        self.events.append(("eof", channel))
+        self.ended.add(channel)
+        self.on_eof(channel)
+
+    def reset(self, channel: int, code: int) -> None:
+        self.events.append(("reset", channel, code))
+
+    def stopped(self, channel: int, code: int) -> None:
+        self.events.append(("stopped", channel, code))
+
+    def room(self, channel: int) -> None:
+        self.events.append(("room", channel))
+        self.on_room(channel)
+
+    def turn(self, now: float) -> None:
+        self.turns.append(now)
+
+    def lost(self) -> None:
+        self.events.append(("lost",))
+        self.gone = True
+
+    def size(self, channel: int) -> int:
+        return len(self.data.get(channel, b""))
+
+
+class Network:
+    """Datagrams between simulated sockets: each is delayed, and may be lost, doubled or overtaken."""
+
+    def __init__(
+        self, *, delay: float = 0.01, jitter: float = 0.0, loss: float = 0.0, double: float = 0.0, seed: int = 1
+    ) -> None:
+        self.delay = delay
+        self.jitter = jitter
+        self.loss = loss
+        self.double = double
+        self._random = random.Random(seed)
+        self._sockets: dict[Address, SimSocket] = {}
+        self._heap: list[tuple[float, int, Address, bytes, Address]] = []
+        self._order = itertools.count()
+        self._waiting: trio.CancelScope | None = None
+        self.sent: list[tuple[Address, Address, bytes]] = []
+        self.keep = False
+
+    def socket(self, address: Address) -> SimSocket:
+        self._sockets[address] = sock = SimSocket(self, address)
+        return sock
+
+    def put(self, source: Address, target: Address, data: bytes) -> None:
+        if self.keep:
+            self.sent.append((source, target, data))
+        for _ in range(2 if self._random.random() < self.double else 1):
+            if self._random.random() < self.loss:
+                continue
+            when = trio.current_time() + self.delay + self._random.random() * self.jitter
+            heapq.heappush(self._heap, (when, next(self._order), target, data, source))
+        if self._waiting is not None:
+            self._waiting.deadline = self._heap[0][0] if self._heap else math.inf
+
+    async def run(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._waiting:
+                await trio.Event().wait()
+            self._waiting = None
+            while self._heap and self._heap[0][0] <= trio.current_time():
+                _, _, target, data, source = heapq.heappop(self._heap)
+                if target in self._sockets:
+                    self._sockets[target].arrive(data, source)
+
+
+class SimSocket:
+    """A `DatagramSocket` on a `Network`."""
+
+    def __init__(self, network: Network, address: Address) -> None:
+        self._network = network
+        self.address = address
+        self._inbox: deque[tuple[bytes, Address]] = deque()
+        self._arrived = trio.Event()
+        self.closed = False
+
+    def arrive(self, data: bytes, source: Address) -> None:
+        self._inbox.append((data, source))
+        self._arrived.set()
+
+    def receive(self, limit: int) -> list[tuple[bytes, Address]]:
+        return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
+
+    def send(self, datagrams: Sequence[tuple[bytes, Address]]) -> Sequence[tuple[bytes, Address]]:
+        for data, target in datagrams:
+            self._network.put(self.address, target, data)
+        return ()
+
+    async def wait_readable(self) -> None:
+        if self._inbox:
+            await trio.lowlevel.checkpoint()
+            return
+        self._arrived = trio.Event()
+        await self._arrived.wait()
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@attrs.define(eq=False)
+class World:
+    """A server and any number of clients on one simulated network."""
+
+    nursery: trio.Nursery
+    network: Network
+    certificate: CertificateFiles
+    server: QuicServer
+    accepted: list[Heard]
+    _ports: itertools.count[int] = attrs.Factory(lambda: itertools.count(50_000))
+
+    @classmethod
+    def start(
+        cls,
+        nursery: trio.Nursery,
+        certificate: CertificateFiles,
+        *,
+        network: Network | None = None,
+        limits: QuicLimits | None = None,
+        alpns: Sequence[str | None] = (None,),
+        refusals: Callable[[str], None] = lambda reason: None,
+        on_accept: Callable[[Heard], None] = lambda heard: None,
+    ) -> World:
+        network = network or Network()
+        accepted: list[Heard] = []
+
+        def accept(link: QuicLink) -> Heard:
+            heard = Heard(link)
+            on_accept(heard)
+            accepted.append(heard)
+            return heard
+
+        handlers: AlpnHandlers = dict.fromkeys(alpns, accept)
+        server = QuicServer([network.socket(SERVER)], handlers, certificate, limits=limits, on_refusal=refusals)
+        nursery.start_soon(network.run)
+        nursery.start_soon(server.run)
+        return cls(nursery, network, certificate, server, accepted)
+
+    def dial(
+        self,
+        *,
+        alpn: str | None = None,
+        limits: QuicLimits | None = None,
+        name: str = "localhost",
+        host: str = "198.51.100.7",
+    ) -> Heard:
+        """Start a handshake. The handler's `link` is set at once; `gone` or its link's phase says how it went."""
+        limits = limits or QuicLimits()
+        tls = ClientTls(ca=str(self.certificate.path), server_name=name)
+        core = Core(client_configuration(limits, tls, name, alpn), streams=limits.streams)
+        endpoint = Endpoint(self.network.socket((host, next(self._ports))), until_idle=True)
+        heard = Heard()
+        link = QuicLink(
+            core,
+            limits,
+            SERVER,
+            trio.current_time(),
+            accept=lambda _: heard,
+            mark=endpoint.mark,
+            clock=trio.current_time,
+        )
+        heard.link = link
+        core.connect(SERVER, now=trio.current_time())
+        endpoint.adopt(link, core.host_cid)
+        self.nursery.start_soon(endpoint.run)
+        return heard
+
+    async def pair(self, **options: object) -> tuple[Heard, Heard, QuicLink, QuicLink]:
+        """A client's and the server's end of a connection that is up."""
+        client = self.dial(**options)  # type: ignore[arg-type]
+        before = len(self.accepted)
+        await until(lambda: len(self.accepted) > before)
+        server = self.accepted[-1]
+        assert client.link is not None
+        assert server.link is not None
+        await until(lambda: client.link is not None and client.link.phase.name == "OPEN")
+        return client, server, client.link, server.link
+
+
+async def until(condition: Callable[[], bool], limit: float = 60.0) -> None:
+    """Let simulated time pass until something is so."""
+    with trio.fail_after(limit):
+        while not condition():  # noqa: ASYNC110 (anything may make it so, and the time is simulated)
+            await trio.sleep(0.005)
+
+
+async def settle(seconds: float = 2.0) -> None:
+    """Let simulated time pass, so that whatever would happen has."""
+    await trio.sleep(seconds)

@@ -1,0 +1,105 @@
+"""Nothing is lost, doubled or disordered, whatever the network does."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+import trio
+
+from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.limits import QuicLimits
+from gateway.wire.session import Kind
+from tests.quic.support import Heard, Network, World, until
+
+NETWORKS = {
+    "loss": {"loss": 0.1},
+    "reorder": {"jitter": 0.05},
+    "double": {"double": 0.5},
+    "all": {"loss": 0.08, "jitter": 0.03, "double": 0.2},
+}
+
+
+def echo(heard: Heard) -> None:
+    link = heard.link
+    assert link is not None
+    heard.on_received = link.send
+    heard.on_eof = link.finish
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_forty_echoed_streams_arrive_intact(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock, name: str, seed: int
+) -> None:
+    noise = random.Random(seed)
+    limits = QuicLimits(stream_window=32_768, connection_window=262_144)
+    async with trio.open_nursery() as nursery:
+        network = Network(seed=seed, **NETWORKS[name])
+        world = World.start(nursery, certificate, network=network, limits=limits, on_accept=echo)
+        client, _server, link, _serving = await world.pair(limits=limits)
+        payloads = {-1 - n: noise.randbytes(noise.randrange(1, 60_000)) for n in range(40)}
+        for token, payload in payloads.items():
+            link.open(token, Kind.DUPLEX)
+            link.send(token, payload)
+            link.finish(token)
+        await until(lambda: client.ended == set(payloads))
+        for token, payload in payloads.items():
+            assert hashlib.sha256(client.data[token]).digest() == hashlib.sha256(payload).digest()
+        nursery.cancel_scope.cancel()
+
+
+async def test_own_and_peers_streams_share_a_bad_connection(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, network=Network(**NETWORKS["all"]))
+        client, server, link, serving = await world.pair()
+        for n in range(1, 11):
+            link.open(-n, Kind.WRITE_ONLY)
+            link.send(-n, bytes([n]) * 5000)
+            link.finish(-n)
+            serving.open(-n, Kind.WRITE_ONLY)
+            serving.send(-n, bytes([n]) * 7000)
+            serving.finish(-n)
+        await until(lambda: len(client.ended) == len(server.ended) == 10)
+        assert [bytes(server.data[2 + 4 * n]) for n in range(10)] == [bytes([n + 1]) * 5000 for n in range(10)]
+        assert [bytes(client.data[3 + 4 * n]) for n in range(10)] == [bytes([n + 1]) * 7000 for n in range(10)]
+        assert ("opened", 2, Kind.READ_ONLY) in server.events
+        assert ("opened", -1, Kind.WRITE_ONLY) in server.events
+        nursery.cancel_scope.cancel()
+
+
+async def test_finished_streams_are_forgotten_and_their_number_is_not_a_bound(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = QuicLimits(streams=8)
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, network=Network(loss=0.05), limits=limits, on_accept=echo)
+        client, _server, link, serving = await world.pair(limits=limits)
+        for n in range(1, 101):
+            link.open(-n, Kind.DUPLEX)
+            link.send(-n, b"x" * n)
+            link.finish(-n)
+        await until(lambda: len(client.ended) == 100)
+        assert [client.size(-n) for n in range(1, 101)] == list(range(1, 101))
+        await until(lambda: not any(serving.knows(4 * n) for n in range(100)))
+        await until(lambda: not any(link.knows(-n) for n in range(1, 101)))
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_idle_stream_costs_no_walk(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate)
+        _client, server, link, serving = await world.pair()
+        for n in range(1, 201):
+            link.open(-n, Kind.DUPLEX)
+            link.send(-n, b"hello")
+        await until(lambda: len(server.data) == 200)
+        await until(lambda: link.buffered_total() == 0)
+        assert link.core.active_streams == 0
+        assert serving.core.active_streams == 0
+        nursery.cancel_scope.cancel()
