@@ -53,6 +53,11 @@ class AckWindow:
         return self._high - self._low
 
     @property
+    def settled_above(self) -> int:
+        """How many offsets above `low` are settled."""
+        return sum(self._ends) - sum(self._starts)
+
+    @property
     def room(self) -> int:
         """How many more offsets in a row may be handed out."""
         return self.max_span - self.span

@@ -30,7 +30,9 @@ class Log:
     slot: int
     state: PartitionState
     position: int = 0
-    """Bytes of all chunks it ever had."""
+    """Bytes of all chunks it ever had: that of the next chunk."""
+    slack: int = 0
+    """Bytes between the positions of its chunks that merging has saved."""
     head_ms: int | None = None
     """Time of the last record of the first chunk; None when there is none."""
     hot: RunQueue = attrs.field(factory=RunQueue)
@@ -144,8 +146,8 @@ class Catalogue:
             topic = by_id[row.topic]
             if row.number != len(topic.logs):
                 raise CorruptChunk(topic.name, len(topic.logs), 0, 0)
-            state = PartitionState(row.start, row.end, row.position - row.first_position, row.last_ms)
-            log = Log(topic, row.number, row.slot, state, row.position, row.head_ms, merge_from=row.end)
+            state = PartitionState(row.start, row.end, row.bytes, row.last_ms)
+            log = Log(topic, row.number, row.slot, state, row.position, row.slack, row.head_ms, merge_from=row.end)
             topic.partitions.append(state)
             topic.logs.append(log)
         for topic in by_id.values():
@@ -174,14 +176,15 @@ class PartitionRow:
     start: int
     end: int
     last_ms: int
-    first_position: int
+    bytes: int
     position: int
+    slack: int
     head_ms: int | None
     commit: int
 
 
 _PARTITIONS = """
-SELECT p.slot, p.topic, p.partition, p.start, p.last_ms, p.position,
+SELECT p.slot, p.topic, p.partition, p.start, p.last_ms, p.position, p.slack,
        f.id, f.last_ms, f.position, l.id, l.count, l.last_ms, l.position + l.size, l.commit_number
 FROM partitions p
 LEFT JOIN chunks f ON f.id = (SELECT min(id) FROM chunks WHERE id >= p.slot << 43 AND id < (p.slot + 1) << 43)
@@ -200,6 +203,7 @@ def load_partitions(connection: sqlite3.Connection, topic: int | None = None) ->
             start,
             last_ms,
             position,
+            slack,
             first,
             head_ms,
             first_position,
@@ -210,10 +214,11 @@ def load_partitions(connection: sqlite3.Connection, topic: int | None = None) ->
             commit,
         ) = row
         if first is None:
-            yield PartitionRow(slot, owner, number, start, start, last_ms, position, position, None, 0)
+            yield PartitionRow(slot, owner, number, start, start, last_ms, 0, position, 0, None, 0)
             continue
         end = (last & MAX_OFFSET) + count
-        yield PartitionRow(slot, owner, number, first & MAX_OFFSET, end, late, first_position, total, head_ms, commit)
+        size = total - first_position - slack
+        yield PartitionRow(slot, owner, number, first & MAX_OFFSET, end, late, size, total, slack, head_ms, commit)
 
 
 def row_id(slot: int, offset: int) -> int:

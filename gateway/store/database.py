@@ -36,9 +36,10 @@ CREATE TABLE topics (
     interval REAL NOT NULL, retention_seconds REAL, retention_bytes INTEGER, schema TEXT NOT NULL
 );
 -- topic NULL: deleted, its chunks are being removed. start, last_ms and position are those of an empty partition.
+-- slack: bytes between its chunks' positions that merging has saved.
 CREATE TABLE partitions (
     slot INTEGER PRIMARY KEY, topic INTEGER, partition INTEGER NOT NULL,
-    start INTEGER NOT NULL, last_ms INTEGER NOT NULL, position INTEGER NOT NULL
+    start INTEGER NOT NULL, last_ms INTEGER NOT NULL, position INTEGER NOT NULL, slack INTEGER NOT NULL
 );
 -- id: slot << BITS | base offset. position: bytes of the chunks before it, ever.
 CREATE TABLE chunks (

@@ -23,6 +23,8 @@ TRIM_BYTES = 8 << 20
 MERGE_CHUNKS = 1024
 MERGE_BYTES = 256 << 10
 """Bounds of one step of merging."""
+LOW_WATER = 31 / 32
+"""A topic that is too big is cut to this much of its limit, so that the next cut is not due with the next commit."""
 HARD_LIMIT = 2
 """A cursor that must not be passed holds retention up to this many times the topic's limits, and no longer."""
 
@@ -80,18 +82,18 @@ class Maintenance:
         if excess(topic) <= 0:
             return None
         logs = [log for log in topic.logs if log.head_ms is not None and log not in self._held]
-        return min(logs, key=lambda log: log.head_ms or 0, default=None)
+        return min(logs, key=lambda log: (log.head_ms or 0, -log.state.bytes), default=None)
 
     def hold(self, log: Log) -> None:
         """Nothing can be removed from it now."""
         self._held.add(log)
 
-    def trimmed(self, log: Log, start: int, size: int, head_ms: int | None) -> None:
+    def trimmed(self, log: Log, start: int, size: int, slack: int, head_ms: int | None) -> None:
         """A step was taken: apply it, and see whether another one is needed."""
         if start == log.state.start:
             self._held.add(log)
             return
-        self._visible.trimmed(log, start, size, head_ms)
+        self._visible.trimmed(log, start, size, slack, head_ms)
         seconds = log.topic.config.retention_seconds
         if seconds is not None and head_ms is not None and head_ms < self._now_ms() - int(seconds * 1000):
             self._late.add(log)
@@ -99,10 +101,10 @@ class Maintenance:
             self._visible.bounded.add(log.topic)
 
 
-def excess(topic: Topic, times: int = 1) -> int:
+def excess(topic: Topic, times: float = 1.0) -> int:
     """By how many bytes a topic is over (a multiple of) its limit."""
     limit = topic.config.retention_bytes
-    return 0 if limit is None else sum([log.state.bytes for log in topic.logs]) - limit * times
+    return 0 if limit is None else sum([log.state.bytes for log in topic.logs]) - int(limit * times)
 
 
 class Trim(Job):
@@ -111,14 +113,17 @@ class Trim(Job):
     def __init__(self, owner: Maintenance, log: Log, now_ms: int) -> None:
         self._owner = owner
         self._log = log
-        self._excess = excess(log.topic)
-        self._hard_excess = excess(log.topic, HARD_LIMIT)
+        # A partition gives in proportion to what it has; otherwise an even load would be trimmed a chunk at a time.
+        share = log.state.bytes / max(sum(each.state.bytes for each in log.topic.logs), 1)
+        self._excess = excess(log.topic, LOW_WATER) * share if excess(log.topic) > 0 else 0
+        self._hard_excess = excess(log.topic, HARD_LIMIT) * share
         seconds = log.topic.config.retention_seconds
         self._before = now_ms - int(seconds * 1000) if seconds is not None else 0
         self._hard_before = now_ms - int(seconds * 1000 * HARD_LIMIT) if seconds is not None else 0
         self._floor = owner.floor(*log.key)
         self._start = log.state.start
         self._size = 0
+        self._slack = log.slack
         self._head_ms = log.head_ms
 
     def write(self, writer: Writer) -> None:
@@ -128,11 +133,11 @@ class Trim(Job):
             "SELECT id, count, last_ms, position, size FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
             (row_id(log.slot, 0), row_id(log.slot + 1, 0), TRIM_CHUNKS + 1),
         ).fetchall()
-        gone = 0
+        gone = size = 0
         for row in rows[:TRIM_CHUNKS]:
-            size = row[3] + row[4] - rows[0][3]
-            if size - row[4] >= TRIM_BYTES or not self._due((row[0] & MAX_OFFSET) + row[1], row[2], size - row[4]):
+            if size >= TRIM_BYTES or not self._due((row[0] & MAX_OFFSET) + row[1], row[2], size):
                 break
+            size += row[4]
             gone += 1
         if not gone:
             return
@@ -140,14 +145,15 @@ class Trim(Job):
         follower = rows[gone] if gone < len(rows) else None
         self._start = (last[0] & MAX_OFFSET) + last[1]
         position = follower[3] if follower is not None else log.position
-        self._size = position - rows[0][3]
+        self._size = size
+        self._slack = log.position - position - (log.state.bytes - size)
         self._head_ms = follower[2] if follower is not None else None
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (rows[0][0], last[0]))
             connection.execute(
-                "UPDATE partitions SET start = ?, last_ms = ?, position = ? WHERE slot = ?",
-                (self._start, log.state.last_time_ms, position, log.slot),
+                "UPDATE partitions SET start = ?, last_ms = ?, position = ?, slack = ? WHERE slot = ?",
+                (self._start, log.state.last_time_ms, position, self._slack, log.slot),
             )
 
         writer.transact(work)
@@ -162,7 +168,7 @@ class Trim(Job):
 
     def apply(self) -> None:
         """Move the start."""
-        self._owner.trimmed(self._log, self._start, self._size, self._head_ms)
+        self._owner.trimmed(self._log, self._start, self._size, self._slack, self._head_ms)
 
     def give_up(self) -> None:
         """Until the next sweep."""
@@ -177,30 +183,39 @@ class Merge(Job):
         self._log = log
         self._merge_from = max(log.merge_from, log.state.start)
         self._merged = 0
+        self._saved = 0
+        self._slack = log.slack
 
     def write(self, writer: Writer) -> None:
         """Replace the rows in one transaction."""
         log = self._log
-        runs, ids, position, number = self._collect(writer.connection)
+        runs, ids, end, size, number = self._collect(writer.connection)
         if len(runs) < 2:
             return
         run = concat(runs)
-        row = chunk_row(log, run, position, number)
+        row = chunk_row(log, run, 0, number)
+        position = end - row[6]  # at the end of its stretch, so that the log's own position stands
+        row = (*row[:5], position, *row[6:])
+        self._saved = size - row[6]
+        before = log.position - log.state.bytes - log.slack  # where the first chunk is
+        first = position if run.base_offset == log.state.start else before
+        self._slack = log.position - first - (log.state.bytes - self._saved)
         full = run.count >= CHUNK_RECORDS // 2 or row[6] >= MERGE_BYTES // 2
         self._merge_from = run.next_offset if full else run.base_offset
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (ids[0], ids[-1]))
             connection.execute("INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)", row)
+            connection.execute("UPDATE partitions SET slack = ? WHERE slot = ?", (self._slack, log.slot))
 
         writer.transact(work)
 
-    def _collect(self, connection: sqlite3.Connection) -> tuple[list[Run], list[int], int, int]:
+    def _collect(self, connection: sqlite3.Connection) -> tuple[list[Run], list[int], int, int, int]:
         log = self._log
         topic, partition = log.key
         runs: list[Run] = []
         ids: list[int] = []
-        position = number = records = size = 0
+        end = number = records = size = 0
         cursor = connection.execute(
             "SELECT id, count, size, position, commit_number, data FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
             (row_id(log.slot, self._merge_from), row_id(log.slot + 1, 0), MERGE_CHUNKS),
@@ -228,16 +243,19 @@ class Merge(Job):
                 runs, ids, records, size, number = [], [], 0, 0, 0
                 continue
             if not runs:
-                position, self._merge_from = before, base
+                self._merge_from = base
+            end = before + length
             runs.append(run)
             ids.append(key)
             records, size, number = records + count, size + length, max(number, commit)
         cursor.close()
-        return runs, ids, position, number
+        return runs, ids, end, size, number
 
     def apply(self) -> None:
         """Go on from there the next time."""
         log = self._log
+        log.state.bytes -= self._saved
+        log.slack = self._slack
         log.merge_from = max(log.merge_from, self._merge_from)
         log.small = max(0, log.small - max(self._merged, 1))
         if log.small >= MERGE_AFTER and log.topic.name in self._visible.catalogue.topics:

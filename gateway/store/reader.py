@@ -150,9 +150,8 @@ def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
         partitions: dict[int, list[StoredPartition]] = {topic.id: [] for topic in topics}
         for row in load_partitions(connection):
             if row.topic is not None:
-                size = row.position - row.first_position
                 partitions[row.topic].append(
-                    StoredPartition(row.number, row.start, row.end, row.last_ms, size, row.slot)
+                    StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot)
                 )
     finally:
         connection.execute("COMMIT")

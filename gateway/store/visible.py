@@ -129,10 +129,11 @@ class Visible:
                 self.catalogue.dead.add(log.slot)
         return [log.key for log in topic.logs]
 
-    def trimmed(self, log: Log, start: int, size: int, head_ms: int | None) -> None:
+    def trimmed(self, log: Log, start: int, size: int, slack: int, head_ms: int | None) -> None:
         """Retention has removed the records before `start`."""
         log.state.start = start
         log.state.bytes -= size
+        log.slack = slack
         log.head_ms = head_ms
         log.merge_from = max(log.merge_from, start)
         self.tail.forget(log.hot, start)

@@ -211,7 +211,7 @@ class Writer:
 
     def _write_partitions(self, topic: Topic, first: int, slots: list[int]) -> None:
         self.connection.executemany(
-            "INSERT INTO partitions VALUES (?,?,?,0,0,0)",
+            "INSERT INTO partitions VALUES (?,?,?,0,0,0,0)",
             [(slot, topic.id, first + index) for index, slot in enumerate(slots)],
         )
 
