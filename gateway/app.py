@@ -26,7 +26,7 @@ from gateway.observe.http import bind_http, serve_http
 from gateway.observe.recorder import PrometheusRecorder
 from gateway.protocols.registry import Transport, protocol
 from gateway.routing.table import compile_table
-from gateway.store.engine import open_store
+from gateway.store.sqlite import StoreOptions, open_store
 from gateway.transport.driver import DriverContext
 from gateway.transport.limits import Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
@@ -131,15 +131,10 @@ class Gateway:
         async with contextlib.AsyncExitStack() as stack:
             bound = [await self._bind(stack, listener) for listener in config.listeners.values()]
             admin = self._bind_admin(stack)
-            store = await stack.enter_async_context(
-                open_store(
-                    Path(config.storage.path),
-                    tail_cache=config.storage.tail_cache,
-                    page_cache=config.storage.page_cache,
-                    free_space_floor=config.storage.free_space_floor,
-                    recorder=self.recorder,
-                )
+            options = StoreOptions(
+                config.storage.tail_cache, config.storage.page_cache, config.storage.free_space_floor
             )
+            store = await stack.enter_async_context(open_store(config.storage.path, options, recorder=self.recorder))
             table = compile_table(config)
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
             house = await stack.enter_async_context(open_house(store, table, self.recorder, accounts=accounts))
@@ -166,9 +161,7 @@ class Gateway:
                 stop_admin.set()
         self.stopped.set()
 
-    async def _take_down(
-        self, listeners: Sequence[TcpListener | QuicListener], finished: Sequence[trio.Event]
-    ) -> None:
+    async def _take_down(self, listeners: Sequence[TcpListener | QuicListener], finished: Sequence[trio.Event]) -> None:
         for listener in listeners:
             listener.drain()
         with trio.move_on_after(DRAIN_SECONDS):
