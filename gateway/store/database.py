@@ -16,7 +16,7 @@ from typing import Self
 
 import attrs
 
-from gateway.errors import NotAStore, StoreDamaged, StoreInUse
+from gateway.errors import NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
 
 LAYOUT_VERSION = 1
 """Of the tables. Chunks have a version of their own."""
@@ -128,18 +128,26 @@ class Mark:
 
 
 def create(files: StoreFiles) -> None:
-    """Make an empty store unless there is one."""
-    connection = sqlite3.connect(files.database, isolation_level=None)
+    """Make an empty store unless there is one.
+
+    Under another name first: a crash half-way leaves nothing that looks like a store. What exists is not even opened, as
+    closing it would carry over a write-ahead log that nobody has judged yet.
+    """
+    if files.database.exists():
+        return
+    fresh = files.database.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    connection = sqlite3.connect(fresh, isolation_level=None)
     try:
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
         connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-    except sqlite3.DatabaseError as error:
-        raise StoreDamaged(f"{files.database}: {error}") from error
+        connection.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.Error as error:
+        raise StoreReadOnly(f"a store cannot be made in {files.directory}: {error}") from error
     finally:
         connection.close()
+    fresh.rename(files.database)
     _sync_directory(files.directory)
 
 

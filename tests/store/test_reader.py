@@ -1,0 +1,88 @@
+"""Reading beside a process that serves the store, and without trio."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
+from gateway.store.committer import Mode
+from gateway.store.interface import DeleteTopic, Put, TopicConfig, Unit
+from gateway.store.reader import LogReader
+from tests.store.kit import NO_CACHE, START_MS, Clock, append, create, publish, unit, until
+
+
+async def test_a_live_store_and_a_stopped_one_read_the_same(opener, tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "store"
+    async with opener(options=NO_CACHE) as store:
+        await create(store, "t", partitions=2, retention_bytes=10**9)
+        await create(store, "gone")
+        for number in range(50):
+            await store.submit(unit(append("t", b"%d" % number, b"x", partition=1, keys=[b"k", None]))).wait()
+            clock.ms += 10
+        await store.submit(
+            Unit(puts=[Put("s", b"a", b"1"), Put("s", b"b", b"2")], deletes=[DeleteTopic("gone")])
+        ).wait()
+        with LogReader(path) as live:
+            check(live)
+            placement = await publish(store, "t", b"later", partition=1)
+            assert live.bounds("t", 1) == (0, placement.base_offset + 1)
+            assert len(list(live.read_chunks("t", 1, placement.base_offset))) == 1
+            size = live.partition("t", 1).bytes
+            assert size == store.topics["t"].partitions[1].bytes
+        epoch = store.topics["t"].epoch
+    with LogReader(path) as stopped:
+        check(stopped)
+        assert stopped.topic("t").epoch == epoch
+
+
+def check(reader: LogReader) -> None:
+    assert list(reader.topics()) == ["t"]
+    assert reader.topic("t").config == TopicConfig(2, retention_bytes=10**9)
+    assert reader.bounds("t", 0) == (0, 0)
+    runs = list(reader.read_chunks("t", 1, 31, 60))
+    assert runs[0].base_offset == 31
+    assert runs[-1].next_offset == 60
+    for before, after in itertools.pairwise(runs):
+        assert before.next_offset == after.base_offset
+    values = [value for run in reader.read_chunks("t", 1, 0, 100) for value in run.columns.values()]
+    assert values == [value for number in range(50) for value in (b"%d" % number, b"x")]
+    assert list(runs[0].columns.keys) == [None]
+    assert reader.offset_for_time("t", 1, START_MS + 95) == 20
+    assert reader.offset_for_time("t", 1, START_MS + 10_000) == reader.bounds("t", 1)[1]
+    assert reader.get("s", b"a") == b"1"
+    assert reader.scan("s") == [(b"a", b"1"), (b"b", b"2")]
+    with pytest.raises(UnknownTopic):
+        reader.bounds("gone", 0)
+    with pytest.raises(UnknownPartition):
+        reader.bounds("t", 2)
+
+
+async def test_what_retention_has_removed_is_said(opener, tmp_path: Path, clock: Clock) -> None:
+    async with opener() as store:
+        await create(store, "t", retention_seconds=10.0)
+        await publish(store, "t", b"a")
+        with LogReader(tmp_path / "store") as reader:
+            chunks = reader.read_chunks("t", 0, 0)
+            clock.ms += 20_000
+            await publish(store, "t", b"b")
+            store.maintain() if store.committer.mode is not Mode.THREAD else store.sweep()
+            await until(lambda: store.topics["t"].partitions[0].start == 1)
+            with pytest.raises(OffsetOutOfRange) as caught:
+                list(chunks)
+            assert caught.value.first == 1
+            assert [run.base_offset for run in reader.read_chunks("t", 0)] == [1]
+
+
+def test_reading_needs_no_trio() -> None:
+    """A Spark executor imports this."""
+    code = (
+        "import sys, gateway.store.reader, gateway.store.chunk, gateway.store.salvage; "
+        "sys.exit('trio is there' if 'trio' in sys.modules else 0)"
+    )
+    done = subprocess.Popen([sys.executable, "-c", code])
+    assert done.wait(30) == 0
