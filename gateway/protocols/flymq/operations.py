@@ -43,9 +43,29 @@ R = TypeVar("R")
 class Call:
     """One operation under way: what its generator may ask of its connection."""
 
-    __slots__ = ("_ids", "bars", "context", "now", "op", "settings", "slot", "speech", "steps", "subject")
+    __slots__ = (
+        "_ids",
+        "bars",
+        "context",
+        "joined",
+        "now",
+        "op",
+        "settings",
+        "slot",
+        "speech",
+        "steps",
+        "subject",
+    )
 
-    def __init__(self, op: Op, slot: int, context: SessionContext, speech: Speech, ids: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        slot: int,
+        context: SessionContext,
+        speech: Speech,
+        ids: Callable[[], int],
+        joined: set[tuple[str, str]],
+    ) -> None:
         self.op = op
         self.slot = slot
         self.context = context
@@ -56,6 +76,8 @@ class Call:
         self.now = 0.0
         self.steps: Steps
         self._ids = ids
+        self.joined = joined
+        """(topic, group) this connection is already counted for."""
 
     def id(self) -> int:
         """A number for the next request."""

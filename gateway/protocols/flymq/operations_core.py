@@ -43,6 +43,8 @@ SCAN_LIMIT = 20_000
 """Records a filter looks at per FETCH: a client that only moves on when something matched gets across long stretches,
 and none can make one FETCH read a whole log."""
 MOST_PARTITIONS = 10_000
+MOST_GROUPS = 1024
+"""Groups one connection counts as a member of; membership is for people to look at, nothing depends on it."""
 
 
 class EndOfLog(RequestError):
@@ -69,7 +71,8 @@ def consume(call: Call, payload: bytes) -> Steps:
             return call.answer(run.columns.key(0) or b"", run.columns.value(0))
     if wanted >= fetched.log_end:
         raise EndOfLog
-    raise InvalidRequest(f"message expired: go on at {max(fetched.next_offset, wanted + 1)}")
+    following = fetched.runs[0].base_offset if fetched.runs else fetched.next_offset
+    raise InvalidRequest(f"message expired: go on at {max(following, wanted + 1)}")
 
 
 def fetch(call: Call, payload: bytes) -> Steps:
@@ -202,8 +205,10 @@ def subscribe(call: Call, payload: bytes) -> Steps:
         kept = expect(GroupOffset, (yield ReadOffset(call.id(), topic, group, partition)))
         if kept.offset is not None:
             start = kept.offset
-    if group:
+    member = (topic, group)
+    if group and member not in call.joined and len(call.joined) < MOST_GROUPS:
         yield JoinGroup(call.id(), topic, group)
+        call.joined.add(member)
     return call.answer(start)
 
 

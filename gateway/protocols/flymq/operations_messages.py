@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from gateway.envelope import Batch, Columns
-from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.errors import Conflict, InvalidRequest, NotFound, UnknownTopic
 from gateway.protocols.flymq.codec import CLUSTER, MEMBERS, REQUESTS, read_optional_name, read_replay
 from gateway.protocols.flymq.codec_fetch import FETCH_BYTES
 from gateway.protocols.flymq.frames import Op, frame
@@ -65,6 +65,8 @@ def replay_dlq(call: Call, payload: bytes) -> Steps:
     call.subject = Subject(topic)
     try:
         yield ReplayDeadLetter(call.id(), topic, letter)
+    except UnknownTopic:
+        raise
     except NotFound:
         return call.answer(False, "message not found")
     return call.answer(True, "OK")

@@ -77,6 +77,7 @@ class FlymqServer:
         self._pending: dict[int, _Written | Call | None] = {}
         self._held: set[int] = set()
         self._reading: set[int] = set()
+        self._joined: set[tuple[str, str]] = set()
         self._ids = itertools.count(1).__next__
         self._unsent = 0
         self._now = 0.0
@@ -273,7 +274,7 @@ class FlymqServer:
         except GatewayError as error:
             self._replies.put(self._speech.error(words(error, Subject())))
             return
-        call = Call(Op(code), self._replies.take(), self._context, self._speech, self._ids)
+        call = Call(Op(code), self._replies.take(), self._context, self._speech, self._ids, self._joined)
         call.now = self._now
         call.steps = operation.handler(call, payload)
         if operation.bars:
