@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from gateway.errors import StoreDamaged
+from gateway.errors import StoreDamaged, StoreReadOnly
 from gateway.recorder import NullRecorder, Recorder
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, Mode
@@ -89,10 +89,13 @@ async def open_store(
     options = options or StoreOptions()
     files = StoreFiles(Path(path))
     with ExitStack() as stack:
-        create_directory(files)
-        stack.enter_context(Lock(files.lock))
-        create(files)
-        catalogue, number = _load(files)
+        try:
+            files.directory.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(Lock(files.lock))
+            create(files)
+            catalogue, number = _load(files)
+        except OSError as error:
+            raise StoreReadOnly(f"the store in {files.directory} cannot be opened: {error}") from error
         writer = Writer(files, options.page_cache // 2, options.free_space_floor)
         stack.callback(writer.close)
         writer.number = number
@@ -126,8 +129,3 @@ async def _sweep(engine: Engine) -> None:
     while True:
         await trio.sleep(SWEEP_SECONDS)
         engine.sweep()
-
-
-def create_directory(files: StoreFiles) -> None:
-    """Make the directory of a store."""
-    files.directory.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import CorruptChunk, NotAStore, StoreDamaged, StoreInUse
+from gateway.errors import CorruptChunk, NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
 from gateway.store.interface import CreateTopic, TopicConfig
 from gateway.store.reader import LogReader
 from gateway.store.salvage import salvage
@@ -194,6 +194,13 @@ async def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         LogReader(tmp_path)
     with pytest.raises((NotAStore, StoreDamaged)):
         async with open_stepwise(tmp_path):
+            pass
+
+
+async def test_a_place_that_cannot_hold_a_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreReadOnly, match="cannot be opened"):
+        async with open_stepwise(tmp_path / "file" / "store"):
             pass
 
 
