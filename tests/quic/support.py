@@ -11,6 +11,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import trio
+from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.packet import QuicFrameType, QuicPacketType
+from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.tls import Epoch
 
 from gateway.transport.quic.aioquic_private import Core
 from gateway.transport.quic.certificates import CertificateFiles
@@ -204,7 +208,9 @@ class World:
         """Start a handshake. The handler's `link` is set at once; `gone` or its link's phase says how it went."""
         limits = limits or QuicLimits()
         tls = ClientTls(ca=str(self.certificate.path), server_name=name)
-        core = Core(client_configuration(limits, tls, name, alpn), streams=limits.streams)
+        configuration = client_configuration(limits, tls, name, None)
+        configuration.alpn_protocols = [alpn] if isinstance(alpn, str) else None if alpn is None else list(alpn)
+        core = Core(configuration, streams=limits.streams)
         endpoint = Endpoint(self.network.socket((host, next(self._ports))), until_idle=True)
         heard = Heard()
         link = QuicLink(
@@ -232,6 +238,48 @@ class World:
         assert server.link is not None
         await until(lambda: client.link is not None and client.link.phase.name == "OPEN")
         return client, server, client.link, server.link
+
+
+def client_hello(certificate: CertificateFiles, alpn: str | None = None) -> tuple[bytes, bytes]:
+    """A ClientHello as aioquic makes it, and the source connection id that its transport parameters name."""
+    tls = ClientTls(ca=str(certificate.path), server_name="localhost")
+    core = Core(client_configuration(QuicLimits(), tls, "localhost", alpn), streams=1)
+    core.connect(SERVER, now=0.0)
+    hello = bytes(core._crypto_streams[Epoch.INITIAL].sender._buffer)
+    return hello, core.host_cid
+
+
+def initial(hello: bytes, source: bytes, destination: bytes, *, token: bytes = b"", version: int = 1) -> bytes:
+    """A client's first datagram, for any destination connection id."""
+    crypto = CryptoPair()
+    crypto.setup_initial(cid=destination, is_client=True, version=version)
+    builder = QuicPacketBuilder(
+        host_cid=source, peer_cid=destination, is_client=True, max_datagram_size=1200, version=version, peer_token=token
+    )
+    builder.start_packet(QuicPacketType.INITIAL, crypto)
+    frame = builder.start_frame(QuicFrameType.CRYPTO, capacity=16 + len(hello))
+    frame.push_uint_var(0)
+    frame.push_uint_var(len(hello))
+    frame.push_bytes(hello)
+    (datagram,), _packets = builder.flush()
+    return datagram
+
+
+def forge(core: Core, payload: bytes) -> bytes:
+    """A 1-RTT packet of a connection with any payload, properly encrypted: what only a malicious peer sends."""
+    builder = QuicPacketBuilder(
+        host_cid=core.host_cid,
+        peer_cid=core._peer_cid.cid,
+        is_client=core._is_client,
+        max_datagram_size=1200,
+        packet_number=core._packet_number,
+        version=core._version or 1,
+    )
+    builder.start_packet(QuicPacketType.ONE_RTT, core._cryptos[Epoch.ONE_RTT])
+    builder._buffer.push_bytes(payload)
+    (datagram,), _packets = builder.flush()
+    core._packet_number = builder.packet_number
+    return datagram
 
 
 async def until(condition: Callable[[], bool], limit: float = 60.0) -> None:

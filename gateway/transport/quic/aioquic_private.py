@@ -30,19 +30,23 @@ from aioquic.quic.connection import (
     stream_is_client_initiated,
 )
 from aioquic.quic.crypto import CryptoPair
-from aioquic.quic.packet import QuicFrameType, QuicPacketType, pull_quic_transport_parameters
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPacketType, pull_quic_transport_parameters
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicPacketBuilderStop
 from aioquic.quic.stream import QuicStream as CoreStream
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 FAULTS: tuple[type[Exception], ...] = (
     ArithmeticError,
     AssertionError,
     AttributeError,
+    InvalidSignature,
     LookupError,
     QuicConnectionError,
+    QuicPacketBuilderStop,
     RuntimeError,
     TypeError,
+    UnsupportedAlgorithm,
     ValueError,
     tls.Alert,
 )
@@ -53,7 +57,7 @@ logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 UDP_MAX = 65_527
 REASON_MAX = 400
-"""A close frame has to fit a packet, whole."""
+"""A close frame has to fit a packet, whole; aioquic raises while it builds one that does not, its own ones included."""
 
 Alpn = str | None
 
@@ -273,6 +277,13 @@ class Core(QuicConnection):
         return len(self._streams_queue)
 
     # --- the connection ---
+
+    def close(
+        self, error_code: int = QuicErrorCode.NO_ERROR, frame_type: int | None = None, reason_phrase: str = ""
+    ) -> None:
+        """Close, for a reason of bounded length."""
+        reason = reason_phrase.encode(errors="replace")[:REASON_MAX].decode(errors="ignore")
+        super().close(error_code=error_code, frame_type=frame_type, reason_phrase=reason)
 
     @property
     def is_over(self) -> bool:

@@ -21,7 +21,6 @@ from aioquic.quic import events
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
     FAULTS,
-    REASON_MAX,
     Core,
     acknowledge_now,
     stop_pacing,
@@ -136,7 +135,6 @@ class QuicLink(ChannelLink):
     def abort(self, code: int = 0, reason: str = "") -> None:
         """Close now, whatever is queued."""
         if self._phase not in {Phase.OVER, Phase.GONE}:
-            reason = reason.encode()[:REASON_MAX].decode(errors="ignore")
             self._core.close(error_code=code, reason_phrase=reason)
             self._mark(self)
 

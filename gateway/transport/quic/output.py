@@ -73,9 +73,11 @@ class Output:
         self._unsent.pop(channel.number, None)
 
     def open(self, token: int, kind: Kind) -> None:
-        """Open a stream, now or when the peer's limit allows it."""
+        """Open a stream, now or when the peer's limit allows it. A token names one channel: asking again changes nothing."""
+        if token in self._channels.by_number:
+            return
         waiting = self._pending[kind]
-        if token in self._channels.by_number or self._core.is_over or len(waiting) >= self._limits.pending_opens:
+        if self._core.is_over or len(waiting) >= self._limits.pending_opens:
             self.refused.append(token)
             return
         waiting.append(self._channels.add_own(token, kind))
