@@ -33,12 +33,12 @@ class StoreOptions:
 
     tail_cache: int = 64 << 20
     """Recent records of stored topics in memory."""
-    memory_topics: int = 64 << 20
-    """What memory topics without `retention_bytes` may keep, all together; the oldest records go first."""
     page_cache: int = 32 << 20
     """Pages of the database: half for the writer, a quarter for the readers, a quarter for chunks half read."""
     free_space_floor: int = 1 << 30
     """Writes are refused below this (or a twentieth of the volume, if that is less)."""
+    memory_topics: int = 64 << 20
+    """What memory topics without `retention_bytes` may keep, all together; the oldest records go first."""
 
 
 def wall_clock() -> int:
