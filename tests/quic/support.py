@@ -8,6 +8,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import attrs
 import trio
@@ -168,6 +169,8 @@ class World:
     certificate: CertificateFiles
     server: QuicServer
     accepted: list[Heard]
+    trust: Path | None = None
+    """What clients trust instead of the certificate itself."""
     _ports: itertools.count[int] = attrs.Factory(lambda: itertools.count(50_000))
 
     @classmethod
@@ -207,7 +210,7 @@ class World:
     ) -> Heard:
         """Start a handshake. The handler's `link` is set at once; `gone` or its link's phase says how it went."""
         limits = limits or QuicLimits()
-        tls = ClientTls(ca=str(self.certificate.path), server_name=name)
+        tls = ClientTls(ca=str(self.trust or self.certificate.path), server_name=name)
         configuration = client_configuration(limits, tls, name, None)
         configuration.alpn_protocols = [alpn] if isinstance(alpn, str) else None if alpn is None else list(alpn)
         core = Core(configuration, streams=limits.streams)
