@@ -1,0 +1,37 @@
+"""Felix: publish, subscribe and cache over QUIC streams, in JSON with binary batches beside it."""
+
+from __future__ import annotations
+
+from gateway.protocols.felix.client import FelixClient
+from gateway.protocols.felix.feeds import BINARY_OVERHEAD
+from gateway.protocols.felix.frames import MAX_PAYLOAD
+from gateway.protocols.felix.mapping import FINAL_REFUSALS, address_of_path
+from gateway.protocols.felix.server import FelixServer
+from gateway.protocols.felix.settings import FelixSettings
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+
+SPEC = ProtocolSpec(
+    name="felix",
+    transport=Transport.QUIC,
+    default_port=5000,
+    carries=Carries(
+        key=False,
+        headers=False,
+        partition=False,
+        offset=False,
+        time=False,
+        expiry=False,
+        ordering=Ordering.TOPIC,
+        acknowledgement=Acknowledgement.STORED,
+        max_value=MAX_PAYLOAD - BINARY_OVERHEAD,
+        min_value=0,
+        batch_atomic=True,
+        consumer_acknowledges=False,
+        final_refusals=FINAL_REFUSALS,
+    ),
+    server=FelixServer,
+    client=FelixClient,
+    settings=FelixSettings,
+    has_dialects=True,
+    address_of_path=address_of_path,
+)

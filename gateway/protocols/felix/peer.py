@@ -1,0 +1,70 @@
+"""What the streams of one connection share: what the peer has shown, requests under way, output."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import attrs
+
+from gateway.protocols.felix.settings import FelixSettings
+from gateway.requests import Outcome, Request
+from gateway.settings import Dialect
+from gateway.wire.session import Output
+
+Handler = Callable[[Outcome, float], None]
+"""What is to be done with a request's outcome."""
+
+
+@attrs.define(eq=False)
+class Peer:
+    """One connection."""
+
+    settings: FelixSettings
+    dialect: Dialect
+    auth_required: bool
+    authenticated: bool = False
+    """Some stream of it has logged in."""
+    flags: int | None = None
+    """What it said it understands, if it named flags (Felix wire 1.2)."""
+    outputs: list[Output] = attrs.Factory(list)
+    asked: list[Request] = attrs.Factory(list)
+    closed: list[int] = attrs.Factory(list)
+    """Streams that are through."""
+    owed: int = 0
+    """Replies that are not handed out yet, over all streams."""
+    held: int = 0
+    """Streams that are held back."""
+    _ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
+    _tokens: itertools.count[int] = attrs.field(factory=lambda: itertools.count(-1, -1))
+    _pending: dict[int, Handler] = attrs.Factory(dict)
+
+    @property
+    def document(self) -> bool:
+        """Whether the document is followed to the byte."""
+        return self.dialect is Dialect.DOCUMENT
+
+    def next_id(self) -> int:
+        """A request's number."""
+        return next(self._ids)
+
+    def next_token(self) -> int:
+        """A name for a stream to be opened."""
+        return next(self._tokens)
+
+    def ask(self, request: Request, handler: Handler) -> None:
+        """Have a request done."""
+        self._pending[request.id] = handler
+        self.asked.append(request)
+
+    def finish(self, request_id: int, outcome: Outcome, now: float) -> None:
+        """A request ended."""
+        handler = self._pending.pop(request_id, None)
+        if handler is not None:
+            handler(outcome, now)
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self._pending.clear()
+        self.outputs.clear()
+        self.asked.clear()

@@ -1,0 +1,106 @@
+"""How each publish and cache request is answered, by what its sender showed (Felix wire 2.12, rows 1 to 8)."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from gateway.protocols.felix.binary import encode_ack
+from gateway.protocols.felix.codec import (
+    UNSET,
+    CacheOk,
+    CacheValue,
+    DocumentCacheValue,
+    DocumentError,
+    Error,
+    Id,
+    Ok,
+    PublishError,
+    PublishOk,
+    encode,
+)
+
+
+class Answering(enum.Enum):
+    """The ways to answer a publish."""
+
+    SILENT = "not at all"
+    PLAIN = "ok or error"
+    STOCK = "publish_ok or publish_error, with the id"
+    BINARY = "a binary acknowledgement"
+
+
+@attrs.frozen
+class Sender:
+    """How the sender of one publish is answered."""
+
+    answering: Answering
+    request_id: Id | None = None
+
+
+UNANSWERED = Sender(Answering.SILENT)
+
+
+def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> Sender:
+    """Integer ids are the stock clients', string ids the document's; without an id there is `ok` alone."""
+    if not acked:
+        return UNANSWERED
+    stock = isinstance(request_id, int) and not document
+    return Sender(Answering.STOCK if stock else Answering.PLAIN, request_id)
+
+
+def success(sender: Sender) -> bytes:
+    """A whole frame, or nothing."""
+    match sender.answering, sender.request_id:
+        case Answering.STOCK, request_id if request_id is not None:
+            return encode(PublishOk(request_id))
+        case Answering.BINARY, int(request_id):
+            return encode_ack(request_id)
+        case Answering.PLAIN, request_id:
+            return encode(Ok(request_id))
+        case _:
+            return b""
+
+
+def failure(sender: Sender, text: str, *, document: bool) -> bytes:
+    """A whole frame, or nothing. The document answers a publish that nobody wants acknowledged when it fails."""
+    match sender.answering, sender.request_id:
+        case Answering.STOCK, request_id if request_id is not None:
+            return encode(PublishError(request_id, text))
+        case Answering.BINARY, int(request_id):
+            return encode_ack(request_id, text)
+        case Answering.SILENT, _ if not document:
+            return b""
+        case _, request_id:
+            return error(text, request_id, document=document)
+
+
+def error(text: str, request_id: Id | None = None, *, document: bool = False) -> bytes:
+    """A whole frame."""
+    if document:
+        return encode(DocumentError(UNSET if request_id is None else request_id, text))
+    return encode(Error(text, request_id))
+
+
+def cache_ok(request_id: Id | None, *, document: bool) -> bytes:
+    """A whole frame."""
+    if isinstance(request_id, int) and not document:
+        return encode(CacheOk(request_id))
+    return encode(Ok(request_id))
+
+
+def cache_error(text: str, request_id: Id | None, *, document: bool) -> bytes:
+    """A whole frame. Stock brokers leave their integer ids out here (Felix wire 2.7)."""
+    shown = request_id if document or isinstance(request_id, str) else None
+    return error(text, shown, document=document)
+
+
+def cache_value(
+    tenant: str, namespace: str, cache: str, key: str, value: bytes | None, request_id: Id | None, *, document: bool
+) -> bytes:
+    """A whole frame: everything stock clients require, or the document's fields."""
+    shown = UNSET if request_id is None else request_id
+    if document:
+        return encode(DocumentCacheValue(shown, key, value))
+    return encode(CacheValue(tenant, namespace, cache, key, value, shown))
