@@ -63,6 +63,8 @@ class _TooMuch(Exception):
 
 # --- the value ---
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
 
 class _Object(dict[str, Any]):
     """An object whose text is short: the library writes the text of what it looks at into each message it makes."""
@@ -79,7 +81,7 @@ class _Array(list[Any]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "the array"
+        return super().__repr__() if len(self) <= 8 and _PLAIN.issuperset(map(type, self)) else "the array"
 
 
 class _Text(str):

@@ -1,0 +1,210 @@
+"""JSON Schema: our words for what is wrong, and no schema or value that costs more than it may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.broker.schema_compat import json_incompatibilities
+from gateway.broker.schema_json import LARGEST_VALUE, JsonSchema
+from gateway.errors import InvalidRequest
+
+
+def compiled(**schema: Any) -> JsonSchema:
+    return JsonSchema(json.dumps(schema).encode())
+
+
+def problems(schema: JsonSchema, value: Any) -> list[str]:
+    return schema.problems(json.dumps(value).encode())
+
+
+ORDER = compiled(
+    type="object",
+    required=["id"],
+    additionalProperties=False,
+    properties={
+        "id": {"type": "string", "pattern": "^[a-z]+-[0-9]+$"},
+        "lines": {"type": "array", "uniqueItems": True, "items": {"required": ["n"], "properties": {"n": {"type": ["integer", "null"]}}}},
+        "kind": {"enum": ["a", "b"]},
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"id": "a-1"}, []),
+        ({"id": "a-1", "lines": [{"n": 1}, {"n": None}, {"n": 2.0}], "kind": "b"}, []),
+        ({}, ["missing required field: id"]),
+        ({"id": 5}, ["type mismatch at id: expected string, got integer"]),
+        ([], ["type mismatch at the top: expected object, got array"]),
+        ({"id": "a-1", "x": 1}, ["unexpected field: x"]),
+        ({"id": "a-1", "lines": [{}]}, ["missing required field: lines.0.n"]),
+        ({"id": "a-1", "lines": [{"n": "x"}]}, ["type mismatch at lines.0.n: expected integer or null, got string"]),
+        ({"id": "a-1", "lines": [{"n": 1}, {"n": 1.0}]}, ["the array has equal items at lines"]),
+        ({"id": "A"}, ["does not match '^[a-z]+-[0-9]+$' at id"]),
+        ({"id": "a-1", "kind": "c"}, ["'c' is not one of ['a', 'b'] at kind"]),
+    ],
+)
+def test_what_is_wrong_in_words(value: Any, expected: list[str]) -> None:
+    assert problems(ORDER, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"", "not a JSON document"),
+        (b"{", "not a JSON document"),
+        (b"\xff", "not a JSON document"),
+        (b"NaN", "not a JSON document"),
+        (b"[" * 100_000, "too costly to validate"),
+        (b"[" * 34 + b"]" * 34, "nested too deeply"),
+        (b"[" + b"0," * 30_000 + b"0]", "too many values"),
+        (b"1" + b"0" * 309, "a number is too large"),
+        (b'"' + b"x" * LARGEST_VALUE + b'"', "too large to validate"),
+    ],
+)
+def test_values_that_are_none_or_too_much(value: bytes, expected: str) -> None:
+    found = JsonSchema(b"{}").problems(value)
+    assert found in ([expected], ["not a JSON document"])
+    assert found
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Each definition has the next as both its alternatives."""
+    definitions: dict[str, Any] = {
+        str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {"$ref": f"#/$defs/{n + 1}"}]} for n in range(levels)
+    }
+    return {"$defs": {**definitions, str(levels): {"type": "null"}}, "$ref": "#/$defs/0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ([], "must be an object"),
+        ({"type": "nonsense"}, "invalid schema"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "does not know the draft"),
+        ({"$ref": "https://example.com/other"}, "refers only to itself"),
+        ({"properties": {"enum": {"$ref": "file:///etc/passwd"}}}, "refers only to itself"),
+        ({"$ref": "#/enum/0", "enum": [{"$ref": "http://example.com"}]}, "no schema is at"),
+        ({"x": {"minimum": "no"}, "$ref": "#/x"}, "no schema is at"),
+        ({"$ref": "#/$defs/missing"}, "no schema is at"),
+        ({"$dynamicRef": "#x"}, "only plain references"),
+        ({"$defs": {"a": {"$id": "http://example.com/a"}}}, "one $id at its top"),
+        ({"$ref": "#"}, "refers to itself without going into the value"),
+        ({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"not": {"$ref": "#/$defs/a"}}}}, "refers to itself"),
+        (doubling(20), "too many alternatives"),
+        ({"$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(1200)} | {"1200": {}}}, "nested too deeply"),
+        ({"pattern": "(a)\\1"}, "this pattern cannot be served"),
+        ({"patternProperties": {"(?=x)": {}}}, "this pattern cannot be served"),
+        ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "cannot be served"),
+        ({"enum": list(range(6000))}, "too large or nested too deeply"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_bounded_is_refused(schema: Any, text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        JsonSchema(json.dumps(schema).encode())
+    assert text in refusal.value.message
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        JsonSchema(b'{"not":' * 5000 + b"{}" + b"}" * 5000)
+
+
+def test_alternatives_that_double_with_each_level_of_the_value_end() -> None:
+    branch = {"required": ["never"], "properties": {"a": {"$ref": "#"}}}
+    schema = compiled(anyOf=[branch, branch])
+    value = None
+    for _ in range(30):
+        value = {"a": value}
+    assert problems(schema, value) == ["too costly to validate"]
+
+
+def test_patterns_take_linear_time() -> None:
+    assert problems(compiled(pattern="^(a+)+$"), "a" * 100_000 + "b") == ["does not match '^(a+)+$'"]
+    assert problems(compiled(patternProperties={"^(a+)+$": False}), {"a" * 10_000 + "b": 1}) == []
+
+
+def test_the_message_of_a_large_value_is_small() -> None:
+    found = problems(compiled(anyOf=[{"const": 1}] * 50), {"k": ["x" * 500] * 500})
+    assert found == ["the object is not valid under any of the given schemas"]
+
+
+def test_a_type_that_contains_itself_is_fine() -> None:
+    tree = compiled(properties={"children": {"items": {"$ref": "#"}}, "name": {"type": "string"}})
+    assert problems(tree, {"name": "a", "children": [{"name": "b", "children": []}, {"name": 5}]}) == [
+        "type mismatch at children.1.name: expected string, got integer"
+    ]
+
+
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema"]
+)
+def test_older_drafts(draft: str) -> None:
+    schema = compiled(**{"$schema": draft, "definitions": {"n": {"type": "integer"}}, "properties": {"n": {"$ref": "#/definitions/n"}}})  # fmt: skip
+    assert problems(schema, {"n": "x"}) == ["type mismatch at n: expected integer, got string"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+)
+WORDS = st.sampled_from(
+    ["type", "properties", "items", "required", "enum", "$ref", "anyOf", "not", "pattern", "minimum", "$defs", "#", "a"]
+)
+SCHEMAS = st.recursive(
+    JSON | WORDS,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(WORDS, children, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(SCHEMAS, JSON)
+def test_any_schema_and_value_end_in_a_refusal_or_a_list(schema: Any, value: Any) -> None:
+    try:
+        known = JsonSchema(json.dumps(schema).encode())
+    except InvalidRequest:
+        return
+    assert all(isinstance(problem, str) for problem in problems(known, value))
+
+
+@given(JSON)
+def test_what_has_one_value_as_const_accepts_that_value(value: Any) -> None:
+    try:
+        known = compiled(const=value)
+    except InvalidRequest:
+        return
+    assert problems(known, value) in ([], ["a number is too large"], ["nested too deeply"])
+
+
+# --- compatibility ---
+
+OLD = {"properties": {"id": {"type": "string"}, "n": {"type": "integer"}, "k": {"enum": ["a"]}}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (OLD, OLD, []),
+        (OLD, {**OLD, "required": ["id", "n"]}, []),  # it was known (FlyMQ wire 4)
+        (OLD, {**OLD, "required": ["id", "x"]}, ["new required field: x"]),
+        (OLD, {"properties": {"n": {"type": "number"}}}, []),
+        (OLD, {"properties": {"n": {"type": ["integer", "null"]}}}, []),
+        (OLD, {"properties": {"n": {"type": "string"}}}, ["type is narrower than before: n"]),
+        (OLD, {"properties": {"k": {"type": "string"}}}, ["type is narrower than before: k"]),
+        (OLD, {"properties": {"k": {"enum": ["a", "b"]}}}, []),
+        (OLD, {"properties": {"k": {"enum": ["b"]}}}, ["values are not allowed any more at k."]),
+        (OLD, {"properties": {"id": {}}, "additionalProperties": False}, ["other fields are not allowed any more at the top"]),
+        ({**OLD, "additionalProperties": False}, {"properties": {"id": {}, "n": {}}, "additionalProperties": False}, ["field is not allowed any more: k"]),
+        (OLD, {"properties": {"id": False}}, ["nothing is allowed any more at id."]),
+        ({"items": OLD}, {"items": {"required": ["x"]}}, ["new required field: [].x"]),
+    ],
+)  # fmt: skip
+def test_backward_compatibility(old: Any, new: Any, expected: list[str]) -> None:
+    assert json_incompatibilities(json.dumps(old).encode(), json.dumps(new).encode()) == expected
