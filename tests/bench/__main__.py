@@ -1,0 +1,112 @@
+"""`make bench`: every figure beside the bare trio loop that handles the same frames in the same run.
+
+Machines differ and are noisy; the ratio is what counts. Each pair is measured alternately, several times, and the
+medians are printed. What was written is read back: count, order, and a checksum over two passes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+
+from tests.bench import loads
+from tests.bench.processes import Process, bare, gateway
+
+ROUNDS = 3
+Load = Callable[[int, bytes], tuple[int, float]]
+
+
+def report(name: str, figure: str, ratio: str, meant: str) -> None:
+    """One line."""
+    print(f"{name:<52} {figure:>18} {ratio:>22}   {meant}", flush=True)
+
+
+def compare(name: str, served: int, protocol: str, mode: str, topic: bytes, load: Load, meant: str) -> None:
+    """The gateway and the bare loop in turns."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    with bare(protocol, mode) as port:
+        for number in range(ROUNDS):
+            count, seconds = load(port, topic)
+            theirs.append(count / seconds)
+            count, seconds = load(served, topic + b".%d" % number)
+            ours.append(count / seconds)
+    mine, mark = statistics.median(ours), statistics.median(theirs)
+    report(name, f"{mine:,.0f}/s", f"{mine / mark:.2f} of {mark:,.0f}", meant)
+
+
+def blipmq(process: Process) -> None:
+    """Publishing over BlipMQ."""
+    port = process.ports["blipmq"]
+    compare(
+        "BlipMQ PUBLISH QoS0 100 B, pipelined, memory", port, "blipmq", "memory", b"memory.q0",
+        lambda port, topic: loads.publish_stream(port, topic, 100, 500_000), "500 k/s",
+    )  # fmt: skip
+    compare(
+        "BlipMQ PUBLISH QoS1 100 B, 50 x 50 + PING, fsync", port, "blipmq", "fsync", b"durable.q1",
+        lambda port, topic: loads.publish_and_ping(port, topic, 100, 50, 50, 20), "400 k/s",
+    )  # fmt: skip
+
+
+def rustlog(process: Process) -> None:
+    """Producing and fetching over RustLog."""
+    port = process.ports["rustlog"]
+    for name, mode, topic, records, window, requests, meant in (
+        ("RustLog Produce 1000 x 100 B, window 4, fsync", "fsync", b"durable.batch", 1000, 4, 800, "1.2 M/s"),
+        ("RustLog Produce 1 x 100 B, window 64, fsync", "fsync", b"durable.window", 1, 64, 30_000, "120 k/s"),
+        ("RustLog Produce 1 x 100 B, one at a time, fsync", "fsync", b"durable.single", 1, 1, 1_500, "0.80 of bare"),
+        ("RustLog Produce 1 x 100 B, one at a time, 5 ms", "unsynced", b"lazy.single", 1, 1, 4_000, "10 k/s"),
+    ):
+        compare(
+            name, port, "rustlog", mode, topic,
+            lambda port, topic, records=records, window=window, requests=requests: loads.produce(
+                port, topic, 100, records, window, requests
+            ),
+            meant,
+        )  # fmt: skip
+    topic = b"durable.batch.0"
+    first = loads.fetch_all(port, topic)
+    records, size, crc, seconds = loads.fetch_all(port, topic)
+    if (records, crc) != (800_000, first[2]):
+        raise RuntimeError(f"read back {records} records, checksums {crc:08x} and {first[2]:08x}")
+    report("RustLog Fetch, sequential, 100 B records", f"{size / seconds / 1e6:,.0f} MB/s", "", "300 MB/s")
+    for count in (100_000, 2_000_000):
+        name = b"durable.long.%d" % count
+        loads.produce(port, name, 100, 1000, 4, count // 1000)
+        median = loads.fetch_last(port, name, count - 1, 400)
+        report(f"RustLog Fetch of the last of {count:,} records", f"{median * 1e3:.3f} ms", "", "0.300 ms, both alike")
+
+
+def idle(process: Process) -> None:
+    """What an idle connection costs."""
+    before = process.memory()
+    socks = [loads.blipmq(process.ports["blipmq"]) for _ in range(1000)]
+    each = (process.memory() - before) / len(socks) / 1024
+    for sock in socks:
+        sock.close()
+    report("1000 idle connections, each", f"{each:.1f} KiB", "", "40 KiB")
+
+
+def restart(directory: str) -> None:
+    """How long a start takes on a store with a million records."""
+    with gateway(directory) as process:
+        report("restart on what was written above (> 1 M records)", f"{process.started:.2f} s", "", "2 s")
+
+
+def main() -> None:
+    """Everything, or what is named."""
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "idle", "restart"}
+    report("what", "gateway", "ratio to the bare loop", "meant")
+    with tempfile.TemporaryDirectory() as directory:
+        with gateway(directory) as process:
+            for part in (idle, blipmq, rustlog):
+                if part.__name__ in chosen:
+                    part(process)
+        if "restart" in chosen:
+            restart(directory)
+
+
+if __name__ == "__main__":
+    main()

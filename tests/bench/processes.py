@@ -1,0 +1,87 @@
+"""The processes of the benchmark: the gateway and the bare loop beside it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+CONFIG = """
+version: 1
+listeners:
+  blipmq:  {{protocol: blipmq,  bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+  flymq:   {{protocol: flymq,   bind: "127.0.0.1:0"}}
+admin:     {{bind: "127.0.0.1:0"}}
+storage:   {{path: "{path}", durability: fsync}}
+routes:
+  - {{name: memory, match: {{topic: "memory.**"}}, to: [{{store: {{topic: "{{topic}}", durability: memory}}}}]}}
+  - {{name: lazy, match: {{topic: "lazy.**"}}, to: [{{store: {{topic: "{{topic}}", durability: {{interval: 5ms}}}}}}]}}
+  - {{name: durable, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
+"""
+
+
+@attrs.frozen
+class Process:
+    """A server, its ports by listener, and how long it took to be ready."""
+
+    pid: int
+    ports: Mapping[str, int]
+    started: float
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", text)
+        return int(found[1]) * 1024 if found else 0
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[Process]:
+    """A server that prints where it listens and then `ready`."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        ports: dict[str, int] = {}
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = re.match(r"listening ([\w-]+): .* 127\.0\.0\.1:(\d+)", line)
+            if found:
+                ports[found[1]] = int(found[2])
+            if line == "ready\n":
+                break
+        else:
+            raise RuntimeError(f"{command} did not start")
+        yield Process(process.pid, ports, time.perf_counter() - started)
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextmanager
+def gateway(directory: str) -> Iterator[Process]:
+    """The gateway on a store in a directory."""
+    config = Path(directory) / "gateway.yaml"
+    config.write_text(CONFIG.format(path=Path(directory) / "data"))
+    with running(
+        [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--log-level", "error"]
+    ) as process:
+        yield process
+
+
+@contextmanager
+def bare(protocol: str, mode: str) -> Iterator[int]:
+    """The bare loop; yields its port."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "tests.bench.bare", protocol, mode, directory]
+        with running(command) as process:
+            yield process.ports[protocol]
