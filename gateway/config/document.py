@@ -46,6 +46,7 @@ class Notebook:
     spoken: set[str] = attrs.Factory(set)
     _lines: dict[str, int] = attrs.Factory(dict)
     _places: dict[int, tuple[object, str]] = attrs.Factory(dict)
+    _unread: frozenset[str] = frozenset()
 
     def add(self, message: str, line: int, path: str) -> Invalid:
         """Note a problem."""
@@ -61,26 +62,35 @@ class Notebook:
         return self._lines.get(path) or self._lines.get(around, 1)
 
     def place(self, value: object, path: str) -> None:
-        """Remember where a value was written, so that later checks can point at it."""
-        self._places[id(value)] = (value, path)
+        """Remember where a value was written, so that later checks can point at it. The first place counts: what only
+        hands a value on does not know better.
+        """
+        self._places.setdefault(id(value), (value, path))
 
     def path_of(self, value: object) -> str:
         """Where a value was written; empty for one that was not."""
         return self._places.get(id(value), (None, ""))[1]
 
     def complain(self, value: object, key: str, message: str) -> None:
-        """Note a problem with one key of a value that was read."""
+        """Note a problem with one key of a value that was read. Silent about what could not be read: a check would judge
+        the default in its place.
+        """
         around = self.path_of(value)
         path = f"{around}.{key}" if around and key else around or key
-        self.add(message, self.line(path, around), path)
+        if key == "" or self.was_read(path):
+            self.add(message, self.line(path, around), path)
+
+    def end_of_reading(self) -> None:
+        """From now on problems are those between values."""
+        self._unread = frozenset(problem.path for problem in self.problems)
+
+    def was_read(self, path: str) -> bool:
+        """Whether a value, and all that is in it, could be read."""
+        return not any(other == path or other.startswith((f"{path}.", f"{path}[")) for other in self._unread)
 
     def has(self, value: object, key: str) -> bool:
         """Whether a key of a value that was read is in the file."""
         return f"{self.path_of(value)}.{key}" in self._lines
-
-    def clean(self, path: str) -> bool:
-        """Whether nothing is wrong at a path or below it."""
-        return not any(p.path == path or p.path.startswith((f"{path}.", f"{path}[")) for p in self.problems)
 
 
 @attrs.frozen(eq=False)

@@ -63,6 +63,7 @@ def examine(
         found = grammar(specs).read(document)
         if found is not INVALID:
             config = _config(found, file, notes)
+            notes.end_of_reading()
             check(config, specs, notes)
     return config, _in_order(notes.problems)
 

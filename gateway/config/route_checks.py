@@ -111,8 +111,7 @@ def _check_steps(route: model.Route, notes: Notebook) -> None:
 
 def _check_shape(route: model.Route, notes: Notebook) -> None:
     """Which targets go together."""
-    path = notes.path_of(route)
-    if not notes.clean(f"{path}.to"):
+    if not notes.was_read(f"{notes.path_of(route)}.to"):
         return
     proxies = [target for target in route.targets if isinstance(target, model.Proxy)]
     if proxies and len(route.targets) > 1:
@@ -126,6 +125,8 @@ def _check_shape(route: model.Route, notes: Notebook) -> None:
 
 def _check_templates(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:
     """Bind every template to the glob; yields the addresses that bridges claim."""
+    if not notes.was_read(f"{notes.path_of(route)}.match.topic"):
+        return  # nobody knows its captures
     matcher = compile_match(route.match)
     try:
         topic = topic_of(route, matcher)
@@ -270,7 +271,8 @@ def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes:
 
 def _check_reach(routes: Sequence[model.Route], notes: Notebook) -> None:
     """Routes behind one that takes all they could take."""
-    matchers = [(route, compile_match(route.match)) for route in routes]
+    good = [route for route in routes if notes.was_read(f"{notes.path_of(route)}.match")]
+    matchers = [(route, compile_match(route.match)) for route in good]
     for index, (route, matcher) in enumerate(matchers):
         for earlier, wider in matchers[:index]:
             if not wider.conditional and _takes_all(wider, matcher):

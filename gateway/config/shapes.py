@@ -254,7 +254,7 @@ class Tagged:
             return place.problem(f"expected {self.what} with exactly one of {names}")
         name, entry = entries[0]
         if name not in self.kinds:
-            return entry.problem(f"unknown {self.what} {name!r}: expected {names}")
+            return entry.problem(f"unknown key {name!r}: expected {self.what} ({names})")
         return self.kinds[name].read(entry)
 
     def schema(self) -> dict[str, Any]:

@@ -77,7 +77,9 @@ def test_every_key_of_the_reference_is_modelled() -> None:
     assert config.memory == model.Memory()
     assert config.topics == {
         "audit.**": model.TopicSettings(
-            partitions=4, retention=model.Retention(Seconds(2_592_000.0), 10 << 30), schema="audit-v1"  # type: ignore[arg-type]
+            partitions=4,
+            retention=model.Retention(Seconds(2_592_000.0), 10 << 30),
+            schema="audit-v1",  # type: ignore[arg-type]
         )
     }
     assert config.upstreams["legacy"] == model.Upstream(

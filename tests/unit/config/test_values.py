@@ -31,7 +31,15 @@ def test_what_is_no_duration(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("4096", 4096), ("7B", 7), ("64KiB", 65_536), ("16MiB", 16 << 20), ("10GiB", 10 << 30), ("1TiB", 1 << 40)],
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("7B", 7),
+        ("64KiB", 65_536),
+        ("16MiB", 16 << 20),
+        ("10GiB", 10 << 30),
+        ("1TiB", 1 << 40),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert values.size(text) == size
@@ -74,7 +82,8 @@ def test_endpoints(text: str, found: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "9092", ":9092", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "a:65536", "::1:9092", "a b:1", "a:-1", "a:+1"]
+    "text",
+    ["", "9092", ":9092", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "a:65536", "::1:9092", "a b:1", "a:-1", "a:+1"],
 )
 def test_what_is_no_endpoint(text: str) -> None:
     with pytest.raises(ConfigProblem):
