@@ -22,13 +22,7 @@ from typing import Any
 from aioquic import tls
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import (
-    END_STATES,
-    QuicConnection,
-    QuicConnectionError,
-    QuicConnectionState,
-    stream_is_client_initiated,
-)
+from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionError, QuicConnectionState
 from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPacketType, pull_quic_transport_parameters
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicPacketBuilderStop
@@ -54,6 +48,17 @@ FAULTS: tuple[type[Exception], ...] = (
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
+
+__all__ = [
+    "FAULTS",
+    "Buffer",
+    "Core",
+    "acknowledge_now",
+    "peer_certificate",
+    "refuse_initial",
+    "stop_pacing",
+    "use_datagrams_of",
+]
 
 UDP_MAX = 65_527
 REASON_MAX = 400
@@ -242,10 +247,6 @@ class Core(QuicConnection):
     def is_discarded(self, stream_id: int) -> bool:
         """Whether a stream is over in both directions and forgotten."""
         return stream_id not in self._streams
-
-    def is_own(self, stream_id: int) -> bool:
-        """Whether this side opened a stream."""
-        return bool(stream_is_client_initiated(stream_id) == self._is_client)
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         """As in aioquic, looking only at streams that have something to do."""

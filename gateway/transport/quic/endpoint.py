@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable
 
 import trio
-from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicHeader, pull_quic_header
 
 from gateway.transport.quic.admission import CID_LENGTH, Admission, Admitted
+from gateway.transport.quic.aioquic_private import Buffer
 from gateway.transport.quic.connection import Phase, QuicLink
 from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
 
