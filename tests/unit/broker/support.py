@@ -150,8 +150,8 @@ async def open_bench(
     clock = clock or FakeClock()
     table = compile_table(config or model.Config(listeners={}, routes=(model.IDENTITY,)), {})
     async with (
-        trio.open_nursery() as nursery,
         open_store(path, OPTIONS, mode=Mode.INLINE, now_ms=clock.now_ms) as store,
+        trio.open_nursery() as nursery,
     ):
         pump = Pump(clock.now)
         offload = NurseryOffload()
@@ -187,5 +187,4 @@ async def open_bench(
             dead_letters,
             handlers,
         )
-        await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
