@@ -32,6 +32,7 @@ from gateway.requests import (
     Request,
     Settle,
     Settled,
+    Start,
     Subscribe,
     Subscribed,
     Take,
@@ -188,6 +189,8 @@ class Exchange:
         return ()
 
     def _subscribe(self, request: Subscribe) -> Completions:
+        if request.start is not Start.LATEST:
+            return ((request.id, Unsupported("a BlipMQ subscription begins with what is published next")),)
         self._end_open_poll()
         bracket = _Bracket(request, next(self._cids))
         self.out.append(codec.subscribe(bracket.cid, request.address, int(request.acknowledge)))

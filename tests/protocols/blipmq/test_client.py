@@ -31,6 +31,7 @@ from gateway.requests import (
     Published,
     Settle,
     Settled,
+    Start,
     Subscribe,
     Subscribed,
     Take,
@@ -179,6 +180,13 @@ def test_take_of_nothing() -> None:
 def test_take_asks_in_bounded_steps() -> None:
     script = subscribed().submit(Take(2, 2, 100_000))
     assert len(script.sent()) == MOST_POLLS * 21 + 13
+
+
+@pytest.mark.parametrize("start", [Start.EARLIEST, 7])
+def test_a_subscription_cannot_begin_in_the_past(start: Start | int) -> None:
+    script = ready().submit(Subscribe(1, "demo", start=start))
+    script.expect(1, Unsupported)
+    script.quiet()
 
 
 def test_take_of_what_was_never_subscribed() -> None:
