@@ -17,7 +17,7 @@ import trio
 
 from gateway.cli.url import Place
 from gateway.envelope import Run
-from gateway.errors import Conflict, NotFound, Unsupported
+from gateway.errors import GatewayError, NotFound, Status, TargetRefused, Unsupported
 from gateway.requests import (
     CommitOffset,
     DescribeTopics,
@@ -102,12 +102,19 @@ def _show(sink: Sink, run: Run) -> int:
 # --- by offset ---
 
 
+def status_of(error: GatewayError) -> Status:
+    """What went wrong: as this side sees it, or as the other side said."""
+    return error.refusal if isinstance(error, TargetRefused) else error.status
+
+
 async def describe(connection: Connection, address: str) -> Sequence[PartitionInfo] | None:
     """The partitions of an address; None if there is nothing of that name."""
     try:
         reply = await connection.request(DescribeTopics(0, address))
-    except NotFound:
-        return None
+    except GatewayError as error:
+        if status_of(error) is Status.NOT_FOUND:
+            return None
+        raise
     assert isinstance(reply, Topics)
     for topic in reply.topics:
         if topic.address == address:
@@ -236,8 +243,9 @@ async def _by_subscription(
     )
     try:
         subscription = await _subscribe(connection, subscribe, wish)
-    except (Unsupported, Conflict) as error:
-        if wish.start is Start.LATEST and wish.last is None:
+    except GatewayError as error:
+        from_now_on = wish.start is Start.LATEST and wish.last is None
+        if from_now_on or status_of(error) not in {Status.UNSUPPORTED, Status.CONFLICT, Status.INVALID}:
             raise
         other = "another protocol's listener reads the same topic from any offset"
         raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error

@@ -34,6 +34,8 @@ def command(place: Place, create: bool, partitions: int, delete: bool, output: s
     """
     import trio
 
+    from gateway.cli.reading import describe
+
     if (create or delete) and not place.address:
         raise click.UsageError("the URL has to name the topic")
     if create and delete:
@@ -46,16 +48,20 @@ def command(place: Place, create: bool, partitions: int, delete: bool, output: s
             if delete:
                 await connection.request(DeleteTopic(0, place.address))
                 return ()
+            if place.address:
+                found = await describe(connection, place.address)
+                if found is None:
+                    raise NotFound(f"there is no '{place.address}'")
+                return [TopicInfo(place.address, found)]
             try:
-                reply = await connection.request(DescribeTopics(0, place.address))
+                reply = await connection.request(DescribeTopics(0))
             except Unsupported as error:
                 raise Unsupported(
                     f"{place.spec.name} has no way to list topics; ask a listener of another protocol"
                 ) from error
-            except NotFound:
-                raise NotFound(f"there is no '{place.address}'") from None
             assert isinstance(reply, Topics)
-            return reply.topics
+            # a list may leave the offsets out; what describes one topic has them
+            return [TopicInfo(one.address, await describe(connection, one.address) or ()) for one in reply.topics]
 
     topics = trio.run(run)
     if output == "json":
