@@ -21,6 +21,9 @@ from gateway.wire.session import Close, Kind, Output, Requests, Send, SessionCon
 
 CHANNEL = 0
 
+_MOST_HELD = 65_536
+"""Bytes behind an AUTH that is being checked; a peer that sends more is not read until then."""
+
 _EVERYTHING = 1 << 62
 """More than ever comes: the buffer only collects while an AUTH is being checked."""
 
@@ -122,7 +125,7 @@ class BlipmqServer:
     def in_flight(self) -> int:
         """What is not answered yet. A peer that goes on sending while its key is checked is not read."""
         count = self._operations.in_flight
-        if self._checking and len(self._buffer):
+        if self._checking and len(self._buffer) > _MOST_HELD:
             return max(count, self._limits.in_flight)
         return count
 

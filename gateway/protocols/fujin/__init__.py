@@ -1,0 +1,33 @@
+"""Fujin: streams of commands over QUIC; writers and readers, pushed or pulled, with transactions (Fujin document)."""
+
+from gateway.protocols.fujin.client import FujinClient
+from gateway.protocols.fujin.frames import LARGEST_PUSH
+from gateway.protocols.fujin.server import FujinServer
+from gateway.protocols.fujin.settings import FujinSettings
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+
+SPEC = ProtocolSpec(
+    name="fujin",
+    transport=Transport.QUIC,
+    default_port=4848,
+    carries=Carries(
+        key=False,
+        headers=False,
+        partition=False,
+        offset=False,
+        time=False,
+        expiry=False,
+        ordering=Ordering.PARTITION,
+        acknowledgement=Acknowledgement.STORED,
+        max_value=LARGEST_PUSH,
+        min_value=1,
+        batch_atomic=False,
+        consumer_acknowledges=True,
+    ),
+    server=FujinServer,
+    client=FujinClient,
+    settings=FujinSettings,
+    has_dialects=True,
+    alpn="fujin",
+)
+"""What the house knows about Fujin."""
