@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 import os
 import struct
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -149,7 +151,10 @@ class Columns:
         ends = array("I")
         base = 0
         for part in parts:
-            ends.extend(map(base.__add__, part.ends) if base else part.ends)
+            if part.count == 1:
+                ends.append(base + part.ends[0])
+            else:
+                ends.extend(map(base.__add__, part.ends) if base else part.ends)
             base += len(part.packed)
         return Columns(
             b"".join([part.packed for part in parts]),
@@ -161,11 +166,11 @@ class Columns:
 
 
 def _concat_optional(parts: Sequence[Columns], name: str, missing: T) -> list[T] | None:
-    if all(getattr(part, name) is None for part in parts):
+    columns = [getattr(part, name) for part in parts]
+    if columns.count(None) == len(columns):
         return None
     merged: list[T] = []
-    for part in parts:
-        column = getattr(part, name)
+    for part, column in zip(parts, columns, strict=True):
         merged.extend(column if column is not None else itertools.repeat(missing, part.count))
     return merged
 
@@ -245,6 +250,9 @@ class BatchMeta:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
 
 
+_first_record = operator.itemgetter(0)
+
+
 @attrs.frozen(eq=False)
 class Run:
     """Consecutive records of one partition, as read from the log."""
@@ -273,13 +281,13 @@ class Run:
         stop = min(stop, self.count)
         if start == 0 and stop == self.count:
             return self
-        batches: list[tuple[int, int, BatchMeta]] = []
-        for position, (first, inner, meta) in enumerate(self.batches):
-            end = self.batches[position + 1][0] if position + 1 < len(self.batches) else self.count
-            if end <= start or first >= stop:
-                continue
-            skipped = max(0, start - first)
-            batches.append((max(first, start) - start, inner + skipped, meta))
+        # a merged chunk has as many batches as records: look only at those in question
+        known = self.batches
+        begin = max(bisect_right(known, start, key=_first_record) - 1, 0)
+        end = bisect_left(known, stop, key=_first_record)
+        batches = [
+            (max(first, start) - start, inner + max(0, start - first), meta) for first, inner, meta in known[begin:end]
+        ]
         return Run(
             self.topic,
             self.partition,
@@ -291,12 +299,7 @@ class Run:
 
     def meta_of(self, index: int) -> tuple[BatchMeta, int]:
         """The batch a record came in, and its index there."""
-        chosen = self.batches[0]
-        for entry in self.batches:
-            if entry[0] > index:
-                break
-            chosen = entry
-        first, inner, meta = chosen
+        first, inner, meta = self.batches[bisect_right(self.batches, index, key=_first_record) - 1]
         return meta, inner + index - first
 
     def envelopes(self) -> Iterator[Envelope]:

@@ -31,7 +31,7 @@ def runs(draw: st.DrawFn) -> Run:
     )
     cuts = sorted(draw(st.sets(st.integers(1, count), max_size=4)) | {0})
     shared = draw(st.lists(metas, min_size=1, max_size=3))
-    batches = [(cut, draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from(shared))) for cut in cuts if cut < count]
+    batches = [(cut, draw(st.integers(0, 2**31)), draw(st.sampled_from(shared))) for cut in cuts if cut < count]
     times = sorted(draw(st.lists(st.integers(0, 2**50), min_size=count, max_size=count)))
     if draw(st.booleans()):
         times = [times[0]] * count
