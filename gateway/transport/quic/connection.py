@@ -93,6 +93,8 @@ class QuicLink(ChannelLink):
         """When the endpoint's heap will call `fire`."""
         self.cids: set[bytes] = set()
         """The connection ids by which the endpoint finds it."""
+        self.settled = trio.Event()
+        """Set when the handshake is done, or will not be."""
         self.over = trio.Event()
         """Set when nothing can be sent or received any more."""
         self.handshaking = True
@@ -279,6 +281,7 @@ class QuicLink(ChannelLink):
             self._in.resume(None)
             self._in.deliver(self._handler)
         self._phase = Phase.OVER
+        self.settled.set()
         self.over.set()
         self._writable = False
         handler, self._handler = self._handler, None
@@ -300,6 +303,7 @@ class QuicLink(ChannelLink):
         self._phase = Phase.OPEN
         self._writable = True
         self._handler = self._accept(self)
+        self.settled.set()
 
     def _on_stop(self, event: Any) -> None:
         channel = self._in.stopped(event.stream_id, event.error_code)

@@ -109,7 +109,6 @@ class _Attempt:
         self._alpn = alpn
         self._tls = tls
         self._handler = handler
-        self._done = trio.Event()
         self._refused: TargetError | None = None
         self._endpoint = Endpoint(open_socket(family, any_address), until_idle=True)
         now = trio.current_time()
@@ -127,9 +126,9 @@ class _Attempt:
         """Shake hands. The endpoint's task stays in the nursery for as long as the connection lives."""
         self._core.connect(self._address, now=trio.current_time())
         self._endpoint.adopt(self._link, self._core.host_cid)
-        nursery.start_soon(self._serve)
+        nursery.start_soon(self._endpoint.run)
         try:
-            await self._done.wait()
+            await self._link.settled.wait()
         except trio.Cancelled:
             self._link.abort()
             raise
@@ -142,15 +141,8 @@ class _Attempt:
         self._link.wake()
         return self._link
 
-    async def _serve(self) -> None:
-        try:
-            await self._endpoint.run()
-        finally:
-            self._done.set()
-
     def _accept(self, link: QuicLink) -> LinkHandler:
         """The handshake is done: is it the one we wanted?"""
-        self._done.set()
         if self._tls.fingerprint:
             try:
                 check_fingerprint(peer_certificate(self._core), self._tls.fingerprint)
