@@ -164,8 +164,8 @@ ROUTES = [
     ("match: {}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a, accept_loss: some}}]",
      "routes[0].to[1].bridge.accept_loss: expected all, not 'some'"),
     ("match: {}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a, accept_loss: [keys]}}]",
-     "routes[0].to[1].bridge.accept_loss[0]: "
-     "expected key, headers, ordering, acknowledgement, size, atomicity, expiry or all, not 'keys'"),
+     ("routes[0].to[1].bridge.accept_loss[0]: "
+     "expected key, headers, ordering, acknowledgement, size, atomicity, expiry or all, not 'keys'")),
     ("match: {protocol: flymq}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a}}]",
      "routes[0].to[1].bridge.accept_loss: flymq to rustlog loses headers: accept_loss must name what may be lost"),
     ("match: {}, transform: [{filter: 'value.('}], to: [{store: {topic: t}}]",
@@ -390,8 +390,10 @@ def test_two_routes_of_one_name() -> None:
 def test_the_words_that_are_missing_are_named() -> None:
     text = f"{QUIC}routes:\n  - {{name: r, match: {{}}, to: [{{store: {{topic: t}}}}, {{bridge: {{protocol: felix, address: a, accept_loss: [key]}}}}]}}\n"
     assert problems(text) == [
-        "r.yaml:7: routes[0].to[1].bridge.accept_loss: "
-        "flymq to felix loses headers: accept_loss must name what may be lost"
+        (
+            "r.yaml:7: routes[0].to[1].bridge.accept_loss: "
+            "flymq to felix loses headers: accept_loss must name what may be lost"
+        )
     ]
 
 
