@@ -10,6 +10,7 @@ import enum
 import functools
 import sqlite3
 import struct
+import time
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -57,6 +58,8 @@ class Commit:
     plan: Plan
     written: Sequence[Written] = ()
     error: StoreError | None = None
+    seconds: float = 0.0
+    """What the transaction took."""
 
 
 class Job:
@@ -153,8 +156,10 @@ class Committer:
                 break
         plan.synced |= synced
         commit = Commit(tickets[:taken], plan)
+        began = time.perf_counter()
         try:
             commit.written = writer.write(plan)
+            commit.seconds = time.perf_counter() - began
         except StoreError as error:
             commit.error = error
         except (ValueError, OverflowError, struct.error) as error:
@@ -175,6 +180,10 @@ class Committer:
             self._fail(commit, commit.error)
             return
         plan = commit.plan
+        if plan.writes:
+            records = sum([chunk.run.count for chunk in commit.written])
+            size = sum([chunk.size for chunk in commit.written])
+            self._recorder.committed(records, size, commit.seconds, plan.synced)
         if plan.synced and plan.writes:
             self._sync_at = float("inf")
         elif plan.interval is not None and self.mode is Mode.THREAD:
