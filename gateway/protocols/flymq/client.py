@@ -183,8 +183,8 @@ class FlymqClient:
     def _start(self, request: Request, completions: list[Completion]) -> None:
         if type(request) is Publish and PublishedRun.fits(request):
             run = PublishedRun(request)
-            self._outputs.append(run.data)
             if run.left:
+                self._outputs.append(run.data)
                 self._sent.append(run)
             else:
                 completions.append((run.id, run.outcome()))
@@ -201,10 +201,12 @@ class FlymqClient:
 
     def _cancel(self, request_id: int, completions: list[Completion]) -> None:
         """A reader that pauses stops waiting; one whose FETCH is under way answers with what that brings."""
-        self._upstream.cancelled.add(request_id)
         paused = self._paused.pop(request_id, None)
         if paused is not None:
+            self._upstream.cancelled.add(request_id)
             self._advance(paused[1], None, completions)
+        elif any(isinstance(waiting, _Job) and waiting.id == request_id for waiting in self._sent):
+            self._upstream.cancelled.add(request_id)
 
     def _advance(self, job: _Job, answer: bytes | GatewayError | None, completions: list[Completion]) -> None:
         self._upstream.now = self._now

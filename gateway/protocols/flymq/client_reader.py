@@ -179,6 +179,9 @@ def take(upstream: Upstream, request: Take) -> ClientSteps:
             runs, following = yield from _fetch(upstream, reader.address, partition, offset, most)
             reader.positions[partition] = max(following, offset)
             if runs:
+                if reader.group and not reader.acknowledge:  # handed out is as good as read
+                    kept = reader.positions[partition]
+                    yield from upstream.ask(Op.COMMIT, reader.address, reader.group, partition, kept)
                 deliveries = [reader.hand_out(run) for run in runs]
                 return Taken(deliveries, address=reader.address, acknowledge=reader.acknowledge)
         if _over(upstream, request.id, request.hold_until):

@@ -105,6 +105,8 @@ def read_error(payload: bytes) -> str:
 def read_login(payload: bytes) -> tuple[bool, str, Sequence[str], str]:
     """(ok, user name, roles, error) of an AUTH_RESPONSE in any layout."""
     if (values := AUTH_STOCK.exact(payload)) is not None:
+        if not values[0] and not values[3]:  # a refusal in the document's layout reads so too, its text first
+            return False, "", (), values[1]
         return values[0], values[1], values[2], values[3]
     if (values := AUTH_DOCUMENT.exact(payload)) is not None:
         return values[0], values[2], values[3], values[1]

@@ -10,6 +10,8 @@ from gateway.errors import InvalidRequest
 from gateway.protocols.flymq.patterns import SPECIAL, Pattern
 
 LONGEST_FILTER = 1024
+PATTERN_REACH = 256 << 10
+"""How much of a key or value a pattern is tried on: it takes a step of Python for each letter."""
 
 Filter = Callable[[bytes | None, bytes], bool]
 """(key, value) -> whether the record is wanted."""
@@ -27,7 +29,9 @@ def compile_filter(text: str) -> Filter:
     pattern = Pattern(text)
 
     def matches(key: bytes | None, value: bytes) -> bool:
-        return contains(key, value) or pattern.found(_text(value)) or (bool(key) and pattern.found(_text(key or b"")))
+        if contains(key, value) or pattern.found(_text(value[:PATTERN_REACH])):
+            return True
+        return key is not None and pattern.found(_text(key[:PATTERN_REACH]))
 
     return matches
 

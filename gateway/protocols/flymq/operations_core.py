@@ -39,6 +39,8 @@ DEFAULT_MAX = 10
 LARGEST_MAX = 100_000
 SCAN_STEP = 1000
 """Records a filter looks at per read of the log."""
+SCAN_BYTES = 512 << 10
+"""Bytes a filter looks at per read of the log, but for a single longer record: others are served in between."""
 SCAN_LIMIT = 20_000
 """Records a filter looks at per FETCH: a client that only moves on when something matched gets across long stretches,
 and none can make one FETCH read a whole log."""
@@ -114,7 +116,7 @@ def _fetch_matching(call: Call, offset: int, most: int, wanted: Filter) -> Steps
     room = codec_fetch.FETCH_BYTES
     following = min(offset, LAST_OFFSET)
     for _ in range(SCAN_LIMIT // SCAN_STEP):
-        reply = yield Fetch(call.id(), topic, partition, following, SCAN_STEP, codec_fetch.FETCH_BYTES)
+        reply = yield Fetch(call.id(), topic, partition, following, SCAN_STEP, SCAN_BYTES)
         fetched = expect(Fetched, reply)
         for record in codec_fetch.records(fetched.runs):
             at, key, value = record

@@ -15,9 +15,11 @@ import attrs
 from gateway.errors import InvalidRequest
 
 SPECIAL = frozenset("\\.[](){}*+?|^$")
-MOST_NODES = 2_000
+MOST_NODES = 1_000
 MOST_REPEATS = 1_000
 MOST_DEPTH = 50
+MOST_WORK = 500_000
+"""Positions looked at before a pattern is given up: remembered steps are free, so an ordinary one never gets near it."""
 MOST_REMEMBERED = 20_000
 """Transitions kept before all are forgotten: a bound on memory, not on what can be matched."""
 
@@ -58,6 +60,7 @@ class Pattern:
         goal = self.node(_MATCH)
         self._next[last].append(goal)
         self._first = first
+        self._work = 0
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
         self._begin = self._close((first,), at_start=True)
         self._again = self._close((first,))
@@ -75,7 +78,7 @@ class Pattern:
         self._next[source].append(target)
 
     def found(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in the text."""
+        """Whether the pattern matches anywhere in the text. Raises InvalidRequest when that takes too much work."""
         known = self._known
         current = self._begin
         for letter in text:
@@ -85,7 +88,7 @@ class Pattern:
             if following is None:
                 following = self._step(current, letter)
             current = following
-        return -1 in current or self._ends(current)
+        return -1 in current or self._ends(current, empty=not text)
 
     def _step(self, current: frozenset[int], letter: str) -> frozenset[int]:
         reached = [
@@ -95,14 +98,18 @@ class Pattern:
             for target in self._next[node]
         ]
         following = self._close(reached) | self._again
+        self._work += len(current) + len(following)
+        if self._work > MOST_WORK:
+            raise InvalidRequest("invalid filter: the pattern is too costly")
         if len(self._known) >= MOST_REMEMBERED:
             self._known.clear()
         self._known[current, letter] = following
         return following
 
-    def _ends(self, current: frozenset[int]) -> bool:
+    def _ends(self, current: frozenset[int], *, empty: bool) -> bool:
         waiting = [node for node in current if self._labels[node] is _END]
-        return -1 in self._close([target for node in waiting for target in self._next[node]], at_end=True)
+        beyond = [target for node in waiting for target in self._next[node]]
+        return -1 in self._close(beyond, at_start=empty, at_end=True)
 
     def _close(self, nodes: Iterable[int], *, at_start: bool = False, at_end: bool = False) -> frozenset[int]:
         """Every node that is reached without reading anything; -1 stands for the goal."""
