@@ -64,7 +64,7 @@ class _Outputs:
         )
         return self
 
-    def output(self, kind: type[Out], **fields: object) -> Out:
+    def output(self, kind: type[Out], /, **fields: object) -> Out:
         """The next output that is not a Send is of this type and has these fields."""
         assert self.others, f"no {kind.__name__} went out"
         output = self.others.popleft()
@@ -141,7 +141,7 @@ class Script(_Outputs):
         self.now = end
         return self
 
-    def expect(self, kind: type[R], **fields: object) -> R:
+    def expect(self, kind: type[R], /, **fields: object) -> R:
         """The next request is of this type and has these fields."""
         assert self.asked, f"no {kind.__name__} was asked for"
         request = self.asked.popleft()
@@ -153,7 +153,7 @@ class Script(_Outputs):
         """The broker answers."""
         return self._do(self.session.complete(request.id, outcome, self.now))
 
-    def answer(self, kind: type[Request], outcome: Outcome, **fields: object) -> Script:
+    def answer(self, kind: type[Request], outcome: Outcome, /, **fields: object) -> Script:
         """Expect a request and complete it at once."""
         return self.complete(self.expect(kind, **fields), outcome)
 
@@ -239,7 +239,7 @@ class ClientScript(_Outputs):
         self.now = end
         return self
 
-    def expect(self, request_id: int, kind: type[R], **fields: object) -> R:
+    def expect(self, request_id: int, kind: type[R], /, **fields: object) -> R:
         """The next completion is for this request, of this type, with these fields."""
         assert self.completions, f"request {request_id} is not completed"
         done, outcome = self.completions.popleft()

@@ -51,7 +51,7 @@ class PublishBatch(Message, tag="publish_batch"):
     ack: AckMode | None = None
 
 
-class At(msgspec.Struct):
+class At(msgspec.Struct, frozen=True):
     """Start at an offset."""
 
     offset: int
