@@ -127,6 +127,11 @@ class Bench:
             while self.offload.under_way:
                 await trio.lowlevel.checkpoint()
 
+    async def on_disk(self, topic: str, partition: int = 0) -> list[bytes]:
+        """The same, also after a restart."""
+        result = await self.store.read(topic, partition, 0, 10_000, 1 << 20, self.clock.now_ms())
+        return [value for run in result.runs for value in run.columns.values()]
+
     def values(self, topic: str, partition: int = 0) -> list[bytes]:
         """Everything a topic's partition holds (small topics: from the tail cache)."""
         state = self.store.topics.get(topic)

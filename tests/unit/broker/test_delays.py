@@ -84,12 +84,12 @@ async def test_they_survive_a_restart_and_fire_once(tmp_path: Path) -> None:
     async with open_bench(tmp_path, clock) as bench:
         assert bench.delays.waiting == 40
         await drained(bench, 1.0)
-        assert bench.values("t") == [b"%02d" % number for number in range(50)]
+        assert await bench.on_disk("t") == [b"%02d" % number for number in range(50)]
         assert unaccounted(bench) == {}
     async with open_bench(tmp_path, clock) as bench:
         assert bench.delays.waiting == 0
         bench.advance(100.0)
-        assert len(bench.values("t")) == 50
+        assert len(await bench.on_disk("t")) == 50
 
 
 async def drained(bench: Bench, step: float) -> None:
