@@ -15,11 +15,13 @@ STREAM = SCOPE + '"stream":"demo",'
 PUBLISH = frame('{"type":"publish",' + STREAM + '"payload":"aGVsbG8=","request_id":1,"ack":"per_message"}')
 UNACKED = frame('{"type":"publish",' + STREAM + '"payload":"aGVsbG8=","ack":"none"}')
 BATCH = frame('{"type":"publish_batch",' + STREAM + '"payloads":["YQ==","Yg=="],"request_id":2,"ack":"per_batch"}')
-BROKEN_BATCH = frame('{"type":"publish_batch",' + STREAM + '"payloads":["YQ==","Yg=="]","request_id":3,"ack":"per_batch"}')
-BINARY = bytes.fromhex(
-    "464c5831000100010000002100027431000764656661756c74000464656d6f0000000200000001610000000162"
+BROKEN_BATCH = frame(
+    '{"type":"publish_batch",' + STREAM + '"payloads":["YQ==","Yg=="]","request_id":3,"ack":"per_batch"}'
 )
-PUT = frame('{"type":"cache_put",' + SCOPE + '"cache":"primary","key":"k","value":"Y2FjaGVk","request_id":4,"ttl_ms":1000}')
+BINARY = bytes.fromhex("464c5831000100010000002100027431000764656661756c74000464656d6f0000000200000001610000000162")
+PUT = frame(
+    '{"type":"cache_put",' + SCOPE + '"cache":"primary","key":"k","value":"Y2FjaGVk","request_id":4,"ttl_ms":1000}'
+)
 GET = frame('{"type":"cache_get",' + SCOPE + '"cache":"primary","key":"k","request_id":5}')
 SUBSCRIBE = frame('{"type":"subscribe",' + STREAM + '"subscription_id":1}')
 AUTH = frame('{"type":"auth","tenant_id":"t1","token":"demo-token","client_flags":25}')
