@@ -24,6 +24,7 @@ from gateway.observe.admin import admin_app
 from gateway.observe.health import Health, Phase
 from gateway.observe.http import bind_http, serve_http
 from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import StoreOptions, open_store
@@ -142,6 +143,14 @@ class Gateway:
             self.recorder.on_scrape(self.health.refresh)
             self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
             budget = Budget(config.memory.budget)
+            sizes = Sizes(
+                self.recorder,
+                Path(config.storage.path),
+                topics=lambda: len(store.topics),
+                budget_used=lambda: budget.used,
+                budget_limit=budget.limit,
+            )
+            self.recorder.on_scrape(sizes)
             listeners = [self._listener(one, house, budget) for one in bound]
             stop_admin = trio.Event()
             async with trio.open_nursery() as nursery:

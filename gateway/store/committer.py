@@ -182,7 +182,7 @@ class Committer:
         plan = commit.plan
         if plan.writes:
             records = sum([chunk.run.count for chunk in commit.written])
-            size = sum([chunk.size for chunk in commit.written])
+            size = sum([chunk.run.columns.value_bytes for chunk in commit.written])
             self._recorder.committed(records, size, commit.seconds, plan.synced)
         if plan.synced and plan.writes:
             self._sync_at = float("inf")
