@@ -39,7 +39,7 @@ from gateway.requests import (
 if TYPE_CHECKING:
     from gateway.transport.client import Connection
 
-MOST_MESSAGES = 500
+MOST_MESSAGES = 5_000
 MOST_BYTES = 1 << 20
 HOLD = 5.0
 """How long a request for messages may wait at the other side."""
@@ -129,13 +129,10 @@ async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sin
             raise NotFound(f"there is no '{place.address}'")
         click.echo(f"waiting for '{place.address}' to exist", err=True)
         ready()
-        while True:  # nothing on the wire tells when a topic appears
-            partitions = await describe(connection, place.address)
-            if partitions is not None:
-                break
-            await trio.sleep(PAUSE)
+        partitions = await _appears(connection, place.address)
         # all of it came after this command began
         wish = attrs.evolve(wish, start=Start.EARLIEST, last=None)
+        ready = _nothing
     positions = {each.id: await _begin(connection, place, wish, each) for each in partitions}
     ends = {each.id: each.end for each in partitions}
     ready()
@@ -148,6 +145,15 @@ async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sin
             for partition, offset in positions.items():
                 end = None if wish.follow else ends[partition]
                 nursery.start_soon(_partition, connection, place, wish, partition, offset, end, sink, full)
+
+
+async def _appears(connection: Connection, address: str) -> Sequence[PartitionInfo]:
+    """Its partitions, once it exists: nothing on the wire tells when that is."""
+    while True:
+        partitions = await describe(connection, address)
+        if partitions is not None:
+            return partitions
+        await trio.sleep(PAUSE)
 
 
 async def _begin(connection: Connection, place: Place, wish: Wish, partition: PartitionInfo) -> int:

@@ -8,9 +8,8 @@ import json
 import math
 import re
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from gateway.requests import Fetch, Publish, Settle, Subscribe, Subscribed, Take
 from gateway.transport.client import connect
 from gateway.wire.session import Credentials
 from tests.integration.prometheus import eventually_listening, tool
+from tests.integration.running import process, serving
 
 CONFIG = """
 version: 1
@@ -85,40 +85,6 @@ def queries() -> Sequence[Query]:
     return found
 
 
-@asynccontextmanager
-async def process(command: Sequence[str], ready: Callable[[bytes], bool] | None = None) -> AsyncIterator[list[str]]:
-    """A process that is ended with the block; yields the lines it wrote until it was ready."""
-    lines: list[str] = []
-    running = await trio.lowlevel.open_process(command, stdin=None, stdout=-1 if ready else -3, stderr=-3)
-    try:
-        if ready and running.stdout is not None:
-            buffer = b""
-            while not ready(buffer):
-                chunk = await running.stdout.receive_some()
-                assert chunk, f"{command[0]} ended: {buffer.decode()}"
-                buffer += chunk
-            lines = buffer.decode().splitlines()
-        yield lines
-    finally:
-        running.terminate()
-        with trio.move_on_after(15, shield=True) as waited:
-            await running.wait()
-        if waited.cancelled_caught:
-            running.kill()
-        if running.stdout is not None:
-            await running.stdout.aclose()
-
-
-def ports(lines: Sequence[str]) -> dict[str, int]:
-    """The real ports by listener, from what `serve` prints."""
-    found = {}
-    for line in lines:
-        match = re.match(r"listening ([\w-]+): .* 127\.0\.0\.1:(\d+)", line)
-        if match:
-            found[match[1]] = int(match[2])
-    return found
-
-
 async def traffic(port: dict[str, int]) -> None:
     """Publish, read, acknowledge and be refused, in two protocols, until cancelled."""
     credentials = Credentials(api_key="key")
@@ -150,13 +116,10 @@ def shows(result: Sequence[dict[str, Any]]) -> bool:
 
 async def test_every_expression_returns_data(tmp_path: Path) -> None:
     prometheus = await trio.to_thread.run_sync(tool, "prometheus")
-    (tmp_path / "gateway.yaml").write_text(CONFIG % (tmp_path / "data"))
-    serve = [sys.executable, "-m", "gateway", "serve", "--config", str(tmp_path / "gateway.yaml")]
     with socket.create_server(("127.0.0.1", 0)) as free:
         own = free.getsockname()[1]
     with trio.fail_after(DEADLINE):
-        async with process(serve, lambda out: b"\nready\n" in out) as lines:
-            port = ports(lines)
+        async with serving(tmp_path, CONFIG % (tmp_path / "data")) as port:
             (tmp_path / "prometheus.yml").write_text(SCRAPE % port["admin"])
             command = [
                 str(prometheus),
