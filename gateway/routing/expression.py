@@ -163,47 +163,49 @@ def _macro_variables(tree: lark.Tree[Any]) -> Iterator[str]:
             yield from (str(name.children[0]) for name in first.find_data("ident"))
 
 
+# The interpreter's types are Python's own with CEL's arithmetic; some operators give the plain ones back.
+
+
 def is_true(value: Any, text: str) -> bool:
     """The truth of a condition; InvalidRequest when it is no truth value."""
-    from celpy import celtypes
-
-    if not isinstance(value, celtypes.BoolType):
+    if not _is_bool(value):
         raise InvalidRequest(f"{text!r} gives {_kind(value)}, not true or false")
     return bool(value)
 
 
 def to_key(value: Any, text: str) -> bytes | None:
     """An expression's value as a key: null is no key, numbers are written out."""
-    from celpy import celtypes
-
     if value is None:
         return None
-    if isinstance(value, celtypes.BytesType):
+    if isinstance(value, bytes):
         return bytes(value)
-    if isinstance(value, celtypes.StringType | celtypes.IntType | celtypes.UintType):
+    if isinstance(value, str | int) and not _is_bool(value):
         return str(value).encode()
     raise InvalidRequest(f"{text!r} gives {_kind(value)}, not a key")
 
 
 def to_json(value: Any) -> Any:
     """An expression's value as what JSON can say; bytes become base64, times and durations text."""
-    from celpy import celtypes
-
     if value is None:
         return None
-    if isinstance(value, celtypes.BoolType):
+    if _is_bool(value):
         return bool(value)
-    if isinstance(value, celtypes.IntType | celtypes.UintType):
-        return int(value)
-    if isinstance(value, celtypes.DoubleType):
-        return float(value)
-    if isinstance(value, celtypes.BytesType):
+    for plain in (int, float):
+        if isinstance(value, plain):
+            return plain(value)
+    if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, celtypes.ListType):
+    if isinstance(value, list):
         return [to_json(item) for item in value]
-    if isinstance(value, celtypes.MapType):
+    if isinstance(value, dict):
         return {str(to_json(name)): to_json(item) for name, item in value.items()}
     return str(value)
+
+
+def _is_bool(value: Any) -> bool:
+    from celpy.celtypes import BoolType
+
+    return isinstance(value, bool | BoolType)
 
 
 def _kind(value: Any) -> str:
