@@ -1,0 +1,102 @@
+"""The explanation of a message's way says what the table does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.config.load import parse
+from gateway.errors import InvalidRequest, NotRouted
+from gateway.routing.explain import Explanation, Question, explain
+from gateway.routing.table import compile_table
+from tests.unit.config.toys import TOYS
+
+TEXT = """
+version: 1
+listeners:
+  fly: {protocol: flymq, bind: "127.0.0.1:1"}
+  lix: {protocol: felix, bind: "127.0.0.1:2", tls: self-signed}
+upstreams:
+  far: {protocol: rustlog, address: "h:1"}
+routes:
+  - name: eu
+    match: {protocol: flymq, topic: "orders.*", key: "eu-*", header: {kind: order}}
+    transform:
+      - {set_header: {region: eu}}
+      - {remove_header: debug}
+      - {rename_header: {a: b}}
+      - {rewrite: {key: value.id}}
+      - {filter: value.amount > 10}
+      - {project: {id: value.id}}
+    to: [{store: {topic: "eu.{1}"}}]
+  - name: orders
+    match: {protocol: flymq, topic: "orders.*"}
+    to:
+      - store: {topic: "orders.{1}", partitions: 2, retention: {time: 1h, bytes: 1KiB}, durability: {interval: 5ms}, schema: s}
+      - bridge: {protocol: felix, address: "acme/shop/orders-{1}", accept_loss: all}
+      - forward: {upstream: far, address: "far.{1}", dead_letter: "dead.{1}", accept_loss: all}
+      - forward: {upstream: far, address: "wait.{1}", name: waits, accept_loss: all}
+      - mirror: {upstream: far, address: "m.{1}", percent: 5}
+  - {name: live, match: {topic: "live.*"}, to: [{proxy: {upstream: far, address: "p.{1}", timeout: 2s}}]}
+  - {name: keyed, match: {topic: "keyed", key: "x"}, to: [{store: {topic: k}}]}
+"""
+CONFIG = parse(TEXT, "r.yaml", {}, TOYS)
+TABLE = compile_table(CONFIG, TOYS)
+CARRIES = {name: spec.carries for name, spec in TOYS.items()}
+
+
+def ask(address: str, protocol: str = "flymq", listener: str = "fly", **rest: Any) -> Explanation:
+    return explain(TABLE, CONFIG, CARRIES, Question(protocol, listener, address, **rest))
+
+
+def test_the_way_of_an_order() -> None:
+    answer = ask("orders.x")
+    assert (answer.route, answer.topic, answer.read_topic) == ("orders", "orders.x", "eu.x")
+    steps = {(step.kind, step.where): step.notes for step in answer.steps}
+    assert steps["store", "orders.x"] == (
+        "2 partitions", "durability interval 5 ms", "kept 3600 s", "kept up to 1024 bytes", "schema s",
+    )  # fmt: skip
+    assert steps["read", "felix: acme/shop/orders-x"] == ("on listener 'lix'",)
+    assert steps["forward", "rustlog: far.x at far"][:2] == ("cursor orders-far", "10 attempts, then to dead.x")
+    assert "headers lost" in steps["forward", "rustlog: far.x at far"]
+    assert steps["forward", "rustlog: wait.x at far"][:2] == ("cursor waits", "10 attempts, then it waits")
+    assert steps["mirror", "rustlog: m.x at far"] == ("5 % of the messages",)
+    assert "key lost" in steps["bridge", "felix: acme/shop/orders-{1}"]
+
+
+def test_keys_and_headers_decide() -> None:
+    answer = ask("orders.x", key=b"eu-1", headers=(("kind", b"order"),))
+    assert (answer.route, answer.topic) == ("eu", "eu.x")
+    assert [(step.kind, step.where) for step in answer.steps][:7] == [
+        ("set_header", "region: eu"),
+        ("remove_header", "debug"),
+        ("rename_header", "a: b"),
+        ("rewrite", "key: value.id"),
+        ("filter", "value.amount > 10"),
+        ("project", "id: value.id"),
+        ("store", "eu.x"),
+    ]
+    assert ask("orders.x", key=b"eu-1").route == "orders"
+
+
+def test_a_bridge_leads_to_the_topic_it_shows() -> None:
+    answer = ask("acme/shop/orders-x", "felix", "lix")
+    assert (answer.route, answer.topic, answer.read_topic) == ("orders", "orders.x", "orders.x")
+
+
+def test_a_proxy_has_no_topic() -> None:
+    answer = ask("live.a")
+    assert (answer.topic, answer.read_topic) == ("", "")
+    assert [(s.kind, s.where, s.notes) for s in answer.steps] == [
+        ("proxy", "rustlog: p.a at far", ("the answer is the remote's, within 2 s",))
+    ]
+
+
+def test_what_no_route_takes() -> None:
+    with pytest.raises(NotRouted, match="no route takes 'other'"):
+        ask("other")
+    with pytest.raises(NotRouted, match="'keyed' would take 'keyed', but not with this key"):
+        ask("keyed", key=b"y")
+    with pytest.raises(InvalidRequest):
+        ask("orders.\x01")
