@@ -176,8 +176,11 @@ class Engine:
             raise CorruptChunk(topic, partition, offset, await self._pool.run(hole, place, offset))
         result = gather(runs, offset, max_messages, max_bytes, now_ms)
         self._leftovers.forget(log, offset)
-        if runs[-1].base_offset < result.next_offset < runs[-1].next_offset:
-            self._leftovers.keep(log, result.next_offset, runs[-1])
+        last = runs[-1]
+        if last.next_offset == log.state.end and not len(log.hot):
+            self._visible.keep_tail(log, last)  # after a restart: who reads the end of a log will read it again
+        elif last.base_offset < result.next_offset < last.next_offset:
+            self._leftovers.keep(log, result.next_offset, last)
         return result
 
     def _check_start(self, log: Log, offset: int) -> None:

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import attrs
 
+from gateway.envelope import Run
 from gateway.store.catalogue import Catalogue, Log, Topic
-from gateway.store.hot import RUN_OVERHEAD, Budget
+from gateway.store.hot import RUN_OVERHEAD, Budget, run_cost
 from gateway.store.interface import Ticket, TopicConfig
 from gateway.store.memory import MemoryTopics
 from gateway.store.plan import Plan, Result
@@ -95,6 +96,10 @@ class Visible:
         if log.topic.config.retention_bytes is not None:
             self.bounded.add(log.topic)
         self.tail.add(log.hot, run, size + RUN_OVERHEAD + 8 * run.count)
+
+    def keep_tail(self, log: Log, run: Run) -> None:
+        """Begin the cache of a log with its newest run."""
+        self.tail.add(log.hot, run, run_cost(run))
 
     def _put(self, puts: Mapping[tuple[str, bytes], bytes | None]) -> None:
         tables = self._tables

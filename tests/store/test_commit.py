@@ -15,6 +15,7 @@ from gateway.errors import (
     StoreReadOnly,
 )
 from gateway.recorder import NullRecorder
+from gateway.store.committer import Mode
 from gateway.store.interface import CreateTopic, Durability, Put, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.store.kit import MEMORY, SMALL, append, create, everything, open_stepwise, publish, unit, until
@@ -84,8 +85,6 @@ async def test_what_follows_a_deletion_sees_it(tmp_path: Path) -> None:
 
 
 async def test_an_inline_store_commits_in_order_when_callbacks_submit(tmp_path: Path) -> None:
-    from gateway.store.committer import Mode
-
     async with open_store(tmp_path, SMALL, mode=Mode.INLINE) as store:
         order: list[bytes] = []
 
@@ -213,6 +212,25 @@ async def test_a_small_volume_has_a_smaller_floor(tmp_path: Path, monkeypatch: p
         ticket = store.submit(unit(append("t", b"1"), creates=NEW))
         store.committer.step()
         assert ticket.error is None
+
+
+async def test_commits_are_counted(tmp_path: Path) -> None:
+    counted: list[tuple[int, int, bool]] = []
+
+    class Counts(NullRecorder):
+        def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
+            assert seconds > 0
+            counted.append((records, size, synced))
+
+    async with open_store(tmp_path, SMALL, mode=Mode.STEPWISE, recorder=Counts()) as store:
+        unsynced = CreateTopic("n", TopicConfig(durability=Durability.NONE))
+        store.submit(unit(append("t", b"abc", b"d"), append("n", b"ef"), creates=[*NEW, unsynced]))
+        store.committer.step()
+        store.submit(unit(append("n", b"x")))
+        store.committer.step()
+        store.submit(unit(append("nope", b"x")))
+        store.committer.step()
+    assert counted == [(3, 6, True), (1, 1, False)]
 
 
 # --- the end ---

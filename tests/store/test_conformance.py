@@ -262,6 +262,21 @@ async def test_what_is_recent_is_served_without_waiting(opener) -> None:
         assert store.read_cached("t", 5, 0, 10, 100, 0) is None
 
 
+async def test_the_end_of_a_log_is_in_memory_once_it_was_read(opener) -> None:
+    async with opener() as store:
+        await create(store, "t")
+        for number in range(10):
+            await publish(store, "t", b"%d" % number)
+    async with opener() as store:
+        assert store.read_cached("t", 0, 9, 10, 100, 0) is None
+        assert (await read(store, "t", 9)).next_offset == 10
+        for value in (b"9", b"10"):
+            cached = store.read_cached("t", 0, int(value), 10, 100, 0)
+            assert next(v for run in cached.runs for v in run.columns.values()) == value
+            await publish(store, "t", b"%d" % (int(value) + 1))
+        assert await everything(store, "t") == [b"%d" % number for number in range(12)]
+
+
 async def test_expired_records_are_passed_over(reading) -> None:
     async with reading() as store:
         await create(store, "t")
