@@ -47,6 +47,8 @@ class Reader:
         self._subscription = 0
         self._unacked: set[int] = set()
         """Tags that the client has and has not settled."""
+        self._left_to_others = 0
+        """The subscription, once this stream has ended and others of the connection still use it."""
         stream.machine.step(Event.CONNECT_READER)
 
     def connect(self, name: bytes) -> None:
@@ -121,6 +123,7 @@ class Reader:
         users[self._subscription] -= 1
         if users[self._subscription]:
             self._stop_taking()
+            self._left_to_others = self._subscription
             self._give_back([*self._unacked, *self._held_back()])
         else:
             del users[self._subscription]
@@ -198,8 +201,9 @@ class Reader:
         self._settled_some(now)
 
     def _give_back(self, tags: Sequence[int]) -> None:
-        if tags:
-            give_back = partial(Settle, subscription=self._subscription, tags=tags, accepted=False)
+        """Only where others go on: with the last stream, Unsubscribe gives everything back."""
+        if tags and self._left_to_others:
+            give_back = partial(Settle, subscription=self._left_to_others, tags=tags, accepted=False)
             self._stream.ask(give_back, self._ignored)
 
     def _ignored(self, outcome: Outcome, now: float) -> None:
@@ -267,8 +271,7 @@ class PushReader(Reader):
             if not self._acknowledges:
                 parts.append(codec.messages(columns))
             elif self._stream.ending:
-                tags = range(delivered.first_tag, delivered.first_tag + columns.count)
-                self._stream.ask(partial(Settle, subscription=subscription, tags=tags, accepted=False), self._ignored)
+                self._give_back(range(delivered.first_tag, delivered.first_tag + columns.count))
             else:
                 self._unacked.update(range(delivered.first_tag, delivered.first_tag + columns.count))
                 parts.append(codec.messages_with_ids(columns, subscription, delivered.first_tag))
@@ -346,7 +349,9 @@ class PullReader(Reader):
                 for tag, end in enumerate(delivered.run.columns.ends, delivered.first_tag):
                     self._ahead.append((tag, packed[start:end]))
                     start = end
-        if self._ahead and not self._stream.ending:
+        if self._stream.ending:
+            self._give_back(self._held_back())
+        elif self._ahead:
             self._hand_out(fetch.cid, fetch.count)
             return
         # never an empty reply: stock clients wait for messages or an error (wire 0, rule 3)

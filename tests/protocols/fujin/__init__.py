@@ -1,0 +1,1 @@
+"""Fujin: vectors, transcripts, properties."""
