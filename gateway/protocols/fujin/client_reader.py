@@ -73,6 +73,7 @@ class ReaderLane(Lane):
         """(cid, how many, since when) of the FETCH under way."""
         self._settles: dict[tuple[Reply, int], Settle] = {}
         self._goodbye: Unsubscribe | None = None
+        self._stopping = False
 
     def __len__(self) -> int:
         return len(self._takes) + len(self._settles) + (not self._connected) + (self._goodbye is not None)
@@ -117,6 +118,7 @@ class ReaderLane(Lane):
 
     def stopping(self) -> None:
         """What is not acknowledged yet may still be; without that, leave at once."""
+        self._stopping = True
         self.finish()
         if not self._ids:
             self.leave()
@@ -199,6 +201,8 @@ class ReaderLane(Lane):
             if error is None:
                 self._ids.pop(tag, None)
         self.core.done(request.id, Settled(outcomes))
+        if self._stopping and not self._ids:
+            self.leave()
         return answer.end
 
     def _hold(self, messages: list[Message] | tuple[Message, ...], now: float) -> None:
@@ -213,7 +217,7 @@ class ReaderLane(Lane):
         while self._takes and self._messages:
             request = self._takes.popleft().request
             self.core.done(request.id, self._taken(request.max_messages))
-        if self._takes and self._fetch is None and not self._pushed and not self.leaving:
+        if self._takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
             count = min(self._takes[0].request.max_messages, FETCH_MESSAGES)
             self._fetch = (self.cid(), count, now)
             self.send(codec.fetch(self._fetch[0], count))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.envelope import Headers
 from gateway.errors import Conflict, GatewayError, NotFound, NotRouted, StoreReadOnly, TooLarge
 from gateway.protocols.fujin import codec
 from gateway.protocols.fujin.frames import Op
@@ -433,10 +434,10 @@ def test_garbage_ends_only_its_stream(garbage: bytes, dialect: Dialect, connecte
     ),
     st.booleans(),
 )
-def test_what_is_written_is_read(writes: list[tuple[int, bytes, bytes, codec.Headers]], headered: bool) -> None:
+def test_what_is_written_is_read(writes: list[tuple[int, bytes, bytes, Headers]], headered: bool) -> None:
     script = writer(Dialect.DOCUMENT if headered else Dialect.STOCK)
     script.feed(b"".join(codec.write(c, t, v, h if headered else None) for c, t, v, h in writes))
-    found: list[tuple[str, bytes, codec.Headers]] = []
+    found: list[tuple[str, bytes, Headers]] = []
     while script.asked:
         request = script.expect(Publish)
         columns = request.batch.columns
