@@ -15,10 +15,6 @@ import attrs
 import msgspec
 
 from gateway.broker.offload import Offload
-from gateway.broker.schema_avro import AvroSchema
-from gateway.broker.schema_compat import avro_incompatibilities, json_incompatibilities
-from gateway.broker.schema_json import JsonSchema
-from gateway.broker.schema_protobuf import ProtobufSchema, compile_text, protobuf_incompatibilities
 from gateway.broker.service import Caller, Handler
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, SchemaViolation, Throttled, TooLarge
@@ -100,16 +96,22 @@ class _Name:
 def _compile(row: Row) -> Compiled:
     match row.kind:
         case SchemaKind.JSON:
+            from gateway.broker.schema_json import JsonSchema  # each library is loaded by its first schema, not at start
+
             return JsonSchema(row.definition)
         case SchemaKind.AVRO:
+            from gateway.broker.schema_avro import AvroSchema
+
             return AvroSchema(row.definition)
         case SchemaKind.PROTOBUF:
+            from gateway.broker.schema_protobuf import ProtobufSchema
+
             return ProtobufSchema(row.compiled)
 
 
 def _admit(kind: SchemaKind, definition: bytes, before: Row | None) -> tuple[Row, Compiled]:
     """Compile a new version and hold it against the one before. Runs in a thread."""
-    row = Row(kind, definition, compile_text(definition) if kind is SchemaKind.PROTOBUF else b"")
+    row = Row(kind, definition, _descriptors(definition) if kind is SchemaKind.PROTOBUF else b"")
     compiled = _compile(row)
     if before is not None:
         found = _incompatibilities(before, row)
@@ -118,15 +120,27 @@ def _admit(kind: SchemaKind, definition: bytes, before: Row | None) -> tuple[Row
     return row, compiled
 
 
+def _descriptors(definition: bytes) -> bytes:
+    from gateway.broker.schema_protobuf import compile_text
+
+    return compile_text(definition)
+
+
 def _incompatibilities(before: Row, after: Row) -> list[str]:
     if before.kind is not after.kind:
         return [f"it is {before.kind.value}"]
     match after.kind:
         case SchemaKind.JSON:
+            from gateway.broker.schema_compat import json_incompatibilities
+
             return json_incompatibilities(before.definition, after.definition)
         case SchemaKind.AVRO:
+            from gateway.broker.schema_compat import avro_incompatibilities
+
             return avro_incompatibilities(before.definition, after.definition)
         case SchemaKind.PROTOBUF:
+            from gateway.broker.schema_protobuf import protobuf_incompatibilities
+
             return protobuf_incompatibilities(before.compiled, after.compiled)
 
 
