@@ -58,10 +58,11 @@ def command(
     specs = protocols()
     if protocol not in specs:
         raise click.BadParameter(f"there is no protocol {protocol!r}", context, param_hint="--protocol")
+    place = _listener(context, loaded, protocol, listener)
     question = Question(
         protocol=protocol,
-        listener=_listener(context, loaded, protocol, listener),
-        address=specs[protocol].address_of_path(address),
+        listener=place,
+        address=specs[protocol].local_address(loaded.listeners[place].settings[protocol], address),
         key=key.encode() if key is not None else None,
         headers=tuple(_header(context, text) for text in headers),
         principal=principal,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.protocols.felix.client import FelixClient
 from gateway.protocols.felix.feeds import BINARY_OVERHEAD
 from gateway.protocols.felix.frames import MAX_PAYLOAD
-from gateway.protocols.felix.mapping import FINAL_REFUSALS, address_of_path
+from gateway.protocols.felix.mapping import FINAL_REFUSALS, address_of_path, local_address
 from gateway.protocols.felix.server import FelixServer
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
@@ -34,4 +34,5 @@ SPEC = ProtocolSpec(
     settings=FelixSettings,
     has_dialects=True,
     address_of_path=address_of_path,
+    local_address=local_address,
 )

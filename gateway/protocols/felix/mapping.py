@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.errors import GatewayError, Status, TargetRefused
 from gateway.protocols.felix.binary import Names
+from gateway.protocols.felix.settings import FelixSettings
 
 DEFAULT_SCOPE = "t1/default"
 DEFAULT_CACHE = "default"
@@ -101,3 +102,8 @@ def cache_name(tenant: str, namespace: str, cache: str) -> str:
 def address_of_path(path: str) -> str:
     """`acme/shop/orders` stays, `t1/default/orders` is `orders`, the address it has in the default scope."""
     return path.removeprefix(f"{DEFAULT_SCOPE}/")
+
+
+def local_address(settings: FelixSettings, address: str) -> str:
+    """What a listener's sessions call an address: in its default scope a stream's name is enough."""
+    return address.removeprefix(f"{settings.scope}/")
