@@ -118,6 +118,36 @@ def check_streams_queue(pair: Pair) -> None:
     assert 0 in pair.server._streams
 
 
+def check_write_stream_frame(pair: Pair) -> None:
+    assert list(inspect.signature(QuicConnection._write_stream_frame).parameters) == [
+        "self",
+        "builder",
+        "space",
+        "stream",
+        "max_offset",
+    ]
+    # the first walk over the queue per packet is the one that writes, the second the one that sorts
+    source = inspect.getsource(QuicConnection._write_application)
+    assert source.count("in self._streams_queue") == 2
+    assert source.index("for stream in self._streams_queue:\n") < source.index("self._streams_queue = [")
+    assert source.index("self._write_stream_frame(") < source.index("self._streams_queue = [")
+
+
+def check_credit_frame(pair: Pair) -> None:
+    # the table of handlers is made of bound methods, so an override is used
+    calls: list[int] = []
+
+    class Spy(QuicConnection):
+        def _handle_max_stream_data_frame(self, context: object, frame_type: int, buf: quarantine.Buffer) -> None:
+            calls.append(buf.pull_uint_var())
+            buf.pull_uint_var()
+
+    rebuilt = Spy(configuration=pair.client.configuration)
+    handler, _epochs = rebuilt._QuicConnection__frame_handlers[0x11]  # type: ignore[attr-defined]
+    handler(None, 0x11, quarantine.Buffer(data=b"\x04\x09"))
+    assert calls == [4]
+
+
 def check_stream_can_send(pair: Pair) -> None:
     assert [pair.client._stream_can_send(n) for n in range(4)] == [True, True, True, False]
     assert [pair.server._stream_can_send(n) for n in range(4)] == [True, True, False, True]
@@ -342,12 +372,26 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_streams": check_streams,
     "_streams_queue": check_streams_queue,
     "_write_connection_limits": check_write_connection_limits,
+    "_write_stream_frame": check_write_stream_frame,
     "_write_stream_limits": check_write_stream_limits,
+    "_handle_max_stream_data_frame": check_credit_frame,
     "close": check_long_reasons_raise,
     "QuicPacketBuilder": check_initial_builder,
 }
 
-OURS = {"_alpns", "_ending", "_peer_payload_limit", "_sweep", "_table"}
+OURS = {
+    "_alpns",
+    "_core",
+    "_ending",
+    "_fresh",
+    "_packet_full",
+    "_peer_payload_limit",
+    "_queue",
+    "_sending",
+    "_sweep",
+    "_table",
+    "_until_full",
+}
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -102,3 +102,24 @@ async def test_an_idle_stream_costs_no_walk(
         assert link.core.active_streams == 0
         assert serving.core.active_streams == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_streams_without_credit_cost_no_walk_and_come_back_with_it(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    limits = QuicLimits(stream_window=2_000)
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, limits=limits, network=Network(loss=0.05))
+        _client, server, link, serving = await world.pair()
+        serving.pause()
+        for n in range(1, 101):
+            link.open(-n, Kind.DUPLEX)
+            link.send(-n, bytes(2_000 if n % 2 else 5_000))
+            link.finish(-n)
+        await trio.sleep(20)
+        assert link.core.active_streams == 0
+        assert link.buffered_total() == 50 * 3_000
+        serving.resume()
+        await until(lambda: len(server.ended) == 100)
+        assert sum(map(len, server.data.values())) == 50 * 7_000
+        nursery.cancel_scope.cancel()

@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 
 import attrs
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE
+from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.packet import (
     QuicErrorCode,
+    QuicFrameType,
     QuicHeader,
     QuicPacketType,
     QuicProtocolVersion,
     encode_quic_retry,
     encode_quic_version_negotiation,
 )
+from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
-from gateway.transport.quic.aioquic_private import refuse_initial
 from gateway.transport.quic.limits import Occupancy, QuicLimits, network_of
 from gateway.transport.quic.udp import Address
 
@@ -125,3 +127,19 @@ class Admission:
         except ValueError:
             return self._refuse(header, "invalid_token", QuicErrorCode.INVALID_TOKEN)
         return Admitted(original, header.destination_cid)
+
+
+def refuse_initial(version: int, client_destination: bytes, client_source: bytes, code: int) -> bytes:
+    """A CONNECTION_CLOSE in an Initial packet, for a client that gets no connection (RFC 9000, 8.1.3 and 5.2.2)."""
+    crypto = CryptoPair()
+    crypto.setup_initial(cid=client_destination, is_client=False, version=version)
+    builder = QuicPacketBuilder(
+        host_cid=client_destination, is_client=False, max_datagram_size=1200, peer_cid=client_source, version=version
+    )
+    builder.start_packet(QuicPacketType.INITIAL, crypto)
+    frame = builder.start_frame(QuicFrameType.TRANSPORT_CLOSE, capacity=32)
+    frame.push_uint_var(code)
+    frame.push_uint_var(QuicFrameType.PADDING)
+    frame.push_uint_var(0)
+    datagrams, _packets = builder.flush()
+    return datagrams[0]

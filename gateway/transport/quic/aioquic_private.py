@@ -4,8 +4,8 @@ What is changed, and why:
 
 * Receive credit. aioquic raises its limits with the bytes *received*, so an unread stream is delivered whole. Here the
   limits are raised from outside (`grant_stream`, `grant_connection`), and the doubling never sees a received byte.
-* Streams are walked once per packet, twice. With a hundred open streams that is most of the time; here both walks see
-  only the streams that have something to do.
+* Streams are walked twice per packet. With a hundred open streams that is most of the time; here both walks see only the
+  streams that have something to do, and the second ends when the packet is full.
 * ALPN is decided from the ClientHello, where "none offered" is a choice like any other.
 * Streams per connection, datagram size and pacing follow the endpoint's limits.
 """
@@ -16,51 +16,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from aioquic import tls
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionError, QuicConnectionState
-from aioquic.quic.crypto import CryptoPair
-from aioquic.quic.packet import QuicErrorCode, QuicFrameType, QuicPacketType, pull_quic_transport_parameters
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicPacketBuilderStop
+from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionState
+from aioquic.quic.packet import QuicErrorCode, pull_quic_transport_parameters
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
-
-FAULTS: tuple[type[Exception], ...] = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    InvalidSignature,
-    LookupError,
-    QuicConnectionError,
-    QuicPacketBuilderStop,
-    RuntimeError,
-    TypeError,
-    UnsupportedAlgorithm,
-    ValueError,
-    tls.Alert,
-)
-"""What aioquic might raise over a peer's bytes that it did not foresee: costs that connection, nothing else."""
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 __all__ = [
-    "FAULTS",
     "Buffer",
     "Core",
     "acknowledge_now",
     "peer_certificate",
-    "refuse_initial",
     "stop_pacing",
     "use_datagrams_of",
 ]
 
 UDP_MAX = 65_527
+FRAME_MIN = 24
+"""Room that a STREAM frame with any byte in it needs (RFC 9000, 19.8)."""
 REASON_MAX = 400
 """A close frame has to fit a packet, whole; aioquic raises while it builds one that does not, its own ones included."""
 
@@ -78,8 +60,36 @@ class _StreamTable(dict[int, CoreStream]):
         return list(self.granted.values())
 
 
+class _SendQueue(list[CoreStream]):
+    """The streams a packet may take from. While sending, the first walk over it ends once the packet is full: aioquic
+    would go on asking every stream for a frame of no bytes.
+    """
+
+    def __init__(self, streams: Iterable[CoreStream], core: Core) -> None:
+        super().__init__(streams)
+        self._core = core
+        self._fresh = core._sending
+
+    def __iter__(self) -> Iterator[CoreStream]:
+        if not self._fresh:
+            return super().__iter__()
+        self._fresh = False
+        return self._until_full()
+
+    def _until_full(self) -> Iterator[CoreStream]:
+        core = self._core
+        core._packet_full = False
+        for stream in super().__iter__():
+            yield stream
+            if core._packet_full:
+                return
+
+
 class Core(QuicConnection):
     """One aioquic connection with the changes named above."""
+
+    _sending = False
+    _packet_full = False
 
     def __init__(
         self,
@@ -258,9 +268,10 @@ class Core(QuicConnection):
                 if stream.is_finished:
                     del self._ending[stream_id]
                     self._streams_queue.append(stream)
-        if len(self._streams_queue) > 1:
-            self._streams_queue = list(dict.fromkeys(self._streams_queue))
+        self._sending = True
+        self._streams_queue = list(dict.fromkeys(self._streams_queue))
         datagrams = super().datagrams_to_send(now)
+        self._sending = False
         granted = self._table.granted
         if granted:
             self._table.granted = {
@@ -268,9 +279,29 @@ class Core(QuicConnection):
                 for stream_id, stream in granted.items()
                 if stream.max_stream_data_local_sent != stream.max_stream_data_local and stream_id in self._streams
             }
-        if self._streams_queue:
-            self._streams_queue = [stream for stream in self._streams_queue if _has_work(stream)]
+        self._streams_queue = [stream for stream in self._queue[:] if _has_work(stream)]
         return datagrams
+
+    @property
+    def _streams_queue(self) -> list[CoreStream]:
+        return self._queue
+
+    @_streams_queue.setter
+    def _streams_queue(self, streams: list[CoreStream]) -> None:
+        self._queue = _SendQueue(streams, self)
+
+    def _write_stream_frame(self, builder: QuicPacketBuilder, space: Any, stream: CoreStream, max_offset: int) -> int:
+        used = super()._write_stream_frame(builder, space, stream, max_offset)
+        self._packet_full = builder.remaining_flight_space < FRAME_MIN
+        return used
+
+    def _handle_max_stream_data_frame(self, context: Any, frame_type: int, buf: Buffer) -> None:
+        start = buf.tell()
+        stream = self._streams.get(buf.pull_uint_var())
+        buf.seek(start)
+        super()._handle_max_stream_data_frame(context, frame_type, buf)
+        if stream is not None:
+            self._streams_queue.append(stream)
 
     @property
     def active_streams(self) -> int:
@@ -318,8 +349,14 @@ class Core(QuicConnection):
 
 
 def _has_work(stream: CoreStream) -> bool:
+    """Whether a packet should look at a stream. One that waits for the peer's credit comes back with that credit."""
     sender = stream.sender
-    return sender.reset_pending or not sender.buffer_is_empty or stream.receiver.stop_pending or stream.is_finished
+    if sender.reset_pending or stream.receiver.stop_pending or stream.is_finished:
+        return True
+    if sender.buffer_is_empty:
+        return False
+    start = sender.next_offset
+    return start < stream.max_stream_data_remote or start == sender._buffer_stop
 
 
 def peer_certificate(core: Core) -> bytes | None:
@@ -350,19 +387,3 @@ def stop_pacing(core: Core) -> None:
     pacer: Any = core._loss._pacer
     pacer.packet_time = None
     pacer.update_rate = lambda **_: None
-
-
-def refuse_initial(version: int, client_destination: bytes, client_source: bytes, code: int) -> bytes:
-    """A CONNECTION_CLOSE in an Initial packet, for a client that gets no connection (RFC 9000, 8.1.3 and 5.2.2)."""
-    crypto = CryptoPair()
-    crypto.setup_initial(cid=client_destination, is_client=False, version=version)
-    builder = QuicPacketBuilder(
-        host_cid=client_destination, is_client=False, max_datagram_size=1200, peer_cid=client_source, version=version
-    )
-    builder.start_packet(QuicPacketType.INITIAL, crypto)
-    frame = builder.start_frame(QuicFrameType.TRANSPORT_CLOSE, capacity=32)
-    frame.push_uint_var(code)
-    frame.push_uint_var(QuicFrameType.PADDING)
-    frame.push_uint_var(0)
-    datagrams, _packets = builder.flush()
-    return datagrams[0]

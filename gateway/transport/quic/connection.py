@@ -20,12 +20,12 @@ from aioquic.quic import events
 
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
-    FAULTS,
     Core,
     acknowledge_now,
     stop_pacing,
     use_datagrams_of,
 )
+from gateway.transport.quic.faults import FAULTS
 from gateway.transport.quic.limits import QuicLimits, is_loopback
 from gateway.transport.quic.surface import ChannelLink
 from gateway.transport.quic.udp import Address, Datagram
