@@ -163,11 +163,11 @@ class Accounts:
                 else:
                     caller.answer(request.id, Unauthenticated("invalid API key"))
             case AuthJwt():
-                if auth not in self._tokens:
-                    self._tokens[auth] = Tokens(auth)
                 try:
+                    if auth not in self._tokens:
+                        self._tokens[auth] = Tokens(auth)
                     identity = self._tokens[auth].identify(secret, request.tenant)
-                except (Unauthenticated, Denied) as refusal:
+                except GatewayError as refusal:
                     caller.answer(request.id, refusal)
                 else:
                     self._enter(caller, request, identity)

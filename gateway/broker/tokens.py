@@ -10,7 +10,7 @@ from jwt.algorithms import AllowedPublicKeys
 
 from gateway.broker.permissions import Permission, Resource
 from gateway.config.model import AuthJwt
-from gateway.errors import Denied, Unauthenticated
+from gateway.errors import ConfigProblem, Denied, Unauthenticated
 from gateway.requests import Identity
 
 LONGEST_TOKEN = 16 << 10
@@ -42,7 +42,7 @@ class Tokens:
         self._keys: list[tuple[str, Any, list[str]]] = []
         """(key id, key, the algorithms it may be used with): a public key never serves as a shared secret."""
         if auth.jwks:
-            for key in jwt.PyJWKSet.from_json(auth.jwks).keys[:MOST_KEYS]:
+            for key in _key_set(auth.jwks)[:MOST_KEYS]:
                 usable = _ALGORITHMS_OF.get(key.key_type or "", _SHARED)
                 self._keys.append((key.key_id or "", key.key, [a for a in auth.algorithms if a in usable]))
         if auth.key:
@@ -97,6 +97,13 @@ class Tokens:
             )
         except (jwt.PyJWTError, OverflowError):
             return None
+
+
+def _key_set(text: str) -> Sequence[jwt.PyJWK]:
+    try:
+        return jwt.PyJWKSet.from_json(text).keys
+    except (jwt.PyJWTError, ValueError, KeyError, TypeError) as problem:
+        raise ConfigProblem(f"no key of the key set can be used: {problem}") from None
 
 
 def _texts(value: Any) -> bool:
