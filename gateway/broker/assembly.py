@@ -66,6 +66,7 @@ async def open_house(
     offload = NurseryOffload()
     watchers = Watchers(pump)
     store.on_visible(watchers.changed)
+    store.around_tickets(pump.hold, pump.release)
     topics = TopicService(store, table, jobs.start_soon)
     logins = Accounts(store, clock, offload)
     acls = AccessLists(store, topics.name)

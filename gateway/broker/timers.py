@@ -36,6 +36,7 @@ class Pump:
         self._cancelled: set[int] = set()
         self._numbers = itertools.count()
         self._soon: dict[object, Callable[[], None]] = {}
+        self._held = False
         self._scope: trio.CancelScope | None = None
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
@@ -58,8 +59,17 @@ class Pump:
     def soon(self, key: object, callback: Callable[[], None]) -> None:
         """Call back in the next pass, once per key."""
         self._soon[key] = callback
-        if self._scope is not None:
+        if self._scope is not None and not self._held:
             self._scope.deadline = -math.inf
+
+    def hold(self) -> None:
+        """A commit begins to finish its tickets: what they lead to is kept until `release`, and needs no other pass."""
+        self._held = True
+
+    def release(self) -> None:
+        """It has finished them: hand everything over."""
+        self._held = False
+        self._hand_over()
 
     def turn(self) -> None:
         """Everything that is due now. `run` does this; tests without a task call it themselves."""
@@ -70,6 +80,9 @@ class Pump:
                 self._cancelled.discard(number)
             else:
                 callback()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         while self._soon:
             soon, self._soon = self._soon, {}
             for callback in soon.values():

@@ -104,6 +104,8 @@ class Committer:
         self._wake: trio.Event | None = None
         self._closing = False
         self.closed = trio.Event()
+        self.around: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        """Called before and after the tickets of a commit are finished, so that replies can leave together."""
         self._sync_at = float("inf")
         self._probe_at = float("inf")
         self._probe_delay = PROBE_FIRST
@@ -316,7 +318,11 @@ class Committer:
         else:
             commit = self.write(taken)
         self._busy = False
+        for before, _after in self.around:
+            before()
         self.finish(taken, commit)
+        for _before, after in self.around:
+            after()
         if self._writer.checkpoint_due:
             await self._in_thread(thread, self._writer.checkpoint)
 

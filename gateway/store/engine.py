@@ -7,13 +7,13 @@ from typing import TypeVar, TypeVarTuple
 
 from gateway.envelope import total_count
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic
-from gateway.store.catalogue import Log, Topic
+from gateway.store.catalogue import Log
 from gateway.store.committer import Committer
 from gateway.store.cut import gather
 from gateway.store.interface import Capabilities, Durability, ReadResult, StoreHealth, Ticket, TopicState, Unit
 from gateway.store.maintenance import Maintenance, RetentionFloor
 from gateway.store.plan import check_unit
-from gateway.store.pool import Leftovers, ReadPool
+from gateway.store.pool import Leftovers, ReadPool, reported
 from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
 from gateway.store.visible import Visible
 
@@ -104,6 +104,10 @@ class Engine:
     def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
         """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         self._visible.on_visible(callback)
+
+    def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call these before and after the tickets of each commit are finished."""
+        self.committer.around.append((before, after))
 
     def set_retention_floor(self, floor: RetentionFloor) -> None:
         """Ask this before trimming a partition: how far it may go while somebody still reads."""
@@ -213,7 +217,8 @@ class Engine:
 
     def table(self, name: str) -> Mapping[bytes, bytes]:
         """A small table, kept whole in memory, as of the last commit."""
-        return self._visible.table(name, self._pool.direct)
+        with reported():
+            return self._visible.table(name, self._pool.direct)
 
     async def scan(self, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
         """Rows of any table in key order from `first` on."""
@@ -222,7 +227,3 @@ class Engine:
     async def get(self, table: str, key: bytes) -> bytes | None:
         """One row of any table."""
         return await self._pool.run(get_row, table, key)
-
-    def topic_objects(self) -> Mapping[str, Topic]:
-        """For tools: the topics with their logs."""
-        return self._topics

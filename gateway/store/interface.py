@@ -239,6 +239,10 @@ class Store(Protocol):
         """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         ...
 
+    def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call these before and after the tickets of each commit are finished, so that replies can leave together."""
+        ...
+
     def read_cached(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
     ) -> ReadResult | None:
