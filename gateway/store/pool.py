@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
 from gateway.envelope import Run
+from gateway.errors import StoreDamaged, StoreError
 from gateway.store.catalogue import Log
 from gateway.store.database import StoreFiles, connect
 from gateway.store.hot import run_cost
+from gateway.store.rows import DAMAGE
 
 CONNECTIONS = 3
 """More would not read faster: decoding holds the interpreter lock."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn what SQLite says about a read into the store's own words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        text = f"{name or type(error).__name__}: {error}"
+        raise (StoreDamaged(text) if name in DAMAGE else StoreError(text)) from error
 
 
 class ReadPool:
@@ -29,7 +43,6 @@ class ReadPool:
         self._files = files
         self._threads = threads
         self._idle = [connect(files, self._cache, writer=False)]
-        self._made = 1
         self._limiter = trio.CapacityLimiter(CONNECTIONS)
         self.direct = connect(files, 64 << 10, writer=False)
         """For small reads in the event loop."""
@@ -37,15 +50,13 @@ class ReadPool:
     async def run(self, work: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
         """Call `work` with a connection and the arguments."""
         if not self._threads:
-            return work(self.direct, *args)
+            with reported():
+                return work(self.direct, *args)
         async with self._limiter:
-            if self._idle:
-                connection = self._idle.pop()
-            else:
-                connection = connect(self._files, self._cache, writer=False)
-                self._made += 1
+            connection = self._idle.pop() if self._idle else connect(self._files, self._cache, writer=False)
             try:
-                return await trio.to_thread.run_sync(work, connection, *args)
+                with reported():
+                    return await trio.to_thread.run_sync(work, connection, *args)
             finally:
                 self._idle.append(connection)
 
