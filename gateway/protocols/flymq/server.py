@@ -100,7 +100,8 @@ class FlymqServer:
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         """All whole frames of a read, in one pass."""
-        if self._machine.state not in {State.READY, State.BARRED}:
+        state = self._machine.state
+        if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
             return NO_REQUESTS
         self._now = now
         whole = self._buffer.feed(data)
@@ -123,8 +124,9 @@ class FlymqServer:
     def outputs(self) -> Sequence[Output]:
         """Every answer whose turn it is, in one send; the close once all are given."""
         outputs: list[Output] = []
-        data = b"".join(self._replies.ready())
-        if data:
+        ready = list(self._replies.ready())
+        if ready:
+            data = ready[0] if len(ready) == 1 else b"".join(ready)
             self._unsent += len(data)
             outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
         if self._machine.state is State.FINISHING and not self._pending and not len(self._replies):
@@ -310,6 +312,9 @@ class FlymqServer:
         target = run.target
         if isinstance(outcome, Published):
             if not outcome.refused:
+                if len(run.pieces) == 1:
+                    key_size = len(run.keys[0] or b"") if run.keys is not None else -1
+                    return target.answer(outcome, 0, key_size or -1, len(run.pieces[0]) - 4)
                 return target.answers(outcome, run.key_sizes(), run.sizes())
             keys = run.key_sizes() or [-1] * len(run.pieces)
             return b"".join(
