@@ -248,6 +248,15 @@ def check_peer_certificate(pair: Pair) -> None:
     assert pair.server.tls._peer_certificate is None
 
 
+def check_client_certificates(pair: Pair) -> None:
+    context = pair.server.tls
+    assert context._request_client_certificate is False
+    source = inspect.getsource(tls.Context)
+    assert source.count("if self._request_client_certificate:") == 2
+    assert context._peer_certificate_chain == []
+    assert pair.client.tls._peer_certificate_chain == []
+
+
 def check_configuration(pair: Pair) -> None:
     assert pair.client._configuration is pair.client.configuration
 
@@ -361,6 +370,8 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_pacer": check_pacer,
     "_parse_transport_parameters": check_transport_parameters,
     "_peer_certificate": check_peer_certificate,
+    "_peer_certificate_chain": check_client_certificates,
+    "_request_client_certificate": check_client_certificates,
     "_remote_max_idle_timeout": check_remote_idle,
     "_remote_max_streams_bidi": check_remote_max_streams,
     "_remote_max_streams_uni": check_remote_max_streams,
@@ -381,6 +392,7 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
 
 OURS = {
     "_alpns",
+    "_ask_certificate",
     "_core",
     "_ending",
     "_fresh",

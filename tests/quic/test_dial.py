@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
 from gateway.errors import TargetError
 from gateway.transport.link import LinkHandler
@@ -17,6 +19,7 @@ from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.dial import dial_quic
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import QuicServer, serve_quic
+from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.tls import ClientTls, TlsFailed
 from gateway.wire.session import CONNECTION, Kind
 from tests.quic.support import Heard
@@ -37,6 +40,7 @@ async def serving(
     handler: Callable[[QuicLink], LinkHandler] = Echo,
     *,
     limits: QuicLimits | None = None,
+    clients: ClientTrust | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[QuicServer]:
     async with trio.open_nursery() as nursery:
@@ -48,6 +52,7 @@ async def serving(
                 alpn_handlers={None: handler, "fujin": handler},
                 certificate=certificate,
                 limits=limits,
+                clients=clients,
             )
         )
         yield server
@@ -111,6 +116,49 @@ async def test_a_refused_protocol_says_why(certificate: CertificateFiles) -> Non
         with pytest.raises(TargetError, match="0x178"):
             async with dial_quic("127.0.0.1", server.port, alpn="h3", tls=ClientTls(insecure=True), handler=Heard()):
                 pytest.fail("accepted")
+
+
+@pytest.mark.parametrize(
+    ("shows", "required", "code"),
+    [
+        ("ours", True, None),
+        ("ours", False, None),
+        ("nothing", False, None),
+        ("nothing", True, "0x174"),  # certificate_required
+        ("a stranger's", True, "0x12a"),  # bad_certificate
+        ("a stranger's", False, "0x12a"),
+    ],
+)
+async def test_clients_show_certificates_where_they_are_asked_for(
+    certificate: CertificateFiles, tmp_path: Path, shows: str, required: bool, code: str | None
+) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = ClientTls(insecure=True)
+    if shows != "nothing":
+        leaf = (authority if shows == "ours" else stranger).issue_cert("client@example.org")
+        leaf.private_key_pem.write_to_path(str(tmp_path / "client.key"))
+        leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "client.crt"))
+        tls = ClientTls(insecure=True, cert=str(tmp_path / "client.crt"), key=str(tmp_path / "client.key"))
+    accepted: list[QuicLink] = []
+
+    def accept(link: QuicLink) -> Echo:
+        accepted.append(link)
+        return Echo(link)
+
+    trust = ClientTrust(str(tmp_path / "ca.pem"), required)
+    async with serving(certificate, accept, clients=trust) as server:
+        heard = Heard()
+        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=heard) as link:
+            if code is None:
+                assert await echo(link, heard, b"welcome") == b"welcome"
+                return
+            # in TLS 1.3 a client is done before the server has looked at its certificate
+            with trio.fail_after(5):
+                await link.over.wait()
+            assert link.core.end is not None
+            assert hex(link.core.end[0]) == code
+            assert not accepted
 
 
 async def test_nobody_there_is_a_target_error_in_time() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from aioquic import tls
@@ -26,7 +26,7 @@ from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionSt
 from aioquic.quic.packet import QuicErrorCode, pull_quic_transport_parameters
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import Certificate
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
@@ -35,7 +35,7 @@ __all__ = [
     "Buffer",
     "Core",
     "acknowledge_now",
-    "peer_certificate",
+    "peer_certificates",
     "stop_pacing",
     "use_datagrams_of",
 ]
@@ -97,6 +97,7 @@ class Core(QuicConnection):
         *,
         streams: int,
         alpns: Collection[Alpn] = (),
+        ask_certificate: bool = False,
         original_destination_connection_id: bytes | None = None,
         retry_source_connection_id: bytes | None = None,
     ) -> None:
@@ -109,6 +110,7 @@ class Core(QuicConnection):
             limit.value = limit.sent = streams
         self.server_name = configuration.server_name or ""
         self._alpns = alpns
+        self._ask_certificate = ask_certificate
         self._table = _StreamTable()
         self._streams = self._table
         self._ending: dict[int, CoreStream] = {}
@@ -129,6 +131,7 @@ class Core(QuicConnection):
         if self._is_client:
             return
         context = self.tls
+        context._request_client_certificate = self._ask_certificate
         handle_hello = context._server_handle_hello
 
         def choose_protocol(message: Buffer, initial: Buffer, handshake: Buffer) -> None:
@@ -359,10 +362,10 @@ def _has_work(stream: CoreStream) -> bool:
     return start < stream.max_stream_data_remote or start == sender._buffer_stop
 
 
-def peer_certificate(core: Core) -> bytes | None:
-    """The certificate the other side showed, DER."""
-    certificate = core.tls._peer_certificate
-    return None if certificate is None else certificate.public_bytes(Encoding.DER)
+def peer_certificates(core: Core) -> Sequence[Certificate]:
+    """The certificate the other side showed, if any, and its chain. The proof that it owns the key was checked."""
+    leaf = core.tls._peer_certificate
+    return () if leaf is None else (leaf, *core.tls._peer_certificate_chain)
 
 
 def acknowledge_now(core: Core, now: float) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 import trio
 from aioquic.quic import events
+from aioquic.quic.packet import QuicFrameType
 
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
@@ -61,7 +62,7 @@ class QuicLink(ChannelLink):
         address: Address,
         now: float,
         *,
-        accept: Callable[[QuicLink], LinkHandler],
+        accept: Callable[[QuicLink], LinkHandler | None],
         mark: Callable[[QuicLink], None],
         clock: Callable[[], float],
     ) -> None:
@@ -86,6 +87,7 @@ class QuicLink(ChannelLink):
             events.ConnectionIdRetired: self._on_cid_retired,
         }
         self._echoes = 0
+        self._echo_at = 1
         self.first_address = address
         """Where it came from at first: what the limits count it under, even if it migrates."""
         self.alpn: str | None = None
@@ -139,6 +141,11 @@ class QuicLink(ChannelLink):
         if self._phase not in {Phase.OVER, Phase.GONE}:
             self._core.close(error_code=code, reason_phrase=reason)
             self._mark(self)
+
+    def reject(self, code: int, reason: str) -> None:
+        """Turn the other side away with a transport error, as a failed handshake does."""
+        self._core.close(error_code=code, frame_type=QuicFrameType.CRYPTO, reason_phrase=reason)
+        self._mark(self)
 
     def wake(self) -> None:
         """Have `turn` called in the endpoint's next pass."""
@@ -207,8 +214,10 @@ class QuicLink(ChannelLink):
             return []
         if self._goodbye:
             # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
-            echo = self._echoes > 0 and self._echoes & (self._echoes - 1) == 0
-            return self._goodbye if echo else []
+            if self._echoes < self._echo_at:
+                return []
+            self._echo_at = 2 * self._echoes
+            return self._goodbye
         if self._fed >= ACKNOWLEDGE_AFTER and self._phase is not Phase.HANDSHAKE:
             acknowledge_now(self._core, now)
         self._fed = 0
@@ -303,7 +312,11 @@ class QuicLink(ChannelLink):
         self._phase = Phase.OPEN
         self._writable = True
         self._handler = self._accept(self)
-        self.settled.set()
+        if self._handler is None:  # turned away
+            self._phase = Phase.HANDSHAKE
+            self._writable = False
+        else:
+            self.settled.set()
 
     def _on_stop(self, event: Any) -> None:
         channel = self._in.stopped(event.stream_id, event.error_code)

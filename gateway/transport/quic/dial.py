@@ -7,16 +7,19 @@ import socket
 from collections.abc import AsyncIterator
 
 import trio
+from aioquic.quic.packet import QuicErrorCode
+from aioquic.tls import AlertDescription
 
 from gateway.errors import TargetError
 from gateway.transport.link import LinkHandler
-from gateway.transport.quic.aioquic_private import Core, peer_certificate
+from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.configuration import client_configuration
 from gateway.transport.quic.connection import Phase, QuicLink
 from gateway.transport.quic.endpoint import Endpoint
 from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.trust import check_pinned
 from gateway.transport.quic.udp import Address, open_socket
-from gateway.transport.tls import ClientTls, check_fingerprint
+from gateway.transport.tls import ClientTls
 from gateway.wire.session import CONNECTION, Kind
 
 GOODBYE_SECONDS = 1.0
@@ -141,14 +144,15 @@ class _Attempt:
         self._link.wake()
         return self._link
 
-    def _accept(self, link: QuicLink) -> LinkHandler:
+    def _accept(self, link: QuicLink) -> LinkHandler | None:
         """The handshake is done: is it the one we wanted?"""
         if self._tls.fingerprint:
             try:
-                check_fingerprint(peer_certificate(self._core), self._tls.fingerprint)
+                check_pinned(peer_certificates(self._core), self._tls.fingerprint)
             except TargetError as error:
                 self._refused = error
-                link.abort(0, "certificate")
+                link.reject(QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate, "not the pinned certificate")
+                return None
         return self._handler
 
 

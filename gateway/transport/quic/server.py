@@ -9,12 +9,13 @@ import trio
 
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.admission import Admission, Admitted
-from gateway.transport.quic.aioquic_private import Core
+from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.configuration import server_configuration
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.endpoint import Endpoint
 from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import Address, DatagramSocket, UdpSocket, open_socket
 
 AlpnHandlers = Mapping[str | None, Callable[[QuicLink], LinkHandler]]
@@ -51,12 +52,15 @@ class QuicServer:
         certificate: CertificateFiles,
         *,
         limits: QuicLimits | None = None,
+        clients: ClientTrust | None = None,
         on_refusal: Callable[[str], None] = _ignore,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self._limits = limits or QuicLimits()
         self._handlers = handlers
         self._certificate = certificate
+        self._clients = clients
+        self._on_refusal = on_refusal
         self._clock = clock
         self._admission = Admission(self._limits, on_refusal)
         self._sockets = sockets
@@ -116,6 +120,7 @@ class QuicServer:
                 server_configuration(self._limits, self._certificate.current()),
                 streams=self._limits.streams,
                 alpns=self._handlers.keys(),
+                ask_certificate=self._clients is not None,
                 original_destination_connection_id=admitted.original_destination,
                 retry_source_connection_id=admitted.retry_source,
             )
@@ -126,7 +131,13 @@ class QuicServer:
         endpoint = Endpoint(sock, admission=self._admission, accept=accept)
         return endpoint
 
-    def _accept(self, link: QuicLink) -> LinkHandler:
+    def _accept(self, link: QuicLink) -> LinkHandler | None:
+        if self._clients is not None:
+            refusal = self._clients.refusal(peer_certificates(link.core))
+            if refusal is not None:
+                self._on_refusal("client_certificate")
+                link.reject(*refusal)
+                return None
         return self._handlers[link.alpn](link)
 
 
@@ -137,11 +148,12 @@ async def serve_quic(
     alpn_handlers: AlpnHandlers,
     certificate: CertificateFiles,
     limits: QuicLimits | None = None,
+    clients: ClientTrust | None = None,
     on_refusal: Callable[[str], None] = _ignore,
     task_status: trio.TaskStatus[QuicServer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Open, report the server, serve until it is closed."""
     sockets = await open_udp_sockets(host, port)
-    server = QuicServer(sockets, alpn_handlers, certificate, limits=limits, on_refusal=on_refusal)
+    server = QuicServer(sockets, alpn_handlers, certificate, limits=limits, clients=clients, on_refusal=on_refusal)
     task_status.started(server)
     await server.run()
