@@ -94,9 +94,10 @@ class _Name:
 
 
 def _compile(row: Row) -> Compiled:
+    # each library is loaded by its first schema, not at start
     match row.kind:
         case SchemaKind.JSON:
-            from gateway.broker.schema_json import JsonSchema  # each library is loaded by its first schema, not at start
+            from gateway.broker.schema_json import JsonSchema
 
             return JsonSchema(row.definition)
         case SchemaKind.AVRO:
