@@ -1,0 +1,159 @@
+"""`pub`, `sub`, `tail`, `topics` and `bench` as a user runs them, over every protocol, against a real gateway."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from gateway.protocols.registry import Transport, protocols
+from tests.integration.running import serving
+
+NAMES = sorted(protocols())
+BY_OFFSET = [name for name in NAMES if protocols()[name].carries.offset]
+DEADLINE = 60.0
+
+
+def config(directory: Path) -> str:
+    """One listener for each protocol there is."""
+    listeners = []
+    for name, spec in protocols().items():
+        tls = ", tls: self-signed" if spec.transport is Transport.QUIC else ""
+        auth = ", auth: {api_keys: [key]}" if spec.api_key_required else ""
+        listeners.append(f'  {name}: {{protocol: {name}, bind: "127.0.0.1:0"{tls}{auth}}}')
+    storage = f'storage: {{path: "{directory}/data"}}'
+    return "\n".join(["version: 1", "listeners:", *listeners, 'admin: {bind: "127.0.0.1:0"}', storage])
+
+
+@attrs.frozen
+class Shell:
+    """Runs commands against a running gateway."""
+
+    port: Mapping[str, int]
+
+    def command(self, verb: str, protocol: str, address: str, *args: str) -> list[str]:
+        url = f"{protocol}://127.0.0.1:{self.port[protocol]}/{address}"
+        spec = protocols()[protocol]
+        trust = ["--insecure"] if spec.transport is Transport.QUIC else []
+        key = ["--api-key", "key"] if spec.api_key_required else []
+        return [sys.executable, "-m", "gateway", verb, url, *trust, *key, *args]
+
+    async def run(
+        self, verb: str, protocol: str, address: str, *args: str, stdin: bytes = b"", code: int = 0
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run one to its end; its exit code has to be this."""
+        line = self.command(verb, protocol, address, *args)
+        done = await trio.run_process(line, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
+        assert done.returncode == code, (line[3:], done.returncode, done.stderr.decode())
+        return done
+
+
+@asynccontextmanager
+async def gateway(tmp_path: Path) -> AsyncIterator[Shell]:
+    with trio.fail_after(DEADLINE):
+        async with serving(tmp_path, config(tmp_path)) as port:
+            yield Shell(port)
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+async def test_what_is_published_is_stored_byte_for_byte(protocol: str, tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    payload.write_bytes(b"\x00\xff\r\n\n end")
+    async with gateway(tmp_path) as shell:
+        said = await shell.run("pub", protocol, "cli", "--data", "one", "--data", "naïve", "--file", str(payload))
+        assert said.stdout.startswith(b"published 3 messages to cli")
+        said = await shell.run("pub", protocol, "cli", "--output", "json", stdin=b"a\nb\r\nc")
+        report = json.loads(said.stdout)
+        assert report["published"] == 3
+        assert report["first_offset"] == (3 if protocol in BY_OFFSET else None)
+        read = await shell.run("sub", "rustlog", "cli", "--from", "earliest", "--count", "6", "--output", "json")
+        values = [b64decode(json.loads(line)["value"]) for line in read.stdout.splitlines()]
+        assert values == [b"one", "naïve".encode(), payload.read_bytes(), b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+async def test_a_subscriber_gets_what_is_published_from_now_on(protocol: str, tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        await shell.run("pub", "rustlog", "cli", "--data", "before")
+        read: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+
+            async def subscribe() -> None:
+                done = await shell.run("sub", protocol, "cli", "--count", "3", "--timeout", "30")
+                read.extend(done.stdout.splitlines())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(subscribe)
+            for number in range(1000):
+                await shell.run("pub", "rustlog", "cli", "--data", str(number))
+        first = int(read[0])
+        assert read == [b"%d" % number for number in range(first, first + 3)]
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+async def test_the_bench_gets_back_what_it_sent(protocol: str, tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        args = ["--messages", "500", "--batch", "20", "--connections", "2", "--output", "json", "--timeout", "30"]
+        report = json.loads((await shell.run("bench", protocol, "cli", *args)).stdout)
+        assert report["messages"] == 500
+        assert report["published_per_second"] > 0
+        assert {report[name] for name in ("lost", "damaged", "repeated", "disordered", "refused")} == {0}
+
+
+@pytest.mark.parametrize("protocol", BY_OFFSET)
+async def test_tail_shows_the_last_and_topics_what_there_is(protocol: str, tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        await shell.run("pub", protocol, "cli", stdin=b"".join(b"%d\n" % number for number in range(30)))
+        tail = await shell.run("tail", protocol, "cli", "-n", "3", "--no-follow")
+        assert tail.stdout == b"27\n28\n29\n"
+        await shell.run("topics", protocol, "made", "--create", "--partitions", "2")
+        listed = json.loads((await shell.run("topics", protocol, "", "--output", "json")).stdout)
+        ends = {topic["address"]: [partition["end"] for partition in topic["partitions"]] for topic in listed}
+        assert ends == {"cli": [30], "made": [0, 0]}
+        assert b"30" in (await shell.run("topics", protocol, "cli")).stdout
+
+
+@pytest.mark.parametrize("protocol", BY_OFFSET)
+async def test_a_group_goes_on_where_it_left_off(protocol: str, tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        await shell.run("pub", protocol, "cli", stdin=b"1\n2\n3\n4\n5\n")
+        args = ["--group", "readers", "--from", "earliest", "--timeout", "20"]
+        assert (await shell.run("sub", protocol, "cli", *args, "--count", "2")).stdout == b"1\n2\n"
+        assert (await shell.run("sub", protocol, "cli", *args, "--count", "3")).stdout == b"3\n4\n5\n"
+
+
+async def test_failures_are_said_in_a_line(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        late = await shell.run("sub", "rustlog", "cli", "--count", "1", "--timeout", "0.3", code=1)
+        assert late.stderr == b"waiting for 'cli' to exist\n"
+        for done, said in (
+            (await shell.run("tail", "rustlog", "cli", "--no-follow", code=2), b"there is no 'cli'"),
+            (await shell.run("topics", "rustlog", "cli", code=2), b"there is no 'cli'"),
+            (await shell.run("pub", "rustlog", "__cli", "--data", "x", code=2), b"__cli"),
+            (await shell.run("pub", "blipmq", "cli", "--api-key", "wrong", "--data", "x", code=2), b"invalid API key"),
+            (await shell.run("topics", "blipmq", "", code=2), b"blipmq has no way to list topics"),
+            (await shell.run("sub", "blipmq", "cli", "--from", "earliest", code=2), b"blipmq cannot begin there"),
+        ):
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(b"gateway: ")
+            assert said in line
+            assert done.stdout == b""
+        elsewhere = Shell({"rustlog": 1})
+        refused = await elsewhere.run("pub", "rustlog", "cli", "--data", "x", code=2)
+        assert refused.stderr.startswith(b"gateway: cannot connect to 127.0.0.1:1")
+
+
+async def test_stopping_is_quick_and_leaves_what_was_acknowledged(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as shell:
+        await shell.run("pub", "rustlog", "cli", "--data", "kept")
+    async with gateway(tmp_path) as shell:
+        read = await shell.run("sub", "rustlog", "cli", "--from", "earliest", "--count", "1")
+        assert read.stdout == b"kept\n"
