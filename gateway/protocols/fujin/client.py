@@ -22,6 +22,7 @@ from gateway.requests import (
     Request,
     Rollback,
     Settle,
+    Start,
     Subscribe,
     Take,
     Unsubscribe,
@@ -174,6 +175,8 @@ class FujinClient:
                     self._core.done(request.id, Conflict("no such transaction"))
                 else:
                     transaction.transact(Op.COMMIT if isinstance(request, Commit) else Op.ROLLBACK, request)
+            case Subscribe() if request.start is not Start.LATEST:
+                self._core.done(request.id, Unsupported("where a Fujin reader begins is the broker's to say"))
             case Subscribe():
                 number = next(self._subscriptions)
                 reader = ReaderLane(self._core, next(self._tokens), number, request)

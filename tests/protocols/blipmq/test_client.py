@@ -29,6 +29,7 @@ from gateway.requests import (
     Done,
     Publish,
     Published,
+    Request,
     Settle,
     Settled,
     Start,
@@ -143,9 +144,11 @@ def test_messages_that_fit_no_frame_never_leave() -> None:
         CreateTopic(7, "demo"),
         Publish(7, Batch("demo", Columns.of([b"x"])), transaction="1"),
         Publish(7, Batch("demo", Columns.of([b"x"])), deliver_at_ms=5),
+        Subscribe(7, "demo", start=Start.EARLIEST),
+        Subscribe(7, "demo", start=12),
     ],
 )
-def test_what_the_protocol_cannot_say(request_: Publish) -> None:
+def test_what_the_protocol_cannot_say(request_: Request) -> None:
     script = ready()
     script.sent()
     script.submit(request_).expect(7, Unsupported)

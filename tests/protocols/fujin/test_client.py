@@ -35,6 +35,7 @@ from gateway.requests import (
     Rollback,
     Settle,
     Settled,
+    Start,
     Subscribe,
     Subscribed,
     Take,
