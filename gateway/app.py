@@ -17,7 +17,7 @@ import trio
 from gateway import __version__
 from gateway.broker.assembly import House, open_house
 from gateway.broker.service import ListenerInfo
-from gateway.config.model import AuthNone, AuthOpen, AuthUsers, Config, Listener, TlsFiles, TlsNone
+from gateway.config.model import AuthNone, AuthOpen, AuthUsers, ClientCert, Config, Listener, TlsFiles, TlsNone
 from gateway.errors import TargetError
 from gateway.observe.accounting import Accounting
 from gateway.observe.admin import admin_app
@@ -33,6 +33,7 @@ from gateway.transport.limits import Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
 from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
 from gateway.transport.quic.server import open_udp_sockets
+from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import UdpSocket
 from gateway.transport.quic_listen import QuicListener
 from gateway.transport.tls import ReloadingContext, server_context
@@ -225,7 +226,7 @@ class Gateway:
         context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time)
         served = [self._served(listener, name, house, bound.port) for name in listener.protocols]
         if isinstance(bound, BoundUdp):
-            return QuicListener(context, bound.sockets, served, self._certificate(listener)[0])
+            return QuicListener(context, bound.sockets, served, self._certificate(listener)[0], _client_trust(listener))
         return TcpListener(context, bound.sockets, served, self._tls(listener))
 
     def _tls(self, listener: Listener) -> Callable[[], ssl.SSLContext] | None:
@@ -269,3 +270,9 @@ class Gateway:
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")
+
+
+def _client_trust(listener: Listener) -> ClientTrust | None:
+    if not isinstance(listener.tls, TlsFiles) or not listener.tls.client_ca:
+        return None
+    return ClientTrust(listener.tls.client_ca, listener.tls.client_cert is ClientCert.REQUIRED)

@@ -11,6 +11,7 @@ from gateway.transport.listen import Served
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.server import QuicServer
+from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import UdpSocket
 from gateway.wire.session import ServerSession
 
@@ -34,7 +35,12 @@ class QuicListener:
     """One UDP port; the ALPN of the ClientHello chooses the protocol."""
 
     def __init__(
-        self, context: DriverContext, sockets: list[UdpSocket], served: Sequence[Served], certificate: CertificateFiles
+        self,
+        context: DriverContext,
+        sockets: list[UdpSocket],
+        served: Sequence[Served],
+        certificate: CertificateFiles,
+        clients: ClientTrust | None = None,
     ) -> None:
         self._context = context
         self._admission = Admission(context.limits)
@@ -44,6 +50,7 @@ class QuicListener:
             sockets,
             handlers,
             certificate,
+            clients=clients,
             on_refusal=lambda why: context.recorder.refused_connection(context.listener, why),
         )
 
