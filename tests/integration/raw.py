@@ -135,7 +135,11 @@ class BlipMQ:
 
     @staticmethod
     async def greet(wire: Wire) -> None:
-        await wire.send(bytes.fromhex("0000000b0100000000000000010001") + bytes.fromhex("000000120200000000000000020007") + b"dev-key")
+        await wire.send(
+            bytes.fromhex("0000000b0100000000000000010001")
+            + bytes.fromhex("000000120200000000000000020007")
+            + b"dev-key"
+        )
         for cid in (1, 2):
             await wire.expect(bytes.fromhex("0000001105") + struct.pack(">QQ", cid, 0))
 
