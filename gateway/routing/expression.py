@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.envelope import Headers
 from gateway.errors import ConfigProblem, InvalidRequest
+from gateway.routing.direct import Direct, Unsure, compile_direct
 
 if TYPE_CHECKING:
     import lark
@@ -48,53 +49,74 @@ class Message:
     payload: bytes
     key: bytes | None
     headers: Headers
-    _bindings: dict[str, Any] = attrs.Factory(dict)
+    _plain: dict[str, Any] = attrs.Factory(dict)
+    _cel: dict[str, Any] = attrs.Factory(dict)
 
-    def bindings(self, names: frozenset[str]) -> Mapping[str, Any]:
-        """The variables an expression uses, as CEL values."""
-        for name in names - self._bindings.keys():
-            self._bindings[name] = getattr(self, f"_bind_{name}")()
-        return self._bindings
+    def plain(self, names: frozenset[str]) -> Mapping[str, Any]:
+        """The variables an expression uses. InvalidRequest for a payload that is not JSON."""
+        for name in names - self._plain.keys():
+            self._plain[name] = self._bind(name)
+        return self._plain
+
+    def cel(self, names: frozenset[str]) -> Mapping[str, Any]:
+        """The same as the interpreter wants them."""
+        from celpy.adapter import json_to_cel
+
+        plain = self.plain(names)
+        for name in names - self._cel.keys():
+            if name == "value":
+                try:
+                    self._cel[name] = json_to_cel(plain[name])
+                except ValueError:
+                    raise InvalidRequest("the payload has a number beyond 64 bits") from None
+            else:
+                self._cel[name] = _cel_scalar(plain[name]) if name == "key" else _cel_headers(plain[name])
+        return self._cel
 
     def replace(self, payload: bytes) -> None:
         """The payload is another one from now on."""
         self.payload = payload
-        self._bindings.pop("value", None)
+        self._forget("value")
 
     def rekey(self, key: bytes | None) -> None:
         """The key is another one from now on."""
         self.key = key
-        self._bindings.pop("key", None)
+        self._forget("key")
 
-    def _bind_value(self) -> Any:
-        from celpy.adapter import json_to_cel  # half a second of imports that only expressions pay for
+    def _forget(self, name: str) -> None:
+        self._plain.pop(name, None)
+        self._cel.pop(name, None)
 
+    def _bind(self, name: str) -> Any:
+        if name == "key":
+            return None if self.key is None else _text_or_bytes(self.key)
+        if name == "headers":  # the first of several with one name
+            return {name: _text_or_bytes(value) for name, value in reversed(self.headers)}
         try:
-            return json_to_cel(msgspec.json.decode(self.payload))
+            return msgspec.json.decode(self.payload)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"the payload is not JSON: {error}") from None
-        except ValueError:
-            raise InvalidRequest("the payload has a number beyond 64 bits") from None
-
-    def _bind_key(self) -> Any:
-        return None if self.key is None else _text_or_bytes(self.key)
-
-    def _bind_headers(self) -> Any:
-        from celpy import celtypes
-
-        first: dict[str, bytes] = {}
-        for name, value in self.headers:
-            first.setdefault(name, value)
-        return celtypes.MapType({celtypes.StringType(name): _text_or_bytes(value) for name, value in first.items()})
 
 
-def _text_or_bytes(value: bytes) -> Any:
+def _text_or_bytes(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _cel_scalar(value: str | bytes | None) -> Any:
     from celpy import celtypes
 
-    try:
-        return celtypes.StringType(value.decode())
-    except UnicodeDecodeError:
-        return celtypes.BytesType(value)
+    if value is None:
+        return None
+    return celtypes.StringType(value) if isinstance(value, str) else celtypes.BytesType(value)
+
+
+def _cel_headers(headers: Mapping[str, str | bytes]) -> Any:
+    from celpy import celtypes
+
+    return celtypes.MapType({celtypes.StringType(name): _cel_scalar(value) for name, value in headers.items()})
 
 
 @attrs.frozen(eq=False)
@@ -104,12 +126,22 @@ class Expression:
     text: str
     names: frozenset[str]
     _program: Any = attrs.field(repr=False)
+    _direct: Direct | None = attrs.field(repr=False)
 
     def evaluate(self, message: Message) -> Any:
-        """Its value, as CEL's; InvalidRequest when this message does not have what it asks for."""
+        """Its value; InvalidRequest when this message does not have what it asks for."""
+        if self._direct is not None:
+            try:
+                return self._direct(message.plain(self.names))
+            except Unsure:
+                pass
+        return self.interpret(message)
+
+    def interpret(self, message: Message) -> Any:
+        """Its value as the interpreter finds it."""
         from celpy.evaluation import CELEvalError
 
-        bindings = message.bindings(self.names)
+        bindings = message.cel(self.names)
         try:
             value = self._program.evaluate(bindings)
         except CELEvalError as error:
@@ -128,7 +160,7 @@ def compile_expression(text: str) -> Expression:
     try:
         tree = environment.compile(text)
         names = _check_names(tree)
-        return Expression(text, names, environment.program(tree))
+        return Expression(text, names, environment.program(tree), compile_direct(tree))
     except CELParseError as error:
         raise ConfigProblem(f"not an expression: {text!r} (at character {error.column or 1})") from None
 
@@ -209,4 +241,10 @@ def _is_bool(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__.removesuffix("Type").lower()
+    """What a value is, for messages."""
+    if value is None:
+        return "null"
+    if _is_bool(value):
+        return "true or false"
+    words = {int | float: "a number", str: "text", bytes: "bytes", list: "a list", dict: "a map"}
+    return next((word for kind, word in words.items() if isinstance(value, kind)), "a time")

@@ -121,7 +121,7 @@ def test_a_message_that_a_filter_cannot_judge_is_an_error_of_its_own(payload: by
 
 def test_an_expression_that_is_no_condition() -> None:
     done = apply(orders(1), model.Filter("value.amount"))
-    assert done.errors[0].message == "'value.amount' gives int, not true or false"
+    assert done.errors[0].message == "'value.amount' gives a number, not true or false"
 
 
 def test_a_projection_makes_a_new_payload() -> None:
@@ -152,7 +152,7 @@ def test_a_key_from_the_payload(expression: str, key: bytes | None) -> None:
 
 def test_a_key_that_is_none() -> None:
     done = apply(orders(7), model.Rewrite(key="value"))
-    assert done.errors[0].message == "'value' gives map, not a key"
+    assert done.errors[0].message == "'value' gives a map, not a key"
     assert list(done.kept) == []
 
 
