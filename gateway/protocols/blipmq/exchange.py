@@ -190,8 +190,6 @@ class Exchange:
 
     def _subscribe(self, request: Subscribe) -> Completions:
         if request.start is not Start.LATEST:
-            return ((request.id, Unsupported("BlipMQ subscriptions begin with what is published next")),)
-        if request.start is not Start.LATEST:
             return ((request.id, Unsupported("a BlipMQ subscription begins with what is published next")),)
         self._end_open_poll()
         bracket = _Bracket(request, next(self._cids))

@@ -128,8 +128,12 @@ def test_a_stream_that_is_lost_is_replaced() -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [CreateTopic(7, "a"), Publish(7, Batch("a", Columns.of([b"x"])), deliver_at_ms=4)],
-    ids=["create", "delay"],
+    [
+        CreateTopic(7, "a"),
+        Publish(7, Batch("a", Columns.of([b"x"])), deliver_at_ms=4),
+        Subscribe(7, "a", start=Start.EARLIEST),
+    ],
+    ids=["create", "delay", "earliest"],
 )
 def test_what_the_protocol_cannot_say(request_: Request) -> None:
     dialled().submit(request_).expect(7, Unsupported)
