@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import attrs
 
-from gateway.broker.cursors import Numbers, cursor_row
+from gateway.broker.cursors import Numbers
+from gateway.broker.giving_up import DeadLetterMaker, GivingUp
 from gateway.broker.keeping import Keeper, rows_of
 from gateway.broker.reading import by_route, record_delivered
 from gateway.broker.service import Caller, Clock, Handler
@@ -15,27 +15,14 @@ from gateway.broker.subscription import Cursor, Outstanding, Subscription, Tally
 from gateway.broker.timers import Pump
 from gateway.broker.topics import TopicService
 from gateway.broker.watch import Watchers
-from gateway.envelope import Run
 from gateway.errors import Conflict, GatewayError, InvalidRequest, UnknownSubscription, UnknownTopic
 from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import DONE, Request, Settle, Settled, Start, Subscribe, Subscribed, Take, Taken, Unsubscribe
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Append, CreateTopic, Store, Ticket, TopicState, Unit
+from gateway.store.interface import CreateTopic, Store, Ticket, TopicState, Unit
 
 READ_AHEAD_BYTES = 1 << 20
-DEAD_LETTER_SIZE = "size"
-DEAD_LETTER_ATTEMPTS = "max_deliveries"
-
-
-class DeadLetterMaker(Protocol):
-    """What is needed of the dead-letter service."""
-
-    def dead_letter_append(
-        self, run: Run, index: int, *, reason: str, attempts: int, first_error: str, last_error: str
-    ) -> tuple[Sequence[CreateTopic], Append]:
-        """The operations that put one message into its topic's dead letters."""
-        ...
 
 
 @attrs.frozen(eq=False)
@@ -66,6 +53,7 @@ class SubscriptionService:
         self._grace: dict[int, Callable[[], None]] = {}
         self._due_timers: dict[int, tuple[float, Callable[[], None]]] = {}
         self._keeper = Keeper(context.store, context.pump, context.clock, self._subscriptions)
+        self._letters = GivingUp(context.store, context.recorder, context.dead_letters)
         self.numbers = Numbers(context.store)
         for subscription in self._keeper.restore(context.recorder):
             self._register(subscription)
@@ -220,7 +208,7 @@ class SubscriptionService:
                 subscription.topic, cursor.partition, cursor.next, size, READ_AHEAD_BYTES, now_ms
             )
             if result is not None:
-                self._refuse(subscription, subscription.read(cursor, result))
+                self._letters.refuse(subscription, subscription.read(cursor, result))
                 continue
             cursor.loading = True
             self._context.start_soon(None, None, lambda cursor=cursor: self._load(subscription, cursor))
@@ -231,7 +219,7 @@ class SubscriptionService:
             result = await self._store.read(
                 subscription.topic, cursor.partition, cursor.next, 4_096, READ_AHEAD_BYTES, self._context.clock.now_ms()
             )
-            self._refuse(subscription, subscription.read(cursor, result))
+            self._letters.refuse(subscription, subscription.read(cursor, result))
         except GatewayError as error:
             while subscription.takes:
                 waiting = subscription.takes.popleft()
@@ -313,31 +301,8 @@ class SubscriptionService:
         for tag in subscription.overdue(self._context.clock.now()):
             message = subscription.settle(tag)
             if message is not None:
-                self._dead_letter(
-                    subscription, message.partition, message.run, message.index, DEAD_LETTER_ATTEMPTS, message.attempts
-                )
+                self._letters.exhausted(subscription, message)
         self._serve(subscription)
-
-    # --- dead letters ---
-
-    def _refuse(self, subscription: Subscription, refused: Sequence[tuple[Run, int]]) -> None:
-        for run, index in refused:
-            subscription.cursors[run.partition].window.settle(run.base_offset + index)
-            self._dead_letter(subscription, run.partition, run, index, DEAD_LETTER_SIZE, 0)
-
-    def _dead_letter(
-        self, subscription: Subscription, partition: int, run: Run, index: int, reason: str, attempts: int
-    ) -> None:
-        """Put a message into the dead letters; its settling is written in the same commit."""
-        creates, append = self._context.dead_letters.dead_letter_append(
-            run, index, reason=reason, attempts=attempts, first_error=reason, last_error=reason
-        )
-        cursor = subscription.cursors[partition]
-        cursor.tally.dead_lettered += 1
-        puts = [cursor_row(subscription.number, partition, cursor.window.to_bytes())] if subscription.durable else []
-        meta, _inner = run.meta_of(index)
-        self._context.recorder.dead_lettered(meta.route, reason, 1)
-        self._store.submit(Unit(creates=creates, appends=[append], puts=puts))
 
     # --- ending ---
 
