@@ -85,72 +85,13 @@ class _SendQueue(list[CoreStream]):
                 return
 
 
-class Core(QuicConnection):
-    """One aioquic connection with the changes named above."""
+class _CreditedConnection(QuicConnection):
+    """Receive limits that only the owner raises."""
 
-    _sending = False
-    _packet_full = False
-
-    def __init__(
-        self,
-        configuration: QuicConfiguration,
-        *,
-        streams: int,
-        alpns: Collection[Alpn] = (),
-        ask_certificate: bool = False,
-        original_destination_connection_id: bytes | None = None,
-        retry_source_connection_id: bytes | None = None,
-    ) -> None:
-        super().__init__(
-            configuration=configuration,
-            original_destination_connection_id=original_destination_connection_id,
-            retry_source_connection_id=retry_source_connection_id,
-        )
-        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
-            limit.value = limit.sent = streams
-        self.server_name = configuration.server_name or ""
-        self._alpns = alpns
-        self._ask_certificate = ask_certificate
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._table = _StreamTable()
         self._streams = self._table
-        self._ending: dict[int, CoreStream] = {}
-        self._sweep = False
-        self._peer_payload_limit = UDP_MAX
-        detect = self._loss._on_packets_lost
-
-        def packets_lost(*, packets: Iterable[Any], **arguments: Any) -> None:
-            self._sweep = self._sweep or bool(packets)
-            detect(packets=packets, **arguments)
-
-        self._loss._on_packets_lost = packets_lost  # type: ignore[method-assign]
-
-    # --- TLS ---
-
-    def _initialize(self, peer_cid: bytes) -> None:
-        super()._initialize(peer_cid)
-        if self._is_client:
-            return
-        context = self.tls
-        context._request_client_certificate = self._ask_certificate
-        handle_hello = context._server_handle_hello
-
-        def choose_protocol(message: Buffer, initial: Buffer, handshake: Buffer) -> None:
-            hello = tls.pull_client_hello(Buffer(data=message.data_slice(0, message.capacity)))
-            self.server_name = hello.server_name or ""
-            offered = hello.alpn_protocols
-            if offered is None:
-                if None not in self._alpns:
-                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
-            else:
-                chosen = next((name for name in offered if name in self._alpns), None)
-                if chosen is None:
-                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
-                context._alpn_protocols = [chosen]
-            handle_hello(message, initial, handshake)
-
-        context._server_handle_hello = choose_protocol  # type: ignore[method-assign, assignment]
-
-    # --- receive credit ---
 
     def grant_stream(self, stream_id: int, limit: int) -> None:
         """Let the peer send up to this offset on a stream."""
@@ -191,6 +132,70 @@ class Core(QuicConnection):
         super()._on_max_stream_data_delivery(delivery, stream)
         if delivery != QuicDeliveryState.ACKED and stream.stream_id in self._streams:
             self._table.granted[stream.stream_id] = stream
+
+
+class Core(_CreditedConnection):
+    """One aioquic connection with the changes named above."""
+
+    _sending = False
+    _packet_full = False
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        *,
+        streams: int,
+        alpns: Collection[Alpn] = (),
+        ask_certificate: bool = False,
+        original_destination_connection_id: bytes | None = None,
+        retry_source_connection_id: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+            retry_source_connection_id=retry_source_connection_id,
+        )
+        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
+            limit.value = limit.sent = streams
+        self.server_name = configuration.server_name or ""
+        self._alpns = alpns
+        self._ask_certificate = ask_certificate
+        self._ending: dict[int, CoreStream] = {}
+        self._sweep = False
+        self._peer_payload_limit = UDP_MAX
+        detect = self._loss._on_packets_lost
+
+        def packets_lost(*, packets: Iterable[Any], **arguments: Any) -> None:
+            self._sweep = self._sweep or bool(packets)
+            detect(packets=packets, **arguments)
+
+        self._loss._on_packets_lost = packets_lost  # type: ignore[method-assign]
+
+    # --- TLS ---
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        if self._is_client:
+            return
+        context = self.tls
+        context._request_client_certificate = self._ask_certificate
+        handle_hello = context._server_handle_hello
+
+        def choose_protocol(message: Buffer, initial: Buffer, handshake: Buffer) -> None:
+            hello = tls.pull_client_hello(Buffer(data=message.data_slice(0, message.capacity)))
+            self.server_name = hello.server_name or ""
+            offered = hello.alpn_protocols
+            if offered is None:
+                if None not in self._alpns:
+                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
+            else:
+                chosen = next((name for name in offered if name in self._alpns), None)
+                if chosen is None:
+                    raise tls.AlertNoApplicationProtocol("No common ALPN protocols")
+                context._alpn_protocols = [chosen]
+            handle_hello(message, initial, handshake)
+
+        context._server_handle_hello = choose_protocol  # type: ignore[method-assign, assignment]
 
     # --- sending ---
 
