@@ -10,6 +10,7 @@ from gateway.transport.link import Link
 from gateway.transport.listen import Served
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import QuicServer
 from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import UdpSocket
@@ -50,6 +51,7 @@ class QuicListener:
             sockets,
             handlers,
             certificate,
+            limits=QuicLimits(handshake=context.limits.handshake),
             clients=clients,
             on_refusal=lambda why: context.recorder.refused_connection(context.listener, why),
         )
