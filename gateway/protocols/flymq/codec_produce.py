@@ -88,7 +88,7 @@ class Run:
             ends = array("I", accumulate(map(len, pieces)))
         columns = Columns(packed, ends, self.keys)
         if self.partition == -1:
-            return Batch(self.target.address, columns)
+            return Batch(self.target.address, columns, round_robin=True)
         return Batch(self.target.address, columns, partition=self.partition)
 
     def sizes(self) -> list[int]:

@@ -86,7 +86,7 @@ def produce_delayed(call: Call, payload: bytes) -> Steps:
     call.subject = Subject(topic)
     if not 0 <= delay <= LONGEST_DELAY_MS:
         raise InvalidRequest(f"invalid delay: {delay} ms, at most {LONGEST_DELAY_MS}")
-    reply = yield Publish(call.id(), Batch(topic, Columns.of([data])), delay_ms=delay)
+    reply = yield Publish(call.id(), Batch(topic, Columns.of([data]), round_robin=True), delay_ms=delay)
     if isinstance(reply, Delayed):
         return call.answer(topic, 0, 0, reply.timestamp_ms, -1, len(data), reply.ids[0])
     return recorded(call, topic, expect(Published, reply), data, "")
@@ -109,7 +109,9 @@ def produce_with_ttl(call: Call, payload: bytes) -> Steps:
     call.subject = Subject(topic)
     if not 0 <= ttl <= LONGEST_TTL_MS:
         raise InvalidRequest(f"invalid ttl: {ttl} ms")
-    published = expect(Published, (yield Publish(call.id(), Batch(topic, Columns.of([data])), ttl_ms=ttl)))
+    published = expect(
+        Published, (yield Publish(call.id(), Batch(topic, Columns.of([data]), round_robin=True), ttl_ms=ttl))
+    )
     return recorded(call, topic, published, data)
 
 
@@ -139,7 +141,9 @@ def produce_in_transaction(call: Call, payload: bytes) -> Steps:
     call.subject = Subject(topic)
     if not name:  # to the broker no transaction at all
         raise Conflict("transaction not found: ")
-    published = expect(Published, (yield Publish(call.id(), Batch(topic, Columns.of([data])), transaction=name)))
+    published = expect(
+        Published, (yield Publish(call.id(), Batch(topic, Columns.of([data]), round_robin=True), transaction=name))
+    )
     if 0 in published.refused:
         raise published.refused[0]
     return call.answer(topic, published.partition, 0, published.timestamp_ms, -1, len(data))

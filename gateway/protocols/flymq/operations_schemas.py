@@ -99,7 +99,7 @@ def produce(call: Call, payload: bytes) -> Steps:
     """PRODUCE that is refused unless the message fits the schema named."""
     topic, schema, data = read_produce_with_schema(payload)
     call.subject = Subject(topic)
-    batch = Batch(topic, Columns.of([data]))
+    batch = Batch(topic, Columns.of([data]), round_robin=True)
     published = expect(Published, (yield Publish(call.id(), batch, schema=schema)))
     return recorded(call, topic, published, data)
 

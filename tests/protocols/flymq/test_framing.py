@@ -169,6 +169,7 @@ def test_one_read_to_one_topic_and_partition_is_one_publish() -> None:
     assert asked.batch.columns.values() == [b"a", b"bb", b"", b"d"]
     assert asked.batch.columns.keys == [None, b"k", None, None]
     assert asked.batch.partition is None
+    assert asked.batch.round_robin, "FlyMQ wire 4: without a key the partitions take turns"
     places = [(1, 7), (0, 3), (1, 8), (1, 9)]
     sizes = [(-1, 1), (1, 2), (-1, 0), (-1, 1)]
     script.complete(asked, Published("test", 77, scattered=places)).sends(
