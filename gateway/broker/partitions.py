@@ -11,13 +11,23 @@ Share = tuple[int, list[int] | None]
 """(partition, indexes of the messages for it; None: all of them)."""
 
 
-@functools.lru_cache(maxsize=65_536)
+LONGEST_CACHED = 128
+"""Bytes of a key whose hash is remembered: longer ones are rare, and remembering them would be a way to fill memory."""
+
+
 def fnv1a(key: bytes) -> int:
     """FNV-1a, 32 bits: the hash by which FlyMQ's clients expect keys to be spread."""
+    return _remembered(key) if len(key) <= LONGEST_CACHED else _fnv1a(key)
+
+
+def _fnv1a(key: bytes) -> int:
     value = 0x811C9DC5
     for byte in key:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
+
+
+_remembered = functools.lru_cache(maxsize=65_536)(_fnv1a)
 
 
 class Partitioner:
