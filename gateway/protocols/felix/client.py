@@ -7,41 +7,27 @@ no ids in publishes, `ok` for everything.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-
-import attrs
+from collections.abc import Sequence
 
 from gateway import requests
-from gateway.envelope import PREFIX, Columns
 from gateway.errors import (
     GatewayError,
     OffsetOutOfRange,
     TargetLost,
-    TooLarge,
     UnknownSubscription,
     Unsupported,
     WireError,
 )
 from gateway.protocols.felix import codec
-from gateway.protocols.felix.binary import decode_ack, encode_batch, encode_names
 from gateway.protocols.felix.events import Inflows
-from gateway.protocols.felix.frames import ACK, ACKED, KNOWN, MAX_PAYLOAD, OFFSETS
+from gateway.protocols.felix.frames import KNOWN, OFFSETS
 from gateway.protocols.felix.lines import Line, Login
 from gateway.protocols.felix.mapping import DEFAULT_SCOPE, escape, names_of, refused, unescape
+from gateway.protocols.felix.publisher import Publisher
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect
 from gateway.wire.session import CONNECTION, NO_COMPLETIONS, ClientContext, Close, Completions, Kind, Output
-
-
-@attrs.define(eq=False)
-class _Publishing:
-    """A batch on its way, in as many frames as it takes."""
-
-    request: requests.Publish
-    left: int
-    error: GatewayError | None = None
 
 
 class FelixClient:
@@ -59,11 +45,11 @@ class FelixClient:
         self._login = Login(auth)
         self._outputs: list[Output] = []
         self._lines: dict[int, Line] = {}
-        self._publishes: Line | None = None
         self._caches: Line | None = None
         self._inflows = Inflows(self._outputs, self._finish)
         self._tokens = itertools.count(-1, -1)
         self._ids = itertools.count(1)
+        self._publisher = Publisher(self._line, self._finish, self._login, scope, self._ids, document=self._document)
         self._numbers = itertools.count(2)
         self._open: set[int] = set()
         self._done: list[Completion] = []
@@ -196,7 +182,7 @@ class FelixClient:
     def _start(self, request: Request, now: float) -> None:
         match request:
             case requests.Publish():
-                self._publish(request)
+                self._publisher.publish(request)
             case requests.CachePut() | requests.CacheGet():
                 self._cache(request)
             case requests.Subscribe():
@@ -219,57 +205,6 @@ class FelixClient:
                 self._finish(request.id, requests.DONE)
             case _:
                 self._finish(request.id, Unsupported(f"Felix cannot express {type(request).__name__}"))
-
-    # --- publishing ---
-
-    def _publish(self, request: requests.Publish) -> None:
-        if self._publishes is None or self._publishes.gone:
-            self._publishes = self._line()
-        line = self._publishes
-        # How, is known after the login.
-        line.when_ready(lambda: self._send_batch(line, request), lambda error: self._finish(request.id, error))
-
-    def _send_batch(self, line: Line, request: requests.Publish) -> None:
-        names = names_of(request.batch.address, self._scope)
-        try:
-            head = encode_names(names)
-            acked_binary = not self._document and self._login.server_flags & ACKED
-            room = MAX_PAYLOAD - len(head) - 32
-            parts = split(request.batch.columns, room if acked_binary else (room - 256) // 4 * 3)
-        except (WireError, TooLarge) as error:
-            self._finish(request.id, error)
-            return
-        publishing = _Publishing(request, len(parts))
-        for part in parts:
-            request_id = None if self._document else next(self._ids)
-            if acked_binary:
-                data = encode_batch(head, part, request_id)
-            else:
-                values = part.values()
-                data = codec.encode(
-                    codec.PublishBatch(names.tenant, names.namespace, names.stream, values, request_id, "per_batch")
-                )
-            line.ask(data, self._published(publishing, request_id), lambda error: self._part_done(publishing, error))
-
-    def _published(self, publishing: _Publishing, request_id: int | None) -> Callable[[int, bytes], None]:
-        def handler(flags: int, payload: bytes) -> None:
-            said: codec.Id | None
-            if flags & ACK:
-                said, text = decode_ack(payload)
-            else:
-                said, text = _verdict(payload)
-            if said is not None and said != request_id:
-                raise WireError("a publish was answered out of turn")
-            self._part_done(publishing, None if text is None else refused(text))
-
-        return handler
-
-    def _part_done(self, publishing: _Publishing, error: GatewayError | None) -> None:
-        publishing.error = publishing.error or error
-        publishing.left -= 1
-        if publishing.left == 0:
-            request = publishing.request
-            self._finish(request.id, publishing.error or requests.Published(request.batch.address, 0))
 
     # --- cache ---
 
@@ -339,29 +274,3 @@ class FelixClient:
             self._finish(request.id, requests.Subscribed(number, request.address, start))
 
         line.when_ready(send, lambda error: self._finish(request.id, error))
-
-
-def split(columns: Columns, room: int) -> Sequence[Columns]:
-    """Columns in parts whose packed values take at most `room` bytes each."""
-    if len(columns.packed) <= room:
-        return [columns]
-    parts: list[Columns] = []
-    first = base = 0
-    while first < columns.count:
-        stop = bisect_right(columns.ends, base + room)
-        if stop == first:
-            raise TooLarge(f"a message of {columns.ends[first] - base - PREFIX} bytes is more than a frame can carry")
-        parts.append(columns.slice(first, stop))
-        base = columns.ends[stop - 1]
-        first = stop
-    return parts
-
-
-def _verdict(payload: bytes) -> tuple[codec.Id | None, str | None]:
-    """(request id, error's text) of an answer to a publish."""
-    match codec.decode_server(payload):
-        case codec.PublishOk(request_id=request_id) | codec.Ok(request_id=request_id):
-            return request_id, None
-        case codec.PublishError(request_id=request_id, message=text) | codec.Error(request_id=request_id, message=text):
-            return request_id, text
-    raise WireError("a publish was answered with something else")

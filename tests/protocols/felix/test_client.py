@@ -104,6 +104,15 @@ def test_batch_beyond_a_frame_goes_in_parts():
     script.expect(1, requests.Published)
 
 
+@pytest.mark.parametrize("messages", [[b"x"] * 2_500_000, [bytes(12_500_000), b"x"]])
+def test_json_frames_hold_what_they_can(messages):
+    script = client(Dialect.DOCUMENT).submit(publish(1, *messages))
+    token = script.output(Open).token
+    frames = split_frames(script.sent(token))
+    assert len(frames) == 2
+    assert all(len(payload) <= 16 << 20 for _, payload in frames)
+
+
 def test_message_beyond_a_frame_is_refused_here():
     script = client().submit(publish(1, bytes(16 << 20)))
     logged_in(script)
