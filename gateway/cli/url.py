@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 import re
 from urllib.parse import unquote, urlsplit
 
 import attrs
 import click
 
+import gateway.protocols
 from gateway.protocols.registry import ProtocolSpec, protocols
 
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -33,14 +36,14 @@ class Place:
 def parse(text: str) -> Place:
     """Raises click.BadParameter with what is wrong and how it should look."""
     scheme, separator, _ = text.partition("://")
-    known = protocols()
     if not separator:
-        raise click.BadParameter(f"'{text}' is not a URL: write {_example(next(iter(known)))}")
-    if scheme not in known:
+        raise click.BadParameter(f"'{text}' is not a URL: write {_example(next(iter(protocols())))}")
+    spec = _spec(scheme)
+    if spec is None:
+        known = protocols()
         close = difflib.get_close_matches(scheme, known, n=1)
         hint = f"did you mean {close[0]}://?" if close else f"there are {', '.join(sorted(known))}."
         raise click.BadParameter(f"'{scheme}' is not a protocol: {hint}")
-    spec = known[scheme]
     try:
         parts = urlsplit(text)
         port = parts.port if parts.port is not None else spec.default_port
@@ -59,6 +62,15 @@ def parse(text: str) -> Place:
         unquote(parts.username or ""),
         unquote(parts.password or ""),
     )
+
+
+def _spec(scheme: str) -> ProtocolSpec | None:
+    """The protocol of a scheme, loaded without the others: a command needs only its own."""
+    if scheme in {module.name for module in pkgutil.iter_modules(gateway.protocols.__path__)}:
+        spec: ProtocolSpec | None = getattr(importlib.import_module(f"gateway.protocols.{scheme}"), "SPEC", None)
+        if spec is not None and spec.name == scheme:
+            return spec
+    return protocols().get(scheme)
 
 
 def _unescape(path: str) -> str:

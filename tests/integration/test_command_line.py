@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import attrs
 import pytest
 import trio
 
+from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import Transport, protocols
+from gateway.requests import Publish
+from gateway.transport.client import Connection, connect
 from tests.integration.running import serving
 
 NAMES = sorted(protocols())
-BY_OFFSET = [name for name in NAMES if protocols()[name].carries.offset]
 DEADLINE = 60.0
 
 
@@ -64,70 +67,75 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Shell]:
 
 
 @pytest.mark.parametrize("protocol", NAMES)
-async def test_what_is_published_is_stored_byte_for_byte(protocol: str, tmp_path: Path) -> None:
-    payload = tmp_path / "payload"
-    payload.write_bytes(b"\x00\xff\r\n\n end")
+async def test_a_protocol_from_the_shell(protocol: str, tmp_path: Path) -> None:
     async with gateway(tmp_path) as shell:
-        said = await shell.run("pub", protocol, "cli", "--data", "one", "--data", "naïve", "--file", str(payload))
-        assert said.stdout.startswith(b"published 3 messages to cli")
-        said = await shell.run("pub", protocol, "cli", "--output", "json", stdin=b"a\nb\r\nc")
-        report = json.loads(said.stdout)
-        assert report["published"] == 3
-        assert report["first_offset"] == (3 if protocol in BY_OFFSET else None)
-        read = await shell.run("sub", "rustlog", "cli", "--from", "earliest", "--count", "6", "--output", "json")
-        values = [b64decode(json.loads(line)["value"]) for line in read.stdout.splitlines()]
-        assert values == [b"one", "naïve".encode(), payload.read_bytes(), b"a", b"b", b"c"]
+        await what_is_published_is_stored_byte_for_byte(shell, protocol, trio.Path(tmp_path / "payload"))
+        await a_subscriber_gets_what_is_published_from_now_on(shell, protocol)
+        await the_bench_gets_back_what_it_sent(shell, protocol)
+        if protocols()[protocol].carries.offset:
+            await tail_shows_the_last_and_topics_what_there_is(shell, protocol)
+            await a_group_goes_on_where_it_left_off(shell, protocol)
 
 
-@pytest.mark.parametrize("protocol", NAMES)
-async def test_a_subscriber_gets_what_is_published_from_now_on(protocol: str, tmp_path: Path) -> None:
-    async with gateway(tmp_path) as shell:
-        await shell.run("pub", "rustlog", "cli", "--data", "before")
-        read: list[bytes] = []
-        async with trio.open_nursery() as nursery:
-
-            async def subscribe() -> None:
-                done = await shell.run("sub", protocol, "cli", "--count", "3", "--timeout", "30")
-                read.extend(done.stdout.splitlines())
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(subscribe)
-            for number in range(1000):
-                await shell.run("pub", "rustlog", "cli", "--data", str(number))
-        first = int(read[0])
-        assert read == [b"%d" % number for number in range(first, first + 3)]
+async def what_is_published_is_stored_byte_for_byte(shell: Shell, protocol: str, payload: trio.Path) -> None:
+    odd = b"\x00\xff\r\n\n end"
+    await payload.write_bytes(odd)
+    said = await shell.run("pub", protocol, "bytes", "--data", "one", "--data", "naïve", "--file", str(payload))
+    assert said.stdout.startswith(b"published 3 messages to bytes")
+    said = await shell.run("pub", protocol, "bytes", "--output", "json", stdin=b"a\nb\r\nc")
+    report = json.loads(said.stdout)
+    assert report["published"] == 3
+    assert report["first_offset"] == (3 if protocols()[protocol].carries.offset else None)
+    read = await shell.run("sub", "rustlog", "bytes", "--from", "earliest", "--count", "6", "--output", "json")
+    values = [b64decode(json.loads(line)["value"]) for line in read.stdout.splitlines()]
+    assert values == [b"one", "naïve".encode(), odd, b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("protocol", NAMES)
-async def test_the_bench_gets_back_what_it_sent(protocol: str, tmp_path: Path) -> None:
-    async with gateway(tmp_path) as shell:
-        args = ["--messages", "500", "--batch", "20", "--connections", "2", "--output", "json", "--timeout", "30"]
-        report = json.loads((await shell.run("bench", protocol, "cli", *args)).stdout)
-        assert report["messages"] == 500
-        assert report["published_per_second"] > 0
-        assert {report[name] for name in ("lost", "damaged", "repeated", "disordered", "refused")} == {0}
+async def a_subscriber_gets_what_is_published_from_now_on(shell: Shell, protocol: str) -> None:
+    await shell.run("pub", "rustlog", "live", "--data", "before")
+    read: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+
+        async def subscribe() -> None:
+            done = await shell.run("sub", protocol, "live", "--count", "3", "--timeout", "30")
+            read.extend(done.stdout.splitlines())
+            nursery.cancel_scope.cancel()
+
+        async def publish(connection: Connection) -> None:
+            """Nothing tells when the other process has subscribed, so this goes on until it has enough."""
+            for number in itertools.count():
+                await connection.request(Publish(0, Batch("live", Columns.of([b"%d" % number]))))
+
+        nursery.start_soon(subscribe)
+        async with connect(protocols()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
+            await publish(connection)
+    first = int(read[0])
+    assert read == [b"%d" % number for number in range(first, first + 3)]
 
 
-@pytest.mark.parametrize("protocol", BY_OFFSET)
-async def test_tail_shows_the_last_and_topics_what_there_is(protocol: str, tmp_path: Path) -> None:
-    async with gateway(tmp_path) as shell:
-        await shell.run("pub", protocol, "cli", stdin=b"".join(b"%d\n" % number for number in range(30)))
-        tail = await shell.run("tail", protocol, "cli", "-n", "3", "--no-follow")
-        assert tail.stdout == b"27\n28\n29\n"
-        await shell.run("topics", protocol, "made", "--create", "--partitions", "2")
-        listed = json.loads((await shell.run("topics", protocol, "", "--output", "json")).stdout)
-        ends = {topic["address"]: [partition["end"] for partition in topic["partitions"]] for topic in listed}
-        assert ends == {"cli": [30], "made": [0, 0]}
-        assert b"30" in (await shell.run("topics", protocol, "cli")).stdout
+async def the_bench_gets_back_what_it_sent(shell: Shell, protocol: str) -> None:
+    args = ["--messages", "500", "--batch", "20", "--connections", "2", "--output", "json", "--timeout", "30"]
+    report = json.loads((await shell.run("bench", protocol, "bench", *args)).stdout)
+    assert report["messages"] == 500
+    assert report["published_per_second"] > 0
+    assert {report[name] for name in ("lost", "damaged", "repeated", "disordered", "refused")} == {0}
 
 
-@pytest.mark.parametrize("protocol", BY_OFFSET)
-async def test_a_group_goes_on_where_it_left_off(protocol: str, tmp_path: Path) -> None:
-    async with gateway(tmp_path) as shell:
-        await shell.run("pub", protocol, "cli", stdin=b"1\n2\n3\n4\n5\n")
-        args = ["--group", "readers", "--from", "earliest", "--timeout", "20"]
-        assert (await shell.run("sub", protocol, "cli", *args, "--count", "2")).stdout == b"1\n2\n"
-        assert (await shell.run("sub", protocol, "cli", *args, "--count", "3")).stdout == b"3\n4\n5\n"
+async def tail_shows_the_last_and_topics_what_there_is(shell: Shell, protocol: str) -> None:
+    await shell.run("pub", protocol, "tail", stdin=b"".join(b"%d\n" % number for number in range(30)))
+    tail = await shell.run("tail", protocol, "tail", "-n", "3", "--no-follow")
+    assert tail.stdout == b"27\n28\n29\n"
+    await shell.run("topics", protocol, "made", "--create", "--partitions", "2")
+    listed = json.loads((await shell.run("topics", protocol, "", "--output", "json")).stdout)
+    ends = {topic["address"]: [partition["end"] for partition in topic["partitions"]] for topic in listed}
+    assert (ends["bytes"], ends["tail"], ends["made"]) == ([6], [30], [0, 0])
+    assert b"30" in (await shell.run("topics", protocol, "tail")).stdout
+
+
+async def a_group_goes_on_where_it_left_off(shell: Shell, protocol: str) -> None:
+    args = ["--group", "readers", "--from", "earliest", "--timeout", "20"]
+    assert (await shell.run("sub", protocol, "tail", *args, "--count", "2")).stdout == b"0\n1\n"
+    assert (await shell.run("sub", protocol, "tail", *args, "--count", "3")).stdout == b"2\n3\n4\n"
 
 
 async def test_failures_are_said_in_a_line(tmp_path: Path) -> None:
