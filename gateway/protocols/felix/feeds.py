@@ -100,10 +100,15 @@ class Feed:
         """Whether its stream is there."""
         return self._machine.state not in {FeedState.ASKED, FeedState.ENDED}
 
+    @property
+    def _replays(self) -> bool:
+        """Whether it begins in the past, which takes a topic of one partition: only there offsets mean something."""
+        return self._message.start not in {None, "latest"}
+
     def begin(self, answer: Callable[[GatewayError | Id], None]) -> None:
         """Have it made. `answer` is told the id the client knows it by, or why there is none."""
         self._feeds.add(self)
-        if self._message.start in {None, "latest"}:
+        if not self._replays:
             self._subscribe(answer)
             return
 
@@ -235,8 +240,8 @@ class Feed:
         return (MAX_PAYLOAD - len(self._json_head()) - 64) // 4 * 3
 
     def _offset(self, run: Run) -> int | None:
-        """Offsets are told where the client can read them and asked for them."""
-        wanted = self._message.start is not None and (self._peer.flags or 0) & OFFSETS
+        """Offsets are told to who asked for a replay and can read them."""
+        wanted = self._replays and (self._peer.flags or 0) & OFFSETS
         return run.base_offset if wanted else None
 
     def _encode_binary(self, run: Run) -> Sequence[bytes]:
@@ -265,7 +270,7 @@ class Feed:
 
     def _encode_json(self, run: Run) -> Sequence[bytes]:
         """An `event` each (Felix wire 2.6); the document's peers know `event_batch` for several."""
-        base = run.base_offset if self._message.start is not None else None
+        base = run.base_offset if self._replays else None
         payloads = [binascii.b2a_base64(value, newline=False) for value in run.columns.values()]
         if self._peer.document and len(payloads) > 1:
             return self._json_batches(payloads, base)
