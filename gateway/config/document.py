@@ -149,6 +149,9 @@ class Place:
                 continue
             name = key.value
             path = self.join(name)
+            if name == "<<":
+                self.notes.add("keys are not merged here ('<<'): write them out", line, self.path)
+                continue
             if name in first:
                 self.notes.add(f"duplicate key {name!r} (first in line {first[name]})", line, path)
                 continue

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import lark
 
+VARIABLES = frozenset(("value", "key", "headers"))
+"""What an expression may look at."""
+
 Variables = Mapping[str, Any]
 Direct = Callable[[Variables], Any]
 
@@ -37,6 +40,8 @@ def compile_direct(tree: lark.Tree[Any]) -> Direct | None:
 
 def _compile(node: Any) -> Direct:
     """One node of the syntax tree. Most of them only wrap the next (the grammar has a level per precedence)."""
+    if isinstance(node, str):  # a bare token: nothing that is known here
+        raise Unsure
     children = [child for child in node.children if child is not None]
     rule = _RULES.get(node.data)
     if rule is not None:
@@ -72,6 +77,8 @@ def _literal(children: list[Any]) -> Direct:
 
 
 def _ident(children: list[Any]) -> Direct:
+    if children[0] not in VARIABLES:  # the name of a type
+        raise Unsure
     return operator.itemgetter(str(children[0]))
 
 

@@ -15,12 +15,11 @@ import msgspec
 
 from gateway.envelope import Headers
 from gateway.errors import ConfigProblem, InvalidRequest
-from gateway.routing.direct import Direct, Unsure, compile_direct
+from gateway.routing.direct import VARIABLES, Direct, Unsure, compile_direct
 
 if TYPE_CHECKING:
     import lark
 
-VARIABLES = frozenset(("value", "key", "headers"))
 _MACROS = frozenset(("all", "exists", "exists_one", "filter", "map"))
 _TYPES = frozenset(
     (
@@ -40,6 +39,8 @@ _TYPES = frozenset(
     )
 )
 _SPECIAL = frozenset(("has", "dyn", "type"))
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the interpreter lets through when a value is not of the kind that an operator takes."""
 
 
 @attrs.define(eq=False)
@@ -139,13 +140,13 @@ class Expression:
 
     def interpret(self, message: Message) -> Any:
         """Its value as the interpreter finds it."""
-        from celpy.evaluation import CELEvalError
+        from celpy.evaluation import CELEvalError, CELSyntaxError
 
         bindings = message.cel(self.names)
         try:
             value = self._program.evaluate(bindings)
-        except CELEvalError as error:
-            raise InvalidRequest(f"{self.text!r}: {error.args[0]}") from None
+        except (CELEvalError, CELSyntaxError, *_FAILURES) as error:
+            raise InvalidRequest(f"{self.text!r}: {error.args[0] if error.args else 'failed'}") from None
         if isinstance(value, CELEvalError):  # some operators hand errors on as values
             raise InvalidRequest(f"{self.text!r}: {value.args[0]}")
         return value
@@ -178,6 +179,8 @@ def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:
                 used.add(name)
             elif name not in bound and name not in _TYPES:
                 raise ConfigProblem(f"unknown name {name!r} (there are value, key and headers)")
+        elif node.data in ("dot_ident", "dot_ident_arg"):
+            raise ConfigProblem(f"unknown name '.{name}' (there are value, key and headers)")
         elif node.data == "ident_arg" and name not in base_functions and name not in _SPECIAL:
             raise ConfigProblem(f"unknown function {name!r}")
         elif node.data == "member_dot_arg":
@@ -190,9 +193,13 @@ def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:
 def _macro_variables(tree: lark.Tree[Any]) -> Iterator[str]:
     """The names that `list.map(name, ...)` and its like bind."""
     for node in tree.find_data("member_dot_arg"):
-        if str(node.children[1]) in _MACROS and len(node.children) > 2:
-            first = node.children[2].children[0]
-            yield from (str(name.children[0]) for name in first.find_data("ident"))
+        if node.children[1] not in _MACROS:
+            continue
+        arguments = node.children[2].children if len(node.children) > 2 else []
+        names = [str(each) for each in arguments[0].scan_values(lambda _token: True)] if arguments else []
+        if len(arguments) != 2 or len(names) != 1 or not names[0].isidentifier():
+            raise ConfigProblem(f"{node.children[1]} takes a name and an expression, like list.all(x, x > 0)")
+        yield names[0]
 
 
 # The interpreter's types are Python's own with CEL's arithmetic; some operators give the plain ones back.

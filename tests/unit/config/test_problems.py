@@ -50,6 +50,8 @@ FILES = [
     ("version: 1\nlisteners: {}\nroute: []", "r.yaml:3: route: unknown key 'route' (did you mean 'routes'?)"),
     ("version: 1\nlisteners: {}\nlisteners: {}", "r.yaml:3: listeners: duplicate key 'listeners' (first in line 2)"),
     ("version: 1\nlisteners: {}\n? [a]\n: b", "r.yaml:3: a key is text"),
+    ("version: 1\nlisteners: {<<: {}}", "r.yaml:2: listeners: keys are not merged here ('<<'): write them out"),
+    ("version: 1\nlisteners: &a {x: *a}", "r.yaml:2: listeners.x: missing key 'protocol'"),
     ("version: 1\nlisteners:", "r.yaml:2: listeners: expected a mapping, not nothing"),
 ]
 

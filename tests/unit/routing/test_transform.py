@@ -119,6 +119,12 @@ def test_a_message_that_a_filter_cannot_judge_is_an_error_of_its_own(payload: by
     assert done.columns.values() == [b'{"amount": 11}', b'{"amount": 12}']
 
 
+@pytest.mark.parametrize("payload", [b"null", b"1", b"true", b'"s"', b'{"a": 1}'])
+def test_a_macro_over_what_is_no_list(payload: bytes) -> None:
+    done = apply(Columns.of([payload, b"[2]"]), model.Filter("value.map(x, x + 1).size() == 1 && value[0] == 2"))
+    assert (list(done.kept), list(done.errors)) == ([1], [0])
+
+
 def test_an_expression_that_is_no_condition() -> None:
     done = apply(orders(1), model.Filter("value.amount"))
     assert done.errors[0].message == "'value.amount' gives a number, not true or false"
@@ -188,6 +194,9 @@ BAD = [
     ("value.all(x, y > 1)", "unknown name 'y'"),
     ("nosuch(value)", "unknown function 'nosuch'"),
     ("value.nosuch()", "unknown function 'nosuch'"),
+    ("value.map(x)", "map takes a name and an expression"),
+    ("value.all(1, true)", "all takes a name and an expression"),
+    ("value.all(x.y, true)", "all takes a name and an expression"),
     ("__import__('os')", "unknown function '__import__'"),
 ]
 
