@@ -48,13 +48,25 @@ _BIG_ENDIAN = sys.byteorder == "big"
 T = TypeVar("T")
 
 
+RawColumn = tuple[int, bytes, bytes, bytes]
+"""Where the first cell begins; where each one ends (u32 each, counted alike); a byte each for "it is there" (empty: all
+are); the bytes of the cells."""
+
+
 class LazyColumn(Sequence[T], Generic[T]):
     """A column that is decoded where it is looked at: fetching one record of a big chunk must not decode the others."""
 
-    __slots__ = ("_decode", "_loaded", "_start", "_stop")
+    __slots__ = ("_decode", "_loaded", "_raw", "_start", "_stop")
 
-    def __init__(self, decode: Callable[[int, int], list[T]], start: int, stop: int) -> None:
+    def __init__(
+        self,
+        decode: Callable[[int, int], list[T]],
+        start: int,
+        stop: int,
+        raw: Callable[[int, int], RawColumn] | None = None,
+    ) -> None:
         self._decode = decode
+        self._raw = raw
         self._start = start
         self._stop = stop
         self._loaded: list[T] | None = None
@@ -70,7 +82,7 @@ class LazyColumn(Sequence[T], Generic[T]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if self._loaded is None and step == 1:
-                return LazyColumn(self._decode, self._start + start, self._start + max(start, stop))
+                return LazyColumn(self._decode, self._start + start, self._start + max(start, stop), self._raw)
             return self._load()[index]
         if self._loaded is not None:
             return self._loaded[index]
@@ -81,6 +93,10 @@ class LazyColumn(Sequence[T], Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._load())
+
+    def raw(self) -> RawColumn | None:
+        """The column as it is stored, for those who work on whole columns; None where it has no such form."""
+        return self._raw(self._start, self._stop) if self._raw is not None else None
 
     def _load(self) -> list[T]:
         if self._loaded is None:
@@ -190,6 +206,14 @@ def _array_of(kind: str, data: bytes) -> array[int]:
     return column
 
 
+def _raw_cells(data: bytes, ends_at: int, cells_at: int, start: int, stop: int, there: bytes) -> RawColumn:
+    """Cells [start, stop) of a column whose end index and cells begin at these places."""
+    ends = data[ends_at + 4 * start : ends_at + 4 * stop]
+    first = _U32.unpack_from(data, ends_at + 4 * (start - 1))[0] if start else 0
+    last = _U32.unpack_from(ends, len(ends) - 4)[0] if ends else first
+    return first, ends, there, data[cells_at + first : cells_at + last]
+
+
 # --- the dictionary ---
 
 
@@ -282,7 +306,11 @@ class _KeyColumn:
 
     def column(self) -> LazyColumn[bytes | None]:
         """The column, not decoded yet."""
-        return LazyColumn(self._decode, 0, self._count)
+        return LazyColumn(self._decode, 0, self._count, self._raw)
+
+    def _raw(self, start: int, stop: int) -> RawColumn:
+        there = self._data[4 * self._count + start : 4 * self._count + stop]
+        return _raw_cells(self._data, 0, 5 * self._count, start, stop, there)
 
     def _decode(self, start: int, stop: int) -> list[bytes | None]:
         if self._ends is None:
@@ -333,7 +361,10 @@ class _HeaderColumn:
 
     def column(self) -> LazyColumn[Headers]:
         """The column, not decoded yet."""
-        return LazyColumn(self._decode, 0, self._count)
+        return LazyColumn(self._decode, 0, self._count, self._raw)
+
+    def _raw(self, start: int, stop: int) -> RawColumn:
+        return _raw_cells(self._data, self._at, self._at + 4 * self._count, start, stop, b"")
 
     def _decode(self, start: int, stop: int) -> list[Headers]:
         if self._ends is None:

@@ -1,0 +1,294 @@
+"""Runs of the log as Arrow columns, without an object per message.
+
+A chunk's columns lie in it much as Arrow wants them: bytes back to back and an index of ends. So a column is made by
+joining buffers and shifting indexes; only what is said once per batch (who sent it, by which route) passes through
+Python, and is then repeated by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gateway.envelope import PREFIX, BatchMeta, Columns, Delivery, Run
+from gateway.pipeline.schema import HEADERS, SCHEMA, TIME
+from gateway.store.chunk import LazyColumn
+
+BATCH_ROWS = 32_768
+BATCH_BYTES = 16 << 20
+"""How much one record batch holds: enough that its fixed cost does not matter, little enough for a small executor."""
+
+DELIVERIES: Mapping[Delivery, str] = {
+    Delivery.AT_MOST_ONCE: "at_most_once",
+    Delivery.AT_LEAST_ONCE: "at_least_once",
+}
+
+Cells = tuple[Any, Any, list[bytes]]
+"""Ends (int64), validity (bool, or None: all are there), the bytes."""
+
+
+def batches(
+    runs: Iterable[Run], schema: pa.Schema = SCHEMA, rows: int = BATCH_ROWS, size: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of about `rows` rows or `size` bytes; consecutive runs must be of one partition."""
+    held: list[Run] = []
+    count = taken = 0
+    for run in runs:
+        held.append(run)
+        count += run.count
+        taken += len(run.columns.packed)
+        if count >= rows or taken >= size:
+            yield record_batch(held, schema)
+            held, count, taken = [], 0, 0
+    if held:
+        yield record_batch(held, schema)
+
+
+def record_batch(runs: Sequence[Run], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Runs of one partition as one record batch with the columns of a schema."""
+    made = _Group(runs)
+    return pa.record_batch([_MAKERS[field.name](made) for field in schema], schema=schema)
+
+
+class _Group:
+    """Some runs, and what several of their columns need."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.counts = [run.count for run in runs]
+        self.count = sum(self.counts)
+        self._origins: tuple[Any, Any, list[BatchMeta]] | None = None
+
+    @property
+    def origins(self) -> tuple[Any, Any, list[BatchMeta]]:
+        """For each message its batch (an index) and its index in it; and the batches."""
+        if self._origins is None:
+            self._origins = self._find_origins()
+        return self._origins
+
+    def _find_origins(self) -> tuple[Any, Any, list[BatchMeta]]:
+        known: dict[int, int] = {}
+        metas: list[BatchMeta] = []
+        firsts: list[int] = []
+        inners: list[int] = []
+        which: list[int] = []
+        base = 0
+        for run in self.runs:
+            for first, inner, meta in run.batches:
+                index = known.get(id(meta))
+                if index is None:
+                    index = known[id(meta)] = len(metas)
+                    metas.append(meta)
+                firsts.append(base + first)
+                inners.append(inner)
+                which.append(index)
+            base += run.count
+        starts = np.array(firsts, dtype=np.int64)
+        lengths = np.diff(starts, append=self.count)
+        batch = np.repeat(np.array(which, dtype=np.int32), lengths)
+        inner_index = np.arange(self.count, dtype=np.int64) + np.repeat(
+            np.array(inners, dtype=np.int64) - starts, lengths
+        )
+        return batch, inner_index, metas
+
+    def said(self, what: Callable[[BatchMeta], str]) -> pa.Array:
+        """A column of something that is said once per batch."""
+        batch, _inner, metas = self.origins
+        texts: dict[str, int] = {}
+        index = [texts.setdefault(what(meta), len(texts)) for meta in metas]
+        if len(texts) == 1:
+            return pa.repeat(pa.scalar(next(iter(texts)), pa.string()), self.count)
+        return pa.array(list(texts), pa.string()).take(pa.array(np.array(index, dtype=np.int32)[batch]))
+
+
+def _binary(ends: Any, data: bytes | memoryview | pa.Buffer, valid: Any = None) -> pa.Array:
+    """A binary array of cells that lie back to back."""
+    offsets = np.empty(len(ends) + 1, dtype=np.int32)
+    offsets[0] = 0
+    offsets[1:] = ends
+    mask = None
+    if valid is not None and not valid.all():
+        mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(pa.binary(), len(ends), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _values(group: _Group) -> pa.Array:
+    """Each value lies behind its length; those four bytes are left out."""
+    packed = b"".join([run.columns.packed for run in group.runs])
+    ends = _shifted([np.frombuffer(run.columns.ends, dtype=np.uint32) for run in group.runs])
+    step, rest = divmod(len(packed), group.count)
+    if not rest and np.array_equal(ends, np.arange(1, group.count + 1, dtype=np.int64) * step):
+        size = step - PREFIX
+        data = np.ascontiguousarray(np.frombuffer(packed, dtype=np.uint8).reshape(group.count, step)[:, PREFIX:])
+        return _binary(np.arange(1, group.count + 1, dtype=np.int64) * size, pa.py_buffer(data))
+    return pc.binary_slice(_binary(ends, packed), PREFIX)
+
+
+def _shifted(parts: Sequence[Any]) -> Any:
+    """Ends of several stretches as ends of their concatenation; each part counts from where it begins."""
+    if len(parts) == 1:
+        return parts[0].astype(np.int64)
+    sizes = np.array([part[-1] for part in parts], dtype=np.int64)
+    bases = np.cumsum(sizes) - sizes
+    return np.concatenate(parts).astype(np.int64) + np.repeat(bases, [len(part) for part in parts])
+
+
+def _cells(group: _Group, column: Callable[[Columns], Sequence[Any] | None], loose: Callable[[Any], Cells]) -> Cells:
+    """A column of optional cells, as ends, validity and bytes."""
+    ends: list[Any] = []
+    valid: list[Any] = []
+    data: list[bytes] = []
+    for run, count in zip(group.runs, group.counts, strict=True):
+        cells = column(run.columns)
+        raw = cells.raw() if isinstance(cells, LazyColumn) else None
+        if cells is None:
+            ends.append(np.zeros(count, dtype=np.int64))
+            valid.append(np.zeros(count, dtype=bool))
+        elif raw is None:
+            own, there, bodies = loose(cells)
+            ends.append(own)
+            valid.append(there)
+            data += bodies
+        else:
+            first, index, present, body = raw
+            ends.append(np.frombuffer(index, dtype="<u4").astype(np.int64) - first)
+            valid.append(np.frombuffer(present, dtype=bool) if present else np.ones(count, dtype=bool))
+            data.append(body)
+    return _shifted(ends), np.concatenate(valid), data
+
+
+def _loose_keys(keys: Sequence[bytes | None]) -> Cells:
+    """Keys of a run that was never a chunk: it comes from memory, not from disk."""
+    ends = np.cumsum([len(key) if key is not None else 0 for key in keys])
+    return ends, np.array([key is not None for key in keys]), [key for key in keys if key is not None]
+
+
+def _keys(group: _Group) -> pa.Array:
+    if all(run.columns.keys is None for run in group.runs):
+        return pa.nulls(group.count, pa.binary())
+    ends, valid, data = _cells(group, lambda columns: columns.keys, _loose_keys)
+    return _binary(ends, b"".join(data), valid)
+
+
+def _loose_headers(rows: Sequence[Any]) -> Cells:
+    """Headers of a run that was never a chunk, in the chunk's layout."""
+    encoded = [
+        b"".join(
+            [
+                len(pairs).to_bytes(4, "little"),
+                *[
+                    len(name.encode()).to_bytes(4, "little") + len(value).to_bytes(4, "little") + name.encode() + value
+                    for name, value in pairs
+                ],
+            ]
+        )
+        for pairs in rows
+    ]
+    return np.cumsum([len(row) for row in encoded]), np.ones(len(encoded), dtype=bool), encoded
+
+
+def _headers(group: _Group) -> pa.Array:
+    """Rows of (count, then name length, value length, name, value): read pair by pair, all rows at once."""
+    if all(run.columns.headers is None for run in group.runs):
+        return pa.ListArray.from_arrays(
+            pa.array(np.zeros(group.count + 1, dtype=np.int32)), pa.array([], HEADERS.value_type)
+        )
+    ends, valid, parts = _cells(group, lambda columns: columns.headers, _loose_headers)
+    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    at = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])
+    counts = np.zeros(group.count, dtype=np.int64)
+    counts[valid] = _u32(data, at[valid])
+    offsets = np.zeros(group.count + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    bounds = np.empty((int(offsets[-1]), 3), dtype=np.int64)  # where name, value and what follows begin
+    at = at + 4
+    for number in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > number)
+        here = at[rows]
+        name = here + 8
+        value = name + _u32(data, here)
+        after = value + _u32(data, here + 4)
+        bounds[offsets[rows] + number] = np.stack([name, value, after], axis=1)
+        at[rows] = after
+    pairs = len(bounds)
+    if not pairs:
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array([], HEADERS.value_type))
+    # name, value, gap, name, value, gap ...: one array over all of it, of which every third cell is a name
+    edges = pa.py_buffer(np.ascontiguousarray(bounds.reshape(-1).astype(np.int32)))
+    cells = pa.Array.from_buffers(pa.binary(), 3 * pairs - 1, [None, edges, pa.py_buffer(data)])
+    names = cells.take(pa.array(np.arange(0, 3 * pairs, 3))).cast(pa.string())
+    values = cells.take(pa.array(np.arange(1, 3 * pairs, 3)))
+    found = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), found)
+
+
+def _u32(data: Any, at: Any) -> Any:
+    """Little-endian integers at many places."""
+    parts = [data[at + i].astype(np.int64) << (8 * i) for i in range(4)]
+    return parts[0] | parts[1] | parts[2] | parts[3]
+
+
+def _ids(group: _Group) -> pa.Array:
+    batch, inner, metas = group.origins
+    raw = b"".join([meta.id for meta in metas])
+    size, rest = divmod(len(raw), len(metas))
+    big = inner.astype(">u4").view(np.uint8).reshape(group.count, 4)
+    if not rest and all(len(meta.id) == size for meta in metas):
+        ids = np.frombuffer(raw, dtype=np.uint8).reshape(len(metas), size)[batch]
+        data = np.ascontiguousarray(np.concatenate([ids, big], axis=1))
+        return _binary(np.arange(1, group.count + 1, dtype=np.int64) * (size + 4), pa.py_buffer(data))
+    ids = pa.array([meta.id for meta in metas], pa.binary()).take(pa.array(batch))
+    index = _binary(np.arange(1, group.count + 1, dtype=np.int64) * 4, pa.py_buffer(np.ascontiguousarray(big)))
+    return pc.binary_join_element_wise(ids, index, b"")
+
+
+def _offsets(group: _Group) -> pa.Array:
+    first = group.runs[0].base_offset
+    if group.runs[-1].next_offset - first == group.count:
+        return pa.array(np.arange(first, first + group.count, dtype=np.int64))
+    return pa.array(np.concatenate([np.arange(run.base_offset, run.next_offset, dtype=np.int64) for run in group.runs]))
+
+
+def _times(group: _Group) -> pa.Array:
+    parts = [
+        np.full(run.count, run.times[0], dtype=np.int64)
+        if run.times[0] == run.times[-1]  # store time never goes back
+        else np.asarray(run.times, dtype=np.int64)
+        for run in group.runs
+    ]
+    return pa.array(np.concatenate(parts) * 1000).cast(TIME)
+
+
+def _expiries(group: _Group) -> pa.Array:
+    if all(run.columns.expires is None for run in group.runs):
+        return pa.nulls(group.count, TIME)
+    parts = [
+        np.zeros(run.count, dtype=np.int64)
+        if run.columns.expires is None
+        else np.asarray(run.columns.expires, dtype=np.int64)
+        for run in group.runs
+    ]
+    expires = np.concatenate(parts)
+    return pa.array(expires * 1000, mask=expires == 0).cast(TIME)
+
+
+_MAKERS: Mapping[str, Callable[[_Group], pa.Array]] = {
+    "topic": lambda group: pa.repeat(pa.scalar(group.runs[0].topic, pa.string()), group.count),
+    "partition": lambda group: pa.repeat(pa.scalar(group.runs[0].partition, pa.int32()), group.count),
+    "offset": _offsets,
+    "timestamp": _times,
+    "expires": _expiries,
+    "key": _keys,
+    "value": _values,
+    "headers": _headers,
+    "id": _ids,
+    "protocol": lambda group: group.said(lambda meta: meta.origin.protocol),
+    "listener": lambda group: group.said(lambda meta: meta.origin.listener),
+    "principal": lambda group: group.said(lambda meta: meta.origin.principal),
+    "route": lambda group: group.said(lambda meta: meta.route),
+    "delivery": lambda group: group.said(lambda meta: DELIVERIES[meta.delivery]),
+}
