@@ -107,6 +107,8 @@ class Committer:
         self.around: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Called before and after the tickets of a commit are finished, so that replies can leave together."""
         self._sync_at = float("inf")
+        self._syncing = False
+        self._nursery: trio.Nursery | None = None
         self._probe_at = float("inf")
         self._probe_delay = PROBE_FIRST
         recorder.gauge("gateway_store_writable", 1)
@@ -281,7 +283,9 @@ class Committer:
         """Commit until closed."""
         with WriterThread() as thread:
             try:
-                await self._run(thread)
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    await self._run(thread)
             finally:
                 self._closing = True
                 for ticket in self._pending:
@@ -301,7 +305,7 @@ class Committer:
 
     async def _park(self) -> None:
         self._wake = wake = trio.Event()
-        deadline = min(self._sync_at, self._probe_at)
+        deadline = self._probe_at if self._syncing else min(self._sync_at, self._probe_at)
         if deadline == float("inf"):
             await wake.wait()
         else:
@@ -312,9 +316,8 @@ class Committer:
     async def _commit(self, thread: WriterThread) -> None:
         taken = self.take()
         self._busy = True
-        due = trio.current_time() >= self._sync_at
-        if due or self._writer.checkpoint_due or not self._small(taken):
-            commit = await thread.run(self.write, taken, due)
+        if self._writer.checkpoint_due or not self._small(taken):
+            commit = await thread.run(self.write, taken)
         else:
             commit = self.write(taken)
         self._busy = False
@@ -344,9 +347,10 @@ class Committer:
             if now < self._probe_at:
                 return False
             await self._in_thread(thread, self._writer.probe)
-        elif now >= self._sync_at:
+        elif now >= self._sync_at and not self._syncing and self._nursery is not None:
             self._sync_at = float("inf")
-            await self._in_thread(thread, self._writer.sync)
+            self._syncing = True
+            self._nursery.start_soon(self._sync_beside)
         else:
             job = self._next_job()
             if job is None:
@@ -356,6 +360,16 @@ class Committer:
             else:
                 job.give_up()
         return True
+
+    async def _sync_beside(self) -> None:
+        """Sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not
+        wait for it.
+        """
+        error = await trio.to_thread.run_sync(self._attempt, self._writer.sync_log)
+        self._syncing = False
+        if error is not None:
+            self._note(error)
+        self.wake()
 
     async def _in_thread(self, thread: WriterThread, work: Callable[[], None]) -> bool:
         self._busy = True

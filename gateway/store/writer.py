@@ -6,6 +6,7 @@ single statement, which is a transaction of its own.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import time
@@ -79,6 +80,7 @@ class Writer:
         self.synced = 0
         """Of the last commit that is on disk for certain."""
         self._directory = files.directory
+        self._log = files.database.with_name(files.database.name + "-wal")
         self._floor = floor
         self._mode = ""
         self._pages = 0
@@ -258,6 +260,23 @@ class Writer:
     def sync(self) -> None:
         """Put on disk what unsynced commits have written."""
         self.transact(lambda _connection: None, synced=True)
+
+    def sync_log(self) -> None:
+        """The same from another thread, while commits go on: what they have written so far is in the write-ahead log, so
+        syncing that file is enough, and needs nothing of the connection.
+        """
+        number = self.number
+        try:
+            log = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(log)
+            finally:
+                os.close(log)
+        except OSError as error:
+            raise OutcomeUnknown(f"the write-ahead log cannot be synced: {error}") from error
+        if number > self.synced:
+            self.synced = number
+            self.mark.write(number)
 
     @property
     def checkpoint_due(self) -> bool:
