@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from gateway import __version__
+from gateway.bridges.offered import check_offered
 from gateway.broker.assembly import House, open_house
 from gateway.broker.service import ListenerInfo
 from gateway.config.model import AuthNone, AuthOpen, AuthUsers, ClientCert, Config, Listener, TlsFiles, TlsNone
@@ -105,6 +106,7 @@ class Gateway:
     """One running gateway."""
 
     def __init__(self, config: Config) -> None:
+        check_offered(config)
         self._config = config
         self.stopped = trio.Event()
         self._drain = trio.Event()
