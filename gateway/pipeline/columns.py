@@ -22,6 +22,9 @@ BATCH_ROWS = 32_768
 BATCH_BYTES = 16 << 20
 """How much one record batch holds: enough that its fixed cost does not matter, little enough for a small executor."""
 
+LONGEST = (1 << 31) - 1
+"""No Arrow cell of these types is longer."""
+
 DELIVERIES: Mapping[Delivery, str] = {
     Delivery.AT_MOST_ONCE: "at_most_once",
     Delivery.AT_LEAST_ONCE: "at_least_once",
@@ -125,7 +128,8 @@ def _values(group: _Group) -> pa.Array:
         size = step - PREFIX
         data = np.ascontiguousarray(np.frombuffer(packed, dtype=np.uint8).reshape(group.count, step)[:, PREFIX:])
         return _binary(np.arange(1, group.count + 1, dtype=np.int64) * size, pa.py_buffer(data))
-    return pc.binary_slice(_binary(ends, packed), PREFIX)
+    # without an end it miscounts what a long value leaves over for short ones
+    return pc.binary_slice(_binary(ends, packed), PREFIX, LONGEST)
 
 
 def _shifted(parts: Sequence[Any]) -> Any:

@@ -1,0 +1,133 @@
+"""Which offsets to read: from options and what the log holds to ranges, one for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from gateway.envelope import Run
+from gateway.errors import OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
+from gateway.errors import Status as _Status
+from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
+from gateway.store.reader import LogReader, StoredTopic
+
+
+class HistoryGone(StoreError):
+    """Records that were to be read are no longer there."""
+
+    status = _Status.OUT_OF_RANGE
+
+
+@attrs.frozen
+class Range:
+    """Offsets [start, end) of one partition of a topic, in one of its lives."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    epoch: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
+
+
+def selected(topics: Mapping[str, StoredTopic], options: ReadOptions) -> list[StoredTopic]:
+    """The topics that the options mean. A name (not a glob) that there is not is an error."""
+    missing = [name for name in options.topics.patterns if "*" not in name and name not in topics]
+    if missing:
+        raise UnknownTopic(f"there is no topic {', '.join(missing)} in {options.path}")
+    return [topics[name] for name in options.topics.among(list(topics))]
+
+
+def starts(reader: LogReader, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
+    """Where to begin in each partition of a topic."""
+    if options.starting_ms is not None:
+        return [reader.offset_for_time(topic.name, one.number, options.starting_ms) for one in topic.partitions]
+    given = options.starting if options.starting is not None else default
+    return _resolved(topic, given, EARLIEST, "startingOffsets")
+
+
+def ends(topic: StoredTopic, options: ReadOptions) -> list[int]:
+    """Where to stop in each partition of a topic."""
+    return _resolved(topic, options.ending, LATEST, "endingOffsets")
+
+
+def _resolved(topic: StoredTopic, given: Offsets, unnamed: int, option: str) -> list[int]:
+    named: Mapping[int, int] = {}
+    if not isinstance(given, int):
+        named, given = given.get(topic.name, {}), unnamed
+    beyond = [number for number in named if number >= len(topic.partitions)]
+    if beyond:
+        raise UnknownPartition(
+            f"{option}: {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {beyond[0]}"
+        )
+    found = []
+    for partition in topic.partitions:
+        offset = named.get(partition.number, given)
+        if offset == EARLIEST:
+            offset = partition.start
+        elif offset == LATEST:
+            offset = partition.end
+        elif offset > partition.end:
+            raise OffsetOutOfRange(
+                f"{option}: {topic.name}/{partition.number} ends at {partition.end}, before {offset}",
+                first=partition.start,
+                next_offset=partition.end,
+            )
+        found.append(offset)
+    return found
+
+
+def whole(reader: LogReader, options: ReadOptions) -> list[Range]:
+    """Everything a batch is to read."""
+    return [
+        Range(topic.name, partition.number, start, end, topic.epoch)
+        for topic in selected(reader.topics(), options)
+        for partition, start, end in zip(
+            topic.partitions, starts(reader, topic, options, EARLIEST), ends(topic, options), strict=True
+        )
+        if start < end
+    ]
+
+
+def cut(ranges: Sequence[Range], records: int) -> list[Range]:
+    """Ranges of at most so many records, so that several tasks share a long partition."""
+    return [
+        attrs.evolve(one, start=start, end=min(start + records, one.end))
+        for one in ranges
+        for start in range(one.start, one.end, records)
+    ]
+
+
+def records(reader: LogReader, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
+    """The records of a range. What is gone (retention, a topic made anew) is HistoryGone, or left out."""
+    topic = reader.topics().get(what.topic)
+    if topic is None or topic.epoch != what.epoch:
+        if fail_on_data_loss:
+            gone = "was deleted" if topic is None else "was deleted and made again"
+            raise HistoryGone(f"{what}: the topic {gone} before it was read. {WAY_ON}")
+        return
+    offset = what.start
+    while offset < what.end:
+        try:
+            for run in reader.read_chunks(what.topic, what.partition, offset, what.end):
+                yield run
+                offset = run.next_offset
+        except OffsetOutOfRange as error:
+            if fail_on_data_loss:
+                raise HistoryGone(f"{what}: the log begins at {error.first} now. {WAY_ON}") from error
+            offset = max(error.first, offset + 1)
+        else:
+            if offset < what.end:
+                start, end = reader.bounds(what.topic, what.partition)
+                raise OffsetOutOfRange(f"{what}: the log holds [{start}, {end})", first=start, next_offset=end)
+
+
+WAY_ON = "Retention was faster than this reader; with failOnDataLoss=false it goes on with what is left."
