@@ -78,9 +78,10 @@ async def serve(config: Config, *, announce: Announce) -> None:
     """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once."""
     gateway = Gateway(config)
     async with trio.open_nursery() as nursery:
-        await nursery.start(gateway.run, announce)
+        # from before `ready` is printed: whoever waits for that may end the process at once
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
+            await nursery.start(gateway.run, announce)
             await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
 

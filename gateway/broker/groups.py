@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gateway.broker.service import Caller, Handler
@@ -55,7 +54,8 @@ class GroupService:
         self._table = table
         self._topics = topics
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
-        self._members: Counter[tuple[str, str]] = Counter()
+        self._members: dict[tuple[str, str], set[int]] = {}
+        """The connections that read as this group now."""
         for key, value in store.table(TABLE).items():
             topic, group, partition = decode_key(key)
             self._offsets.setdefault((topic, group), {})[partition] = _VALUE.unpack(value)[0]
@@ -96,34 +96,36 @@ class GroupService:
         if state is not None and 0 <= request.partition < len(state.partitions):
             partition = state.partitions[request.partition]
             start, end = partition.start, partition.end
-        exists = offsets is not None or self._members[topic, request.group] > 0
+        exists = offsets is not None or (topic, request.group) in self._members
         offset = offsets.get(request.partition) if offsets is not None else None
         caller.answer(request.id, GroupOffset(offset, exists, start, end))
 
     def join(self, caller: Caller, request: JoinGroup) -> None:
         """Count the connection as a member until it goes."""
         member = (self._topics.name(caller, request.address), request.group)
-        self._members[member] += 1
-        caller.on_detach(lambda: self._leave(member))
+        self._members.setdefault(member, set()).add(caller.id)
+        caller.on_detach(lambda: self._leave(member, caller.id))
         caller.answer(request.id, DONE)
 
     def list_groups(self, caller: Caller, request: ListGroups) -> None:
         """Every group on every topic the caller has an address for."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
         found: list[GroupInfo] = []
-        for topic, group in sorted(set(self._offsets) | {member for member, count in self._members.items() if count}):
+        for topic, group in sorted(set(self._offsets) | set(self._members)):
             if (wanted and topic != wanted) or (request.group and group != request.group):
                 continue
             address = self._table.address_of(caller.listener.protocol, caller.listener.name, topic)
             if address is not None:
                 offsets = sorted(self._offsets.get((topic, group), {}).items())
-                found.append(GroupInfo(address, group, self._members[topic, group], offsets))
+                members = len(self._members.get((topic, group), ()))
+                found.append(GroupInfo(address, group, members, offsets))
         caller.answer(request.id, Groups(found))
 
     def delete(self, caller: Caller, request: DeleteGroup) -> None:
-        """Forget a group on a topic, or everywhere."""
+        """Forget a group on a topic, or everywhere, and who was reading as it."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
-        victims = [key for key in self._offsets if key[1] == request.group and wanted in {"", key[0]}]
+        known = set(self._offsets) | set(self._members)
+        victims = [key for key in known if key[1] == request.group and wanted in {"", key[0]}]
         if not victims:
             raise UnknownGroup(f"consumer group not found: {request.address}:{request.group}")
         self._delete(victims, lambda ticket: caller.answer(request.id, ticket.error or DONE))
@@ -132,23 +134,25 @@ class GroupService:
         puts = [
             Put(TABLE, encode_key(topic, group, partition), None)
             for topic, group in victims
-            for partition in self._offsets[topic, group]
+            for partition in self._offsets.get((topic, group), ())
         ]
 
         def forget(ticket: Ticket) -> None:
             if ticket.error is None:
                 for victim in victims:
                     self._offsets.pop(victim, None)
+                    self._members.pop(victim, None)
             done(ticket)
 
         self._store.submit(Unit(puts=puts)).on_done(forget)
 
     def _forget_topic(self, topic: str) -> None:
-        victims = [key for key in self._offsets if key[0] == topic]
+        victims = [key for key in set(self._offsets) | set(self._members) if key[0] == topic]
         if victims:
             self._delete(victims, lambda _ticket: None)
 
-    def _leave(self, member: tuple[str, str]) -> None:
-        self._members[member] -= 1
-        if not self._members[member]:
-            del self._members[member]
+    def _leave(self, member: tuple[str, str], connection: int) -> None:
+        connections = self._members.get(member, set())
+        connections.discard(connection)
+        if not connections:
+            self._members.pop(member, None)
