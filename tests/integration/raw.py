@@ -41,7 +41,7 @@ class TcpWire(Wire):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._buffer = b""
+        self._buffer = bytearray()
 
     async def send(self, data: bytes, channel: int = 0) -> None:
         await self._stream.send_all(data)
@@ -49,10 +49,15 @@ class TcpWire(Wire):
     async def receive(self, size: int, channel: int = 0) -> bytes:
         while len(self._buffer) < size:
             more = await self._stream.receive_some()
-            assert more, f"closed after {self._buffer!r}"
+            assert more, f"closed after {bytes(self._buffer)!r}"
             self._buffer += more
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return data
+
+    async def closed(self) -> None:
+        """The other side ends the connection without another byte."""
+        assert await self._stream.receive_some() == b""
 
 
 class QuicWire(Wire):

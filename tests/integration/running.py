@@ -55,3 +55,48 @@ def ports(lines: Sequence[str]) -> Mapping[str, int]:
         if match:
             found[match[1]] = int(match[2])
     return found
+
+
+class Served:
+    """A gateway that a test starts, kills and starts again over the same data."""
+
+    def __init__(self, directory: Path, config: str) -> None:
+        self._path = directory / "gateway.yaml"
+        self._path.write_text(config)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ports: Mapping[str, int] = {}
+
+    def start(self) -> None:
+        """Returns when it is ready."""
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._path)]
+        process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        lines: list[str] = []
+        while "ready" not in lines:
+            line = process.stdout.readline().decode()
+            assert line, lines
+            lines.append(line.rstrip("\n"))
+        self.ports = ports(lines)
+
+    def end(self, number: int) -> int:
+        """Send a signal and wait; the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        try:
+            code = process.wait(20)
+        finally:
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal and go on."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process to end."""
+        return self._process is not None
