@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -33,7 +34,7 @@ from gateway.errors import InvalidRequest
 from gateway.pipeline.columns import batches
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, records, selected, starts, whole
-from gateway.pipeline.schema import DDL, chosen
+from gateway.pipeline.schema import DDL, SCHEMA, chosen
 from gateway.store.reader import LogReader
 
 Position = dict[str, dict[str, int]]
@@ -74,9 +75,7 @@ class GatewayDataSource(DataSource):
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
-    stored = StructType.fromDDL(DDL)
-    assert isinstance(stored, StructType)
-    full = {field.name: field.dataType for field in stored.fields}
+    full = {field.name: field.dataType for field in from_arrow_schema(SCHEMA).fields}
     for field in schema.fields:
         if field.name in full and field.dataType != full[field.name]:
             raise InvalidRequest(f"the column {field.name} is {full[field.name].simpleString()}")

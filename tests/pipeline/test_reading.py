@@ -1,0 +1,196 @@
+"""What the data source plans and reads, asked of it directly: no Java is needed to see which offsets it would take."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructType
+
+from gateway.errors import (
+    GatewayError,
+    InvalidRequest,
+    NotAStore,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
+from gateway.pipeline.datasource import GatewayDataSource
+from gateway.pipeline.options import Topics
+from gateway.pipeline.ranges import HistoryGone
+from gateway.pipeline.schema import SCHEMA, chosen
+from tests.pipeline.stored import Log, filled
+from tests.store.kit import START_MS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    filled(tmp_path / "store", orders)
+    return tmp_path / "store"
+
+
+async def orders(log: Log) -> None:
+    await log.create("orders.eu", partitions=2)
+    await log.create("other")
+    for _ in range(10):
+        await log.append("orders.eu", [b"a", b"b"], 0)
+        await log.append("orders.eu", [b"c"], 1)
+        log.clock.ms += 1000
+    await log.append("other", [b"x"])
+
+
+def reader(store: Path, **options: str) -> Any:
+    return GatewayDataSource({"path": str(store), **options}).reader(from_arrow_schema(SCHEMA))
+
+
+def stream(store: Path, **options: str) -> Any:
+    return GatewayDataSource({"path": str(store), **options}).streamReader(from_arrow_schema(chosen(["offset"])))
+
+
+def planned(parts: Sequence[Any]) -> list[str]:
+    return [str(one.value) for one in parts]
+
+
+def test_an_input_partition_for_each_partition_and_range(store: Path) -> None:
+    assert planned(reader(store).partitions()) == ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]
+    made = reader(store, topics="orders.*", maxRecordsPerPartition="8")
+    parts = made.partitions()
+    assert planned(parts)[:3] == ["orders.eu/0 [0, 8)", "orders.eu/0 [8, 16)", "orders.eu/0 [16, 20)"]
+    (batch,) = made.read(parts[1])
+    assert batch.schema == SCHEMA
+    assert batch.column("offset").to_pylist() == list(range(8, 16))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"topics": "other"}, ["other/0 [0, 1)"]),
+        ({"topics": "orders.*", "startingOffsets": "latest"}, []),
+        ({"startingOffsets": '{"orders.eu": {"0": 18, "1": -1}}', "topics": "orders.eu"}, ["orders.eu/0 [18, 20)"]),
+        ({"endingOffsets": '{"orders.eu": {"0": 1, "1": -2}}', "topics": '["orders.eu"]'}, ["orders.eu/0 [0, 1)"]),
+        (
+            {"startingTimestamp": str(START_MS + 8500), "topics": "orders.**"},
+            ["orders.eu/0 [18, 20)", "orders.eu/1 [9, 10)"],
+        ),
+        (
+            {"startingTimestamp": "2023-11-14T22:13:29", "topics": "orders.**"},
+            ["orders.eu/0 [18, 20)", "orders.eu/1 [9, 10)"],
+        ),
+    ],
+)
+def test_options_choose_offsets(store: Path, options: dict[str, str], expected: list[str]) -> None:
+    assert planned(reader(store, **options).partitions()) == expected
+
+
+TIME = dt.datetime.fromtimestamp(START_MS / 1000 + 5)  # noqa: DTZ006  # Spark gives local time without a zone
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("topic",), "other")], ["other/0 [0, 1)"]),
+        ([In(("topic",), ("other", "none")), IsNotNull(("value",))], ["other/0 [0, 1)"]),
+        ([EqualTo(("partition",), 1)], ["orders.eu/1 [0, 10)"]),
+        ([GreaterThan(("offset",), 3), LessThan(("offset",), 6)], ["orders.eu/0 [4, 6)", "orders.eu/1 [4, 6)"]),
+        ([GreaterThanOrEqual(("offset",), 9), LessThanOrEqual(("offset",), 9)], ["orders.eu/0 [9, 10)", "orders.eu/1 [9, 10)"]),
+        ([GreaterThanOrEqual(("timestamp",), TIME), EqualTo(("partition",), 0)], ["orders.eu/0 [10, 20)", "other/0 [0, 1)"]),
+        ([LessThan(("timestamp",), TIME), EqualTo(("partition",), 1)], ["orders.eu/1 [0, 6)"]),
+        ([EqualTo(("topic",), None)], ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]),
+    ],
+)  # fmt: skip
+def test_filters_narrow_what_is_read_and_stay_with_spark(store: Path, filters: list[Any], expected: list[str]) -> None:
+    made = reader(store)
+    assert list(made.pushFilters(filters)) == filters
+    assert planned(made.partitions()) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"topics": "nothing"}, UnknownTopic, "there is no topic nothing"),
+        ({"topics": ","}, InvalidRequest, "at least one"),
+        ({"startingOffsets": '{"orders.eu": {"0": 99}}'}, OffsetOutOfRange, "ends at 20, before 99"),
+        ({"startingOffsets": '{"orders.eu": {"7": 0}}'}, UnknownPartition, "has partitions 0 to 1, not 7"),
+        ({"startingOffsets": '{"orders.eu": {"0": "1"}}'}, InvalidRequest, "orders.eu has '0': '1'"),
+        ({"startingOffsets": "first"}, InvalidRequest, "earliest, latest, or JSON like"),
+        ({"startingOffset": "earliest"}, InvalidRequest, "unknown option startingoffset; there are path, topics"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, InvalidRequest, "exclude each other"),
+        ({"maxRecordsPerTrigger": "0"}, InvalidRequest, "a number from 1 on"),
+        ({"startingTimestamp": "soon"}, InvalidRequest, "not a time: 'soon'"),
+        ({"failOnDataLoss": "maybe"}, InvalidRequest, "true or false"),
+        ({"path": ""}, InvalidRequest, "path is needed"),
+        ({"path": "/nowhere"}, NotAStore, "there is no store at /nowhere"),
+    ],
+)
+def test_options_that_make_no_sense(store: Path, options: dict[str, str], error: type[GatewayError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        reader(store, **options).partitions()
+
+
+def test_a_schema_of_ones_own_may_only_leave_out(store: Path) -> None:
+    source = GatewayDataSource({"path": str(store)})
+    with pytest.raises(InvalidRequest, match="the column offset is bigint"):
+        source.reader(StructType().add("offset", StringType()))
+    with pytest.raises(InvalidRequest, match="no column size"):
+        source.reader(StructType().add("size", StringType()))
+
+
+def test_globs_and_our_own_topics() -> None:
+    names = ["__stats", "a", "a.b", "a.b.c", "a/b"]
+    assert Topics.parse("a.*").among(names) == ["a.b"]
+    assert Topics.parse("**").among(names) == ["a", "a.b", "a.b.c", "a/b"]
+    assert Topics.parse("__stats, a").among(names) == ["__stats", "a"]
+    assert Topics.parse("__*").among(names) == []
+
+
+def test_a_stream_shares_its_limit_among_partitions(store: Path) -> None:
+    one = stream(store, startingOffsets="earliest", maxRecordsPerTrigger="12", topics="orders.*")
+    at = one.initialOffset()
+    taken = []
+    while (end := one.latestOffset(at, one.getDefaultReadLimit())) != at:
+        ranges = [part.value for part in one.partitions(at, end)]
+        taken.append(sum(part.count for part in ranges))
+        assert all(len({part.start, part.end}) == 2 for part in ranges)
+        at = end
+    assert taken == [12, 12, 6]
+    assert one.reportLatestOffset() == at
+    assert stream(store, topics="orders.*").initialOffset() == at  # a stream begins at the end by default
+
+
+def test_available_now_ends_where_it_was_asked(store: Path) -> None:
+    one = stream(store, startingOffsets="earliest")
+    one.prepareForTriggerAvailableNow()
+
+    async def more(log: Log) -> None:
+        await log.append("other", [b"later"])
+
+    filled(store, more)
+    end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    assert end["other"]["0"] == 1
+    assert stream(store).initialOffset()["other"]["0"] == 2
+
+
+def test_a_topic_deleted_and_made_again_is_history_gone(store: Path) -> None:
+    from gateway.store.interface import DeleteTopic, Unit
+
+    before = stream(store).initialOffset()
+
+    async def again(log: Log) -> None:
+        await log.store.submit(Unit(deletes=[DeleteTopic("other"), DeleteTopic("orders.eu")])).wait()
+        await log.create("other")
+        await log.append("other", [b"1", b"2", b"3"])
+
+    filled(store, again)
+    with pytest.raises(HistoryGone, match=r"orders.eu was deleted; the topic other was deleted and made again"):
+        stream(store).latestOffset(before, ReadAllAvailable())
+    tolerant = stream(store, failOnDataLoss="false")
+    end = tolerant.latestOffset(before, ReadAllAvailable())
+    assert planned(tolerant.partitions(before, end)) == ["other/0 [0, 3)"]
+    old = reader(store, failOnDataLoss="false").partitions()
+    assert planned(old) == ["other/0 [0, 3)"]
