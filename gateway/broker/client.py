@@ -9,14 +9,15 @@ import attrs
 
 from gateway.broker.service import ListenerInfo
 from gateway.envelope import Origin
-from gateway.requests import Completion, Identity, Outcome, Request, Write
+from gateway.requests import Completion, Identity, Outcome, Request, Subscribe, Write
 
 
 class BrokerClient:
     """Implements Caller for the services and the driver's BrokerClient.
 
     Program order: a request that is no write runs when all earlier writes of the connection are answered; what comes
-    behind a waiting request waits with it; writes do not wait for writes.
+    behind a waiting request waits with it; writes do not wait for writes. A Subscribe is a barrier: what is published
+    behind it must not be stored before it has found its start, or the subscription would miss it.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class BrokerClient:
         self._on_completions = on_completions
         self._writes: set[int] = set()
         self._waiting: deque[Request] = deque()
+        self._subscribing: int | None = None
+        """The Subscribe under way; everything behind it waits."""
         self._collecting = False
         self._done: list[Completion] = []
         self._detached = False
@@ -50,7 +53,7 @@ class BrokerClient:
         """Start requests; what ends at once is returned."""
         self._collecting = True
         for request in requests:
-            if self._waiting:
+            if self._waiting or self._subscribing is not None:
                 self._waiting.append(request)
             elif isinstance(request, Write):
                 self._writes.add(request.id)
@@ -58,7 +61,7 @@ class BrokerClient:
             elif self._writes:
                 self._waiting.append(request)
             else:
-                self._dispatch(self, request)
+                self._read(request)
         self._collecting = False
         done, self._done = self._done, []
         return done
@@ -85,6 +88,9 @@ class BrokerClient:
             self._writes.discard(request_id)
             if not self._writes and self._waiting:
                 self._run_waiting()
+        elif request_id == self._subscribing:
+            self._subscribing = None
+            self._run_waiting()
         if not self._collecting and not self._detached:
             self._soon(self, self._report)
 
@@ -99,20 +105,26 @@ class BrokerClient:
 
     # --- inside ---
 
+    def _read(self, request: Request) -> None:
+        """Start a request that is no write."""
+        if isinstance(request, Subscribe):
+            self._subscribing = request.id
+        self._dispatch(self, request)
+
     def _run_waiting(self) -> None:
         """Answers given inside a dispatch lead back here: only the outermost call walks the queue."""
         if self._running_queue:
             return
         self._running_queue = True
-        while self._waiting:
+        while self._waiting and self._subscribing is None:
             if isinstance(self._waiting[0], Write):
                 request = self._waiting.popleft()
                 self._writes.add(request.id)
+                self._dispatch(self, request)
             elif self._writes:
                 break
             else:
-                request = self._waiting.popleft()
-            self._dispatch(self, request)
+                self._read(self._waiting.popleft())
         self._running_queue = False
 
     def _report(self) -> None:
