@@ -63,6 +63,7 @@ class Served:
     def __init__(self, directory: Path, config: str) -> None:
         self._path = directory / "gateway.yaml"
         self._path.write_text(config)
+        self.data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self.ports: Mapping[str, int] = {}
 
