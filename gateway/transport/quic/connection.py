@@ -63,7 +63,7 @@ class QuicLink(ChannelLink):
         now: float,
         *,
         accept: Callable[[QuicLink], LinkHandler | None],
-        mark: Callable[[QuicLink], None],
+        mark: Callable[[QuicLink, bool], None],
         clock: Callable[[], float],
     ) -> None:
         super().__init__(core, limits, clock)
@@ -132,7 +132,7 @@ class QuicLink(ChannelLink):
             self._writable = False
             self._closing = (code, reason)
             self._give_up = self._clock() + self._limits.close
-            self._mark(self)
+            self._mark(self, True)
         elif self._phase is Phase.HANDSHAKE:
             self.abort(code, reason)
 
@@ -140,16 +140,20 @@ class QuicLink(ChannelLink):
         """Close now, whatever is queued."""
         if self._phase not in {Phase.OVER, Phase.GONE}:
             self._core.close(error_code=code, reason_phrase=reason)
-            self._mark(self)
+            self._mark(self, True)
 
     def reject(self, code: int, reason: str) -> None:
         """Turn the other side away with a transport error, as a failed handshake does."""
         self._core.close(error_code=code, frame_type=QuicFrameType.CRYPTO, reason_phrase=reason)
-        self._mark(self)
+        self._mark(self, True)
 
     def wake(self) -> None:
         """Have `turn` called in the endpoint's next pass."""
-        self._mark(self)
+        self._mark(self, True)
+
+    def touch(self) -> None:
+        """There is output: have it sent in this pass, or the next."""
+        self._mark(self, False)
 
     # --- what the endpoint uses ---
 
@@ -270,7 +274,7 @@ class QuicLink(ChannelLink):
             self._out.advance(now)
             if not self._out.opened and not self._out.refused:
                 return
-        self._mark(self)
+        self._mark(self, True)
 
     def _notices(self, handler: LinkHandler, now: float) -> None:
         out = self._out

@@ -47,6 +47,7 @@ class Endpoint:
         self._by_cid: dict[bytes, QuicLink] = {}
         self._known: dict[QuicLink, set[bytes]] = {}
         self._dirty: dict[QuicLink, None] = {}
+        self._dispatching: dict[QuicLink, None] = {}
         self._timers: list[tuple[float, int, QuicLink]] = []
         self._order = itertools.count()
         self._waiting: trio.CancelScope | None = None
@@ -57,10 +58,11 @@ class Endpoint:
         """All connections, those that are closing included."""
         return list(self._links)
 
-    def mark(self, link: QuicLink) -> None:
-        """Look at a connection in the next pass."""
-        self._dirty[link] = None
-        self.interrupt()
+    def mark(self, link: QuicLink, turn: bool = True) -> None:
+        """Look at a connection in the next pass; for output alone (`turn` false) this one will do if it gets there yet."""
+        if turn or link not in self._dispatching:
+            self._dirty[link] = None
+            self.interrupt()
 
     def interrupt(self) -> None:
         """Have a pass soon."""
@@ -97,9 +99,11 @@ class Endpoint:
         for data, address in self._socket.receive(READS):
             self._feed(data, address, now, out)
         self._fire(now)
-        touched, self._dirty = self._dirty, {}
+        self._dispatching, self._dirty = self._dirty, {}
+        touched = list(self._dispatching)
         for link in touched:
             link.dispatch(now)
+        self._dispatching = {}
         for link in touched:
             out += link.datagrams(now)
             self._settle(link)

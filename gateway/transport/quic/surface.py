@@ -32,28 +32,31 @@ class ChannelLink:
         found = self._channels.by_number.get(channel)
         if found is not None and self._writable:
             self._out.send(found, data, self._clock(), notify, alone)
-            self.wake()
+            if notify:
+                self.wake()  # there may be room already
+            else:
+                self.touch()
 
     def finish(self, channel: int) -> None:
         """No more bytes on a channel, after what is queued."""
         found = self._channels.by_number.get(channel)
         if found is not None and self._writable:
             self._out.finish(found)
-            self.wake()
+            self.touch()
 
     def reset(self, channel: int, code: int) -> None:
         """Abandon sending on a channel."""
         found = self._channels.by_number.get(channel)
         if found is not None:
             self._out.reset(found, code)
-            self.wake()
+            self.touch()
 
     def stop_sending(self, channel: int, code: int) -> None:
         """Ask the peer to stop sending; its bytes are no longer handed on, its end still is."""
         found = self._channels.by_number.get(channel)
         if found is not None:
             self._in.refuse(found, code)
-            self.wake()
+            self.touch()
 
     def open(self, token: int, kind: Kind) -> None:
         """Open a stream; the handler hears `opened(token)`, or `reset(token)` when it cannot be."""
@@ -62,7 +65,7 @@ class ChannelLink:
 
     def flush(self) -> None:
         """Everything for this turn is queued."""
-        self.wake()
+        self.touch()
 
     def pause(self, channel: int | None = None) -> None:
         """Hand on no more bytes of a channel, or of any; what is not handed on gets no credit."""
@@ -108,8 +111,12 @@ class ChannelLink:
         """Have `turn` called in the endpoint's next pass."""
         raise NotImplementedError
 
+    def touch(self) -> None:
+        """There is output: have it sent in this pass, or the next."""
+        raise NotImplementedError
+
     def set_deadline(self, when: float | None) -> None:
         """Have `turn` called at this time as well."""
         if when != self._deadline:
             self._deadline = when
-            self.wake()
+            self.touch()
