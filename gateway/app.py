@@ -15,7 +15,9 @@ import structlog
 import trio
 
 from gateway import __version__
+from gateway.bridges.assembly import open_bridges
 from gateway.bridges.offered import check_offered
+from gateway.bridges.progress import stored_floor
 from gateway.broker.assembly import House, open_house
 from gateway.broker.service import ListenerInfo
 from gateway.config.model import AuthNone, AuthOpen, AuthUsers, ClientCert, Config, Listener, TlsFiles, TlsNone
@@ -140,9 +142,13 @@ class Gateway:
                 config.storage.tail_cache, config.storage.page_cache, config.storage.free_space_floor
             )
             store = await stack.enter_async_context(open_store(config.storage.path, options, recorder=self.recorder))
+            store.set_retention_floor(stored_floor(store))
             table = compile_table(config)
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
             house = await stack.enter_async_context(open_house(store, table, self.recorder, accounts=accounts))
+            bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder))
+            for name, problem in bridges.conditions():
+                self.health.condition(name, problem)
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
             self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))

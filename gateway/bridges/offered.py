@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gateway.config import model
 from gateway.errors import ConfigError, ConfigProblem
 
-OFFERED = (model.Store, model.Bridge)
+OFFERED = (model.Store, model.Bridge, model.Forward)
 """The targets of a route that are served."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -28,7 +28,7 @@ from gateway.broker.topics import TopicService
 from gateway.broker.transactions import TransactionService
 from gateway.broker.watch import Watchers
 from gateway.config.model import AuthUsers
-from gateway.recorder import Recorder, Snapshot
+from gateway.recorder import ConsumerCounts, Recorder, Snapshot
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
 
@@ -44,10 +44,13 @@ class House:
     topics: TopicService
     dead_letters: DeadLetterService
     clock: Clock
+    consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
+    """Who else reads durably, for the accounting."""
 
     def snapshot(self) -> Snapshot:
         """The accounting at this instant."""
-        return Snapshot(tuple(self.publisher.doors()), tuple(self.subscriptions.consumers()))
+        others = (counts for consumers in self.consumers for counts in consumers())
+        return Snapshot(tuple(self.publisher.doors()), (*self.subscriptions.consumers(), *others))
 
 
 @asynccontextmanager

@@ -46,6 +46,8 @@ class ClientDriver:
         self._on_completions = on_completions
         self._link: Link | None = None
         self.closed = False
+        self.ended = trio.Event()
+        """Set once the connection is gone."""
 
     def bind(self, link: Link) -> None:
         """The link this driver sends on."""
@@ -115,6 +117,7 @@ class ClientDriver:
         if not self.closed:
             self.closed = True
             self._report(self._session.lost())
+            self.ended.set()
 
     def _report(self, completions: Sequence[Completion]) -> None:
         if completions:
@@ -178,8 +181,8 @@ async def dial(
             driver.close()
         return
     sock = await open_tcp(host, port, timeout)
+    pipe = await _tls_handshake(sock, host, tls, timeout) if tls is not None else None
     async with trio.open_nursery() as nursery:
-        pipe = await _tls_handshake(sock, host, tls, timeout) if tls is not None else None
         link = TcpLink(sock, f"{host}:{port}", nursery, trio.current_time, pipe)
         driver.bind(link)
         if pipe is not None:
@@ -193,19 +196,29 @@ async def dial(
 
 
 async def _tls_handshake(sock: socket.socket, host: str, tls: ClientTls, timeout: float) -> TlsPipe:
-    pipe = TlsPipe(client_context(tls), server_side=False, server_name=tls.server_name or host)
-    with trio.fail_after(timeout):
-        sock.send(pipe.start())
-        while not pipe.ready:
-            await trio.lowlevel.wait_readable(sock)
-            data = sock.recv(65_536)
-            if not data:
-                raise TargetError("the server closed the connection during the TLS handshake")
-            pipe.feed(data)
-            sock.send(pipe.pending() or b"")
-    if tls.fingerprint:
-        check_fingerprint(pipe.peer_certificate(), tls.fingerprint)
-    return pipe
+    with contextlib.ExitStack() as stack:
+        stack.callback(sock.close)
+        try:
+            pipe = TlsPipe(client_context(tls), server_side=False, server_name=tls.server_name or host)
+            with trio.fail_after(timeout):
+                await _shake_hands(sock, pipe)
+        except (OSError, trio.TooSlowError) as error:
+            raise TargetError(f"no TLS with {host}: {str(error) or 'no answer in time'}") from error
+        if tls.fingerprint:
+            check_fingerprint(pipe.peer_certificate(), tls.fingerprint)
+        stack.pop_all()
+        return pipe
+
+
+async def _shake_hands(sock: socket.socket, pipe: TlsPipe) -> None:
+    sock.send(pipe.start())
+    while not pipe.ready:
+        await trio.lowlevel.wait_readable(sock)
+        data = sock.recv(65_536)
+        if not data:
+            raise TargetError("the server closed the connection during the TLS handshake")
+        pipe.feed(data)
+        sock.send(pipe.pending() or b"")
 
 
 @attrs.define(eq=False)

@@ -15,8 +15,8 @@ def config(*targets: model.Target, ingest: tuple[model.Ingest, ...] = ()) -> mod
     return model.Config(listeners={}, routes=(route,), upstreams={"far": upstream})
 
 
-def test_stores_and_bridges_are_served():
-    check_offered(config(model.Bridge("felix", "a/b/{topic}")))
+def test_stores_bridges_and_forwards_are_served():
+    check_offered(config(model.Bridge("felix", "a/b/{topic}"), model.Forward("far", "x", "x")))
 
 
 def test_everything_else_is_refused_at_once():

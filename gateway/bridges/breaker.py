@@ -1,0 +1,113 @@
+"""Whether it is worth asking a target at all, and which of its addresses: two small state machines without a clock."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Mapping
+
+import attrs
+
+from gateway.settings import Backoff, Seconds
+
+FAILURES_TO_OPEN = 5
+"""So many requests in a row that came to nothing, and no more are sent for a while."""
+BACKOFF = Backoff(Seconds(0.1), Seconds(10.0))
+"""Between attempts to connect, and while a breaker is open."""
+
+
+def jittered(delay: float, chance: random.Random) -> float:
+    """A delay made up to half shorter, so that those who failed together do not come back together."""
+    return delay * (1.0 - chance.random() / 2.0)
+
+
+class Circuit(enum.Enum):
+    """Closed: all is well. Open: nothing is sent. Trial: one request finds out."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRIAL = "trial"
+
+
+class Happening(enum.Enum):
+    """What a circuit hears of."""
+
+    SUCCESS = "success"
+    TOO_MANY_FAILURES = "too many failures"
+    FAILURE = "failure"
+    TIME = "time"
+
+
+CIRCUIT: Mapping[tuple[Circuit, Happening], Circuit] = {
+    (Circuit.CLOSED, Happening.SUCCESS): Circuit.CLOSED,
+    (Circuit.CLOSED, Happening.FAILURE): Circuit.CLOSED,
+    (Circuit.CLOSED, Happening.TOO_MANY_FAILURES): Circuit.OPEN,
+    (Circuit.OPEN, Happening.SUCCESS): Circuit.CLOSED,  # an answer to what was sent before it opened
+    (Circuit.OPEN, Happening.FAILURE): Circuit.OPEN,
+    (Circuit.OPEN, Happening.TOO_MANY_FAILURES): Circuit.OPEN,
+    (Circuit.OPEN, Happening.TIME): Circuit.TRIAL,
+    (Circuit.TRIAL, Happening.SUCCESS): Circuit.CLOSED,
+    (Circuit.TRIAL, Happening.FAILURE): Circuit.OPEN,
+    (Circuit.TRIAL, Happening.TOO_MANY_FAILURES): Circuit.OPEN,
+}
+
+
+class Breaker:
+    """Counts requests that came to nothing; open, it holds everything back until its time."""
+
+    def __init__(self, chance: random.Random, backoff: Backoff = BACKOFF) -> None:
+        self.state = Circuit.CLOSED
+        self.opens_until = 0.0
+        self._backoff = backoff
+        self._chance = chance
+        self._failures = 0
+        self._times_open = 0
+
+    def allows(self, now: float, in_flight: int) -> bool:
+        """Whether a request may be sent: any while closed, one at a time on trial."""
+        if self.state is Circuit.OPEN and now >= self.opens_until:
+            self.state = CIRCUIT[self.state, Happening.TIME]
+        return self.state is Circuit.CLOSED or (self.state is Circuit.TRIAL and not in_flight)
+
+    def succeeded(self) -> None:
+        """The target took something."""
+        self.state = CIRCUIT[self.state, Happening.SUCCESS]
+        self._failures = self._times_open = 0
+
+    def failed(self, now: float) -> None:
+        """A request came to nothing as a whole."""
+        self._failures += 1
+        before = self.state
+        many = self._failures >= FAILURES_TO_OPEN
+        self.state = CIRCUIT[before, Happening.TOO_MANY_FAILURES if many else Happening.FAILURE]
+        if self.state is Circuit.OPEN and before is not Circuit.OPEN:
+            self._times_open += 1
+            self.opens_until = now + jittered(self._backoff.delay(self._times_open), self._chance)
+
+
+PROBES_TO_RETURN = 3
+
+
+@attrs.define(eq=False)
+class Preference:
+    """Which of several addresses to use. The first that answers; back to a better one only after it answered several
+    probes in a row, or a flapping address would be changed to again and again.
+    """
+
+    addresses: tuple[tuple[str, int], ...]
+    current: int = 0
+    _answers: int = 0
+
+    def order(self) -> list[int]:
+        """The addresses in the order they are to be tried: the one in use, then from the best down."""
+        return [self.current, *(index for index in range(len(self.addresses)) if index != self.current)]
+
+    def use(self, index: int) -> None:
+        """A connection to this one is up."""
+        self.current = index
+        self._answers = 0
+
+    def probed(self, *, answers: bool) -> bool:
+        """A better one was probed; True when it is time to go back to it."""
+        self._answers = self._answers + 1 if answers else 0
+        return self._answers >= PROBES_TO_RETURN

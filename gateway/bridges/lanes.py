@@ -1,0 +1,283 @@
+"""Messages on their way to a target, in a lane per key: what may be sent next, and what becomes of what failed.
+
+Order within a key is never broken: of a lane only one request is under way. A target that takes a request whole or not at
+all is given many messages of a key in one; any other is given one message of a key at a time. Messages without a key are
+one lane; there a target that refuses single messages out of a request may get them later than their neighbours.
+
+A lane whose head failed is parked until its back-off is over, and then sends its head alone. The other lanes go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from gateway.bridges.breaker import jittered
+from gateway.config.model import Retry
+from gateway.envelope import Columns, Run
+from gateway.errors import GatewayError, RequestError, ShuttingDown, Status, TargetRefused, Throttled
+
+PARK_MESSAGES = 4_096
+PARK_BYTES = 16 << 20
+"""How much may be parked for one partition before its forward stops reading on."""
+_PASSING = (Throttled, ShuttingDown)
+
+
+def is_final(error: GatewayError) -> bool:
+    """Whether sending it again is pointless: the upstream said so, or the protocol cannot carry it."""
+    if isinstance(error, TargetRefused):
+        return error.final
+    return isinstance(error, RequestError) and not isinstance(error, _PASSING) and error.status is not Status.TIMEOUT
+
+
+class Entry:
+    """One message on its way."""
+
+    __slots__ = ("alone", "attempts", "first_error", "index", "key", "last_error", "offset", "run", "size")
+
+    def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
+        columns = run.columns
+        self.run = run
+        self.index = index
+        self.offset = run.base_offset + index
+        self.key = columns.key(index)
+        self.size = columns.ends[index] - (columns.ends[index - 1] if index else 0)
+        self.attempts = attempts
+        """How often it was tried in vain."""
+        self.first_error = ""
+        self.last_error = ""
+        self.alone = False
+        """It was in a request that was refused for good as a whole: alone it turns out whether it was the reason."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it must not be in a request with others."""
+        return self.alone or self.attempts > 0
+
+    def failed(self, error: GatewayError) -> None:
+        """It was tried in vain once more."""
+        self.attempts += 1
+        self.last_error = error.message
+        self.first_error = self.first_error or error.message
+
+    def detach(self) -> None:
+        """Keep the message alone, not the whole read it came with: it may stay for long."""
+        self.run = self.run.slice(self.index, self.index + 1)
+        self.index = 0
+
+
+class Lane:
+    """The messages of one key, in order."""
+
+    __slots__ = ("busy", "due", "key", "parked", "queue")
+
+    def __init__(self, key: bytes | None) -> None:
+        self.key = key
+        self.queue: deque[Entry] = deque()
+        self.busy = False
+        self.parked = False
+        self.due = 0.0
+
+
+class Lanes:
+    """All lanes of one partition."""
+
+    def __init__(self, retry: Retry, *, atomic: bool, gives_up: bool, chance: random.Random) -> None:
+        self._retry = retry
+        self._atomic = atomic
+        self._gives_up = gives_up
+        """Whether there is a dead-letter topic; without one a lane waits."""
+        self._chance = chance
+        self._lanes: dict[bytes | None, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._delayed: list[tuple[float, int, Lane]] = []
+        self._numbers = itertools.count()
+        self.held = 0
+        """Messages in lanes, not those under way."""
+        self.parked = 0
+        self.parked_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may be parked."""
+        return self.parked >= PARK_MESSAGES or self.parked_bytes >= PARK_BYTES
+
+    def next_due(self) -> float | None:
+        """When the next parked lane may try again."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def push(self, entry: Entry) -> None:
+        """One more message, behind all of its key."""
+        lane = self._lanes.get(entry.key)
+        if lane is None:
+            lane = self._lanes[entry.key] = Lane(entry.key)
+            self._ready.append(lane)
+        lane.queue.append(entry)
+        self.held += 1
+        if lane.parked:
+            self._count_parked(entry)
+
+    def choose(self, most: int, most_bytes: int, now: float) -> list[Entry]:
+        """What may go out in one request now, in the order of the log."""
+        while self._delayed and self._delayed[0][0] <= now:
+            self._ready.appendleft(heapq.heappop(self._delayed)[2])
+        chosen: list[Entry] = []
+        ready = self._ready
+        while ready and len(chosen) < most and most_bytes > 0:
+            lane = ready[0]
+            if lane.queue[0].suspect:
+                if chosen:
+                    break
+                ready.popleft()
+                return [self._take(lane)]
+            ready.popleft()
+            while len(chosen) < most and most_bytes > 0 and lane.queue and not lane.queue[0].suspect:
+                entry = self._take(lane)
+                most_bytes -= entry.size
+                chosen.append(entry)
+                if not self._atomic and entry.key is not None:
+                    break
+        chosen.sort(key=_offset)
+        return chosen
+
+    def give_back(self, entries: Sequence[Entry]) -> None:
+        """They were not sent after all."""
+        self._return(entries)
+        self._go_on(entries)
+
+    def delivered(self, entries: Sequence[Entry]) -> None:
+        """The target has them."""
+        self._go_on(entries)
+
+    def answered(
+        self, entries: Sequence[Entry], refused: Mapping[int, GatewayError], now: float
+    ) -> list[tuple[Entry, GatewayError]]:
+        """A request whose members `refused` (by index) were not taken. Returns those that are given up."""
+        given_up: list[tuple[Entry, GatewayError]] = []
+        again: list[Entry] = []
+        for index, error in sorted(refused.items()):
+            entry = entries[index]
+            entry.failed(error)
+            (given_up.append((entry, error)) if self._hopeless(entry, error) else again.append(entry))
+        self._return(again)
+        self._park(again, now)
+        self._go_on(entries)
+        return given_up
+
+    def failed(self, entries: Sequence[Entry], error: GatewayError, now: float) -> list[tuple[Entry, GatewayError]]:
+        """A request came to nothing as a whole. Returns the messages that are given up."""
+        if len(entries) == 1:
+            return self.answered(entries, {0: error}, now)
+        heads = list({entry.key: entry for entry in reversed(entries)}.values())
+        if is_final(error):
+            for entry in entries:
+                entry.alone = True
+            self._return(entries)
+            self._go_on(entries)
+            return []
+        given_up: list[tuple[Entry, GatewayError]] = []
+        for head in heads:
+            head.failed(error)
+            if self._hopeless(head, error):
+                given_up.append((head, error))
+        lost = {id(entry) for entry, _ in given_up}
+        self._return([entry for entry in entries if id(entry) not in lost])
+        self._park([head for head in heads if id(head) not in lost], now)
+        self._go_on(entries)
+        return given_up
+
+    def unreachable(self, error: GatewayError, now: float) -> list[tuple[Entry, GatewayError]]:
+        """Nobody could be reached: an attempt of the head of each lane that was free to go. Returns those given up."""
+        while self._delayed and self._delayed[0][0] <= now:
+            self._ready.append(heapq.heappop(self._delayed)[2])
+        waiting = list(self._ready)
+        heads = [self._take(lane) for lane in waiting]
+        self._ready.clear()
+        given_up: list[tuple[Entry, GatewayError]] = []
+        again: list[Entry] = []
+        for head in heads:
+            head.failed(error)
+            (given_up.append((head, error)) if self._hopeless(head, error) else again.append(head))
+        self._return(again)
+        self._park(again, now)
+        self._go_on(heads)
+        return given_up
+
+    # --- inside ---
+
+    def _hopeless(self, entry: Entry, error: GatewayError) -> bool:
+        return self._gives_up and (is_final(error) or entry.attempts >= self._retry.max)
+
+    def _take(self, lane: Lane) -> Entry:
+        lane.busy = True
+        entry = lane.queue.popleft()
+        self.held -= 1
+        if lane.parked:
+            self.parked -= 1
+            self.parked_bytes -= entry.size
+        return entry
+
+    def _return(self, entries: Sequence[Entry]) -> None:
+        """Back to the front of their lanes, in order."""
+        for entry in reversed(entries):
+            lane = self._lanes[entry.key]
+            lane.queue.appendleft(entry)
+            self.held += 1
+            if lane.parked:
+                self._count_parked(entry)
+
+    def _park(self, heads: Iterable[Entry], now: float) -> None:
+        for entry in heads:
+            lane = self._lanes[entry.key]
+            if not lane.parked:
+                lane.parked = True
+                for waiting in lane.queue:
+                    self._count_parked(waiting)
+            delay = self._retry.backoff.delay(lane.queue[0].attempts or 1)
+            lane.due = now + jittered(delay, self._chance)
+
+    def _count_parked(self, entry: Entry) -> None:
+        entry.detach()
+        self.parked += 1
+        self.parked_bytes += entry.size
+
+    def _go_on(self, entries: Iterable[Entry]) -> None:
+        """The lanes of these are free again."""
+        for key in {entry.key: None for entry in entries}:
+            lane = self._lanes[key]
+            lane.busy = False
+            if not lane.queue:
+                del self._lanes[key]
+                continue
+            if lane.parked and not lane.queue[0].attempts:  # what held it is gone
+                lane.parked = False
+                lane.due = 0.0
+                self.parked -= len(lane.queue)
+                self.parked_bytes -= sum(entry.size for entry in lane.queue)
+            if lane.due:
+                heapq.heappush(self._delayed, (lane.due, next(self._numbers), lane))
+            else:
+                self._ready.append(lane)
+
+
+def _offset(entry: Entry) -> int:
+    return entry.offset
+
+
+def columns_of(entries: Sequence[Entry]) -> Columns:
+    """The messages as columns; a slice of what was read where they stand side by side."""
+    first, last = entries[0], entries[-1]
+    if first.run is last.run and last.index - first.index == len(entries) - 1:
+        return first.run.columns.slice(first.index, last.index + 1)
+    parts: list[Columns] = []
+    start = 0
+    for index in range(1, len(entries) + 1):
+        before = entries[index - 1]
+        if index < len(entries) and entries[index].run is before.run and entries[index].index == before.index + 1:
+            continue
+        parts.append(before.run.columns.slice(entries[start].index, before.index + 1))
+        start = index
+    return Columns.concat(parts)

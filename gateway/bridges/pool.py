@@ -1,0 +1,281 @@
+"""The connections to one upstream: kept up, with requests given to whichever has least to do.
+
+A request ends exactly once: with what the upstream says, or with TargetLost when its connection is gone or silent for
+too long (half-open connections are found this way). What became of it then is unknown; whoever asked decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, jittered
+from gateway.broker.service import Timers
+from gateway.config import model
+from gateway.errors import GatewayError, TargetError, TargetLost
+from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.recorder import Recorder
+from gateway.requests import Completion, Outcome, Request
+from gateway.transport.client import ClientDriver, dial
+from gateway.transport.tls import ClientTls
+from gateway.wire.session import ClientContext
+
+PROBE_SECONDS = 5.0
+Ended = Callable[[Outcome], None]
+
+
+def client_tls(upstream: model.Upstream, transport: Transport) -> ClientTls | None:
+    """How the upstream is trusted. QUIC is always encrypted: without settings the system's roots count."""
+    tls = upstream.tls
+    if isinstance(tls, model.TlsTrust):
+        return ClientTls(ca=tls.ca, cert=tls.cert, key=tls.key, server_name=tls.server_name)
+    if isinstance(tls, model.TlsSystem) or transport is Transport.QUIC:
+        return ClientTls()
+    return None
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    ended: Ended
+    deadline: float
+
+
+class Connection:
+    """One connection that is up."""
+
+    def __init__(self, pool: UpstreamPool) -> None:
+        self._pool = pool
+        self.driver: ClientDriver | None = None
+        self.waiting: dict[int, _Waiting] = {}
+        self.over = trio.Event()
+        self.useful = False
+        """Whether the upstream ever took something on it."""
+        self._retiring = False
+        self._timer: Callable[[], None] | None = None
+
+    def submit(self, request: Request, ended: Ended) -> None:
+        """Send a request."""
+        driver = self.driver
+        assert driver is not None
+        deadline = trio.current_time() + self._pool.upstream.timeout
+        self.waiting[request.id] = _Waiting(ended, deadline)
+        if self._timer is None:
+            self._timer = self._pool.timers.call_at(deadline, self._overdue)
+        driver.submit([request])
+
+    def complete(self, completions: Sequence[Completion]) -> None:
+        """The session's answers. Those that come after their request was given up are dropped."""
+        for number, outcome in completions:
+            waiting = self.waiting.pop(number, None)
+            if waiting is not None:
+                self.useful = self.useful or not isinstance(outcome, GatewayError)
+                self._pool.judge(outcome)
+                waiting.ended(outcome)
+        if self._retiring and not self.waiting:
+            self.over.set()
+
+    def retire(self) -> None:
+        """Nothing new is sent on it; it ends when all that is under way is answered."""
+        self._retiring = True
+        if not self.waiting:
+            self.over.set()
+
+    def end(self, error: GatewayError) -> None:
+        """It is of no more use: everything under way ends with this."""
+        self.over.set()
+        if self._timer is not None:
+            self._timer()
+            self._timer = None
+        waiting, self.waiting = self.waiting, {}
+        for one in waiting.values():
+            self._pool.judge(error)
+            one.ended(error)
+
+    def _overdue(self) -> None:
+        """All requests have the same time, so the oldest is the first to be late."""
+        self._timer = None
+        oldest = next(iter(self.waiting.values()), None)
+        if oldest is None:
+            return
+        if oldest.deadline <= trio.current_time():
+            self._pool.leave(self, TargetLost(f"no answer within {self._pool.upstream.timeout:g} s"))
+        else:
+            self._timer = self._pool.timers.call_at(oldest.deadline, self._overdue)
+
+
+class UpstreamPool:
+    """All connections to an upstream, and who wants to hear of them."""
+
+    def __init__(
+        self,
+        upstream: model.Upstream,
+        spec: ProtocolSpec,
+        timers: Timers,
+        recorder: Recorder,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.spec = spec
+        self.timers = timers
+        self.on_change: list[Callable[[GatewayError | None], None]] = []
+        """Called when a connection came up (None), and after a failed attempt to connect (why)."""
+        self.problem = "not connected yet"
+        self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
+        self.breaker = Breaker(self._chance)
+        self._recorder = recorder
+        self._connections: list[Connection] = []
+        self._preference = Preference(upstream.addresses)
+        self._ids = itertools.count(1)
+        self._trial: Callable[[], None] | None = None
+        recorder.gauge("gateway_upstream_connected", 0.0, upstream=upstream.name)
+
+    @property
+    def name(self) -> str:
+        """The upstream's."""
+        return self.upstream.name
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return bool(self._connections)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return sum(len(connection.waiting) for connection in self._connections)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be sent."""
+        if not self._connections:
+            return False
+        now = trio.current_time()
+        if self.breaker.allows(now, self.in_flight):
+            return True
+        if self._trial is None and now < self.breaker.opens_until:
+            self._trial = self.timers.call_at(self.breaker.opens_until, self._try_again)
+        return False
+
+    def submit(self, make: Callable[[int], Request], ended: Ended) -> bool:
+        """Send a request, made for its id; False if there is nowhere to send it now."""
+        if not self.ready:
+            return False
+        connection = min(self._connections, key=lambda one: len(one.waiting))
+        connection.submit(make(next(self._ids)), ended)
+        return True
+
+    async def run(self) -> None:
+        """Keep the connections up until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.upstream.pool):
+                nursery.start_soon(self._keep_up)
+
+    def judge(self, outcome: Outcome) -> None:
+        """What an answer says about the target as a whole; a refusal that is final says nothing about it."""
+        if not isinstance(outcome, GatewayError):
+            if self.breaker.state is not Circuit.CLOSED:
+                self.timers.call_at(trio.current_time(), self._try_again)
+            self.breaker.succeeded()
+        elif isinstance(outcome, TargetError) and not getattr(outcome, "final", False):
+            self.breaker.failed(trio.current_time())
+
+    def leave(self, connection: Connection, error: GatewayError) -> None:
+        """Take a connection out of use."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.problem = error.message if not self._connections else ""
+            self._recorder.gauge("gateway_upstream_connected", float(bool(self._connections)), upstream=self.name)
+        connection.end(error)
+
+    # --- inside ---
+
+    def _try_again(self) -> None:
+        if self._trial is not None:
+            self._trial()
+            self._trial = None
+        self._tell(None)
+
+    def _tell(self, error: GatewayError | None) -> None:
+        for callback in self.on_change:
+            callback(error)
+
+    async def _keep_up(self) -> None:
+        failures = 0
+        while True:
+            for index in self._preference.order():
+                used = await self._connect(index)
+                if not isinstance(used, GatewayError):
+                    failures = 0 if used else failures + 1  # up, and down again before it was of any use: no storm
+                    break
+            else:
+                failures += 1
+                if isinstance(used, GatewayError):
+                    self.problem = self.problem if self._connections else used.message
+                    self._tell(used)
+            await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
+
+    async def _connect(self, index: int) -> GatewayError | bool:
+        """Use one address until the connection ends: whether it was of use, or why there was none."""
+        connection = Connection(self)
+        try:
+            async with self._dial(index, connection.complete) as driver:
+                connection.driver = driver
+                await self._use(index, connection, driver)
+        except TargetError as error:
+            self.leave(connection, error)
+            return error
+        finally:
+            self.leave(connection, TargetLost("the connection to the upstream ended"))
+        return connection.useful
+
+    async def _use(self, index: int, connection: Connection, driver: ClientDriver) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, connection, driver)
+            if index:
+                nursery.start_soon(self._probe, connection)
+            self._preference.use(index)
+            self._connections.append(connection)
+            self.problem = ""
+            self._recorder.gauge("gateway_upstream_connected", 1.0, upstream=self.name)
+            self._tell(None)
+            await connection.over.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, connection: Connection, driver: ClientDriver) -> None:
+        await driver.ended.wait()
+        self.leave(connection, TargetLost("the connection to the upstream was lost"))
+
+    async def _probe(self, connection: Connection) -> None:
+        """On a second choice: see whether the first is back, and stays so."""
+        while True:
+            await trio.sleep(PROBE_SECONDS)
+            try:
+                async with self._dial(0, lambda _completions: None):
+                    answers = True
+            except TargetError:
+                answers = False
+            if self._preference.probed(answers=answers):
+                break
+        self._preference.use(0)
+        if connection in self._connections:
+            self._connections.remove(connection)
+        connection.retire()
+
+    def _dial(
+        self, index: int, complete: Callable[[Sequence[Completion]], None]
+    ) -> contextlib.AbstractAsyncContextManager[ClientDriver]:
+        host, port = self.upstream.addresses[index]
+        return dial(
+            self.spec,
+            host,
+            port,
+            complete,
+            context=ClientContext(credentials=self.upstream.auth, dialect=self.upstream.dialect),
+            tls=client_tls(self.upstream, self.spec.transport),
+            timeout=self.upstream.timeout,
+        )

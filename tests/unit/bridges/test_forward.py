@@ -1,0 +1,275 @@
+"""Forwarding to a scripted broker: order, batches, retries, dead letters, restarts, and every way a network fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.config import model
+from gateway.errors import Conflict
+from gateway.requests import DONE, DeleteTopic
+from gateway.settings import Backoff, Seconds
+from tests.unit.bridges.house import bridged, forward, route, upstream
+from tests.unit.bridges.peers import Peer, listening
+from tests.unit.broker.house import publish
+
+MANY = [b"%04d" % number for number in range(1_000)]
+
+
+@pytest.fixture
+async def peer():
+    peer = Peer()
+    async with listening(peer):
+        yield peer
+
+
+async def test_everything_arrives_in_order_at_the_address_of_the_route(tmp_path: Path, peer: Peer):
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+        await gateway.client().publish("orders", *MANY)
+        await gateway.delivered()
+        assert peer.values() == MANY
+        assert peer.addresses == {b"copy.orders"}
+        assert gateway.counts.messages["acknowledged", "far"] == 1_000
+        assert peer.connections == 1
+
+
+async def test_order_within_a_key_survives_refusals_of_any_message(tmp_path: Path, peer: Peer):
+    refusals: dict[bytes, int] = {}
+
+    def say(_key: bytes, value: bytes) -> str:
+        refusals[value] = refusals.get(value, 0) + 1
+        return "later" if int(value) % 7 == 0 and refusals[value] < 3 else "ok"
+
+    peer.say = say
+    keys = [b"k%d" % (number % 13) for number in range(300)]
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+        await gateway.client().publish("orders", *MANY[:300], keys=keys)
+        await gateway.delivered()
+    assert sorted(peer.values()) == MANY[:300]
+    for key in set(keys):
+        assert peer.values(key) == sorted(peer.values(key))
+
+
+async def test_a_key_that_fails_does_not_hold_the_others(tmp_path: Path, peer: Peer):
+    peer.say = lambda key, _value: "later" if key == b"bad" else "ok"
+    never_ends = model.Retry(10_000, Backoff(Seconds(0.005), Seconds(0.02)))
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(retry=never_ends))) as gateway:
+        client = gateway.client()
+        await client.publish("orders", b"1", b"2", keys=[b"bad", b"bad"])
+        for start in range(0, 500, 50):
+            await client.publish("orders", *MANY[start : start + 50], keys=[b"good"] * 50)
+        await peer.until(lambda: len(peer.taken) == 500)
+        assert peer.values(b"good") == MANY[:500]
+        assert gateway.backlog() >= 2
+        peer.say = lambda _key, _value: "ok"
+        await gateway.delivered()
+        assert peer.values(b"bad") == [b"1", b"2"]
+
+
+async def test_what_fails_too_often_goes_to_the_dead_letters_with_its_story(tmp_path: Path, peer: Peer):
+    peer.say = lambda key, _value: "later" if key == b"bad" else "ok"
+    three = model.Retry(3, Backoff(Seconds(0.001), Seconds(0.002)))
+    target = forward(retry=three, dead_letter="{topic}.failed")
+    async with bridged(tmp_path, [upstream(peer.port)], route(target)) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", b"3", keys=[b"bad", b"good", b"bad"])
+        await gateway.delivered()
+        assert peer.values() == [b"2"]
+        assert await gateway.letters("orders.failed") == [
+            (b"1", "max_deliveries", 3, "throttled", "throttled"),
+            (b"3", "max_deliveries", 3, "throttled", "throttled"),
+        ]
+        assert gateway.counts.messages["dead_lettered", "max_deliveries"] == 2
+
+
+async def test_a_final_refusal_is_not_tried_again(tmp_path: Path, peer: Peer):
+    peer.say = lambda _key, value: "never" if value == b"2" else "ok"
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(dead_letter="dead"))) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", b"3")
+        await gateway.delivered()
+        assert peer.values() == [b"1", b"3"]
+        assert [value for _, value in peer.seen].count(b"2") == 1
+        ((value, reason, attempts, _, last),) = await gateway.letters("dead")
+        assert (value, reason, attempts) == (b"2", "refused", 1)
+        assert last.startswith("schema validation failed")
+
+
+async def test_what_the_protocol_cannot_carry_goes_to_the_dead_letters(tmp_path: Path):
+    felix = model.Upstream("far", "fujin", (("127.0.0.1", 9),))  # never reached: Fujin has no empty messages
+    async with bridged(tmp_path, [felix], route(forward())) as gateway:
+        await gateway.client().publish("orders", b"")
+        await gateway.delivered()
+        ((_, reason, attempts, _, _),) = await gateway.letters("orders.dlq")
+        assert (reason, attempts) == ("size", 0)
+
+
+async def test_a_target_that_is_down_is_waited_for(tmp_path: Path):
+    peer = Peer()
+    async with listening(peer):
+        pass
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+        await gateway.client().publish("orders", *MANY[:100])
+        pool = gateway.bridges.pools["far"]
+        await peer.until(lambda: "cannot connect" in pool.problem)
+        assert gateway.backlog() == 100
+        async with listening(peer, peer.port):
+            await gateway.delivered()
+    assert peer.values() == MANY[:100]
+
+
+async def test_connects_that_fail_are_attempts(tmp_path: Path):
+    peer = Peer()
+    async with listening(peer):
+        pass
+    twice = model.Retry(2, Backoff(Seconds(0.001), Seconds(0.002)))
+    target = forward(retry=twice, dead_letter="dead")
+    async with bridged(tmp_path, [upstream(peer.port)], route(target)) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", keys=[b"a", b"b"])
+        await gateway.delivered()
+        letters = await gateway.letters("dead")
+    assert sorted((value, attempts) for value, _, attempts, _, _ in letters) == [(b"1", 2), (b"2", 2)]
+    assert all("cannot connect" in last for *_, last in letters)
+
+
+@pytest.mark.parametrize("how", ["reset", "torn", "lost", "mute"])
+async def test_an_answer_that_never_comes_means_sending_again(tmp_path: Path, peer: Peer, how: str):
+    once = iter([how])
+    peer.say = lambda _key, value: next(once, "ok") if value == b"0050" else "ok"
+    keys = [b"k%d" % (number % 5) for number in range(100)]
+    async with bridged(tmp_path, [upstream(peer.port, timeout=0.3)], route(forward())) as gateway:
+        await gateway.client().publish("orders", *MANY[:100], keys=keys)
+        await gateway.delivered()
+    assert set(peer.values()) == set(MANY[:100])
+    assert peer.connections == 2
+    for key in set(keys):  # what came twice aside, in order
+        first_seen = list(dict.fromkeys(peer.values(key)))
+        assert first_seen == sorted(first_seen)
+    assert len(peer.taken) <= 100 + 256
+
+
+async def test_no_more_than_a_window_is_under_way(tmp_path: Path, peer: Peer):
+    peer.say = lambda _key, _value: "mute"
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(window=40))) as gateway:
+        await gateway.client().publish("orders", *MANY)
+        await peer.until(lambda: len(peer.seen) >= 40)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert len(peer.seen) == 40
+
+
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path, peer: Peer):
+    for start in (0, 100, 200):
+        async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+            await gateway.client().publish("orders", *MANY[start : start + 100])
+            await gateway.delivered()
+    assert peer.values() == MANY[:300]
+
+
+async def test_attempts_and_settled_messages_survive_a_restart(tmp_path: Path, peer: Peer):
+    peer.say = lambda key, _value: "later" if key == b"bad" else "ok"
+    slow = model.Retry(2, Backoff(Seconds(0.05), Seconds(0.05)))
+    routes = route(forward(retry=slow, dead_letter="dead"))
+    async with bridged(tmp_path, [upstream(peer.port)], routes) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", keys=[b"bad", b"good"])
+        await peer.until(lambda: len(peer.seen) >= 2)
+    async with bridged(tmp_path, [upstream(peer.port)], routes) as gateway:
+        await gateway.delivered()
+        assert [attempts for _, _, attempts, _, _ in await gateway.letters("dead")] == [2]
+    assert peer.values() == [b"2"]
+
+
+async def test_a_new_forward_begins_where_it_is_told(tmp_path: Path, peer: Peer):
+    async with bridged(tmp_path, [], route()) as gateway:
+        await gateway.client().publish("old", b"1", b"2")
+    now = forward(name="far", start=model.ForwardStart.NOW)
+    async with bridged(tmp_path, [upstream(peer.port)], route(now)) as gateway:
+        await gateway.client().publish("old", b"3")
+        await gateway.client().publish("new", b"4")
+        await gateway.delivered()
+    assert sorted(peer.values()) == [b"3", b"4"]
+
+
+async def test_other_routes_messages_are_passed_over(tmp_path: Path, peer: Peer):
+    mine = model.Route("mine", model.Match(topic="a.*"), (model.Store("all.{1}"), forward()))
+    other = model.Route("other", model.Match(topic="b.*"), (model.Store("all.{1}"),))
+    async with bridged(tmp_path, [upstream(peer.port)], mine, other) as gateway:
+        client = gateway.client()
+        for number in range(6):
+            await client.publish("a.x" if number % 2 else "b.x", b"%d" % number)
+        await gateway.delivered()
+        assert [one.filtered for one in gateway.house.snapshot().consumers] == [3]
+    assert peer.values() == [b"1", b"3", b"5"]
+
+
+async def test_a_topic_that_is_not_delivered_cannot_be_deleted(tmp_path: Path, peer: Peer):
+    peer.say = lambda _key, _value: "mute"
+    async with bridged(tmp_path, [upstream(peer.port, timeout=0.2)], route(forward())) as gateway:
+        client = gateway.client()
+        await client.publish("orders", b"1")
+        refused = await client.ask(DeleteTopic(0, "orders"))
+        assert isinstance(refused, Conflict)
+        assert gateway.bridges.forwards.floor("orders", 0) == 0
+        peer.say = lambda _key, _value: "ok"
+        await gateway.delivered()
+        assert await client.ask(DeleteTopic(0, "orders")) == DONE
+        await client.publish("orders", b"again")
+        await gateway.delivered()
+    assert peer.values() == [b"1", b"again"]
+
+
+async def test_a_dead_target_changes_nothing_for_its_sibling(tmp_path: Path, peer: Peer):
+    dead = Peer()
+    dead.say = lambda _key, _value: "mute"
+    async with listening(dead):
+        targets = (forward(), forward(name="dead"))
+        both = [upstream(peer.port), upstream(dead.port, name="dead")]
+        async with bridged(tmp_path, both, route(*targets)) as gateway:
+            await gateway.client().publish("orders", *MANY)
+            await gateway.delivered()
+            assert gateway.backlog("dead") == 1_000
+            gateway.check_accounts()
+            assert gateway.counts.messages["acknowledged", "far"] == 1_000
+            await trio.aclose_forcefully(await trio.open_tcp_stream("127.0.0.1", dead.port))
+    assert peer.values() == MANY
+
+
+async def test_the_second_address_serves_while_the_first_is_down(tmp_path: Path):
+    first, second = Peer(), Peer()
+    async with listening(first):
+        pass
+    async with listening(second), bridged(tmp_path, [upstream(first.port, second.port)], route(forward())) as gateway:
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+    assert (first.values(), second.values()) == ([], [b"1"])
+
+
+async def test_a_target_that_refuses_everything_is_left_alone_for_a_while(tmp_path: Path, peer: Peer):
+    peer.say = lambda _key, _value: "later"
+    never_ends = model.Retry(10_000, Backoff(Seconds(0.001), Seconds(0.001)))
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(retry=never_ends))) as gateway:
+        await gateway.client().publish("orders", b"1")
+        breaker = gateway.bridges.pools["far"].breaker
+        await peer.until(lambda: breaker.opens_until > 0.0)
+        peer.say = lambda _key, _value: "ok"
+        await gateway.delivered()
+        assert breaker.state.value == "closed"
+
+
+async def test_a_full_park_stops_a_forward_and_says_so(tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.bridges.lanes.PARK_MESSAGES", 50)
+    peer.say = lambda _key, _value: "later"
+    never_ends = model.Retry(10_000, Backoff(Seconds(60.0), Seconds(60.0)))
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(retry=never_ends, window=8))) as gateway:
+        client = gateway.client()
+        for _ in range(20):
+            await client.ask(publish("orders", *MANY[:20], keys=[b"bad"] * 20))
+        await peer.until(lambda: bool(gateway.bridges.forwards.problem("far")))
+        assert "wait for a retry" in gateway.bridges.forwards.problem("far")
+        gateway.check_accounts()
+
+
+async def test_empty_store_keeps_the_accounts(tmp_path: Path, peer: Peer):
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+        gateway.check_accounts()
+        assert gateway.backlog() == 0

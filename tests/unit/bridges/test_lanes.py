@@ -1,0 +1,173 @@
+"""Lanes as values: no network, no clock. Order within a key holds whatever fails."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.bridges.lanes import PARK_MESSAGES, Entry, Lanes, columns_of
+from gateway.config.model import Retry
+from gateway.envelope import BatchMeta, Columns, Origin, Run
+from gateway.errors import GatewayError, TargetLost, TargetRefused
+from gateway.settings import Backoff, Seconds
+
+META = BatchMeta(b"", Origin("toy", "door"))
+LATER = TargetRefused("later")
+NEVER = TargetRefused("never", final=True)
+
+
+def entries(*keys: bytes | None) -> list[Entry]:
+    values = [b"%d" % number for number in range(len(keys))]
+    run = Run("t", 0, 100, Columns.of(values, keys), [0] * len(keys), [(0, 0, META)])
+    return [Entry(run, index) for index in range(len(keys))]
+
+
+def lanes(*keys: bytes | None, atomic: bool = True, gives_up: bool = True, most: int = 3) -> Lanes:
+    retry = Retry(most, Backoff(Seconds(1.0), Seconds(8.0)))
+    made = Lanes(retry, atomic=atomic, gives_up=gives_up, chance=random.Random(1))
+    for entry in entries(*keys):
+        made.push(entry)
+    return made
+
+
+def offsets(chosen: list[Entry]) -> list[int]:
+    return [entry.offset for entry in chosen]
+
+
+def test_one_request_takes_many_messages_in_the_order_of_the_log():
+    some = lanes(b"a", b"b", b"a", None, None)
+    assert offsets(some.choose(10, 1 << 20, 0.0)) == [100, 101, 102, 103, 104]
+
+
+def test_a_target_that_takes_parts_gets_one_message_of_a_key_at_a_time():
+    some = lanes(b"a", b"a", None, None, atomic=False)
+    first = some.choose(10, 1 << 20, 0.0)
+    assert offsets(first) == [100, 102, 103]
+    assert some.choose(10, 1 << 20, 0.0) == []
+    some.delivered(first)
+    assert offsets(some.choose(10, 1 << 20, 0.0)) == [101]
+
+
+def test_a_failed_key_waits_and_the_others_go_on():
+    some = lanes(b"a", b"b", b"a", atomic=False)
+    chosen = some.choose(10, 1 << 20, 0.0)
+    assert some.answered(chosen, {0: LATER}, 0.0) == []
+    assert some.parked == 2
+    for entry in entries(b"b"):
+        some.push(entry)
+    assert [entry.key for entry in some.choose(10, 1 << 20, 0.1)] == [b"b"]
+    due = some.next_due()
+    assert due is not None
+    assert 0.5 <= due <= 1.0
+    again = some.choose(10, 1 << 20, due)
+    assert offsets(again) == [100]
+    some.delivered(again)
+    assert some.parked == 0
+    assert offsets(some.choose(10, 1 << 20, due)) == [102]
+
+
+def test_back_off_grows_and_ends_in_giving_up():
+    some = lanes(b"a", b"a", most=3)
+    now, waits = 0.0, []
+    for _ in range(2):
+        chosen = some.choose(1, 1 << 20, now)
+        assert some.failed(chosen, LATER, now) == []
+        due = some.next_due()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+    assert waits[0] <= 1.0 <= waits[1] <= 2.0
+    ((given_up, _),) = some.failed(some.choose(1, 1 << 20, now), TargetLost("gone"), now)
+    assert (given_up.offset, given_up.attempts) == (100, 3)
+    assert (given_up.first_error, given_up.last_error) == ("later", "gone")
+    assert offsets(some.choose(9, 1 << 20, now)) == [101]
+
+
+def test_who_of_a_refused_request_was_the_reason_is_found_out_one_by_one():
+    some = lanes(b"a", b"b", b"c")
+    assert some.failed(some.choose(9, 1 << 20, 0.0), NEVER, 0.0) == []
+    lost = []
+    while chosen := some.choose(9, 1 << 20, 0.0):
+        assert len(chosen) == 1
+        if chosen[0].key == b"b":
+            lost += some.failed(chosen, NEVER, 0.0)
+        else:
+            some.delivered(chosen)
+    assert [(entry.key, entry.attempts) for entry, _ in lost] == [(b"b", 1)]
+
+
+def test_without_dead_letters_a_lane_waits_for_ever():
+    some = lanes(b"a", gives_up=False, most=1)
+    now = 0.0
+    for _ in range(20):
+        assert some.failed(some.choose(1, 1 << 20, now), NEVER, now) == []
+        now = some.next_due() or 0.0
+    assert some.held == some.parked == 1
+
+
+def test_a_failed_connect_is_an_attempt_of_each_head():
+    some = lanes(b"a", b"a", b"b", most=2)
+    assert some.unreachable(LATER, 0.0) == []
+    assert some.unreachable(LATER, 0.1) == []  # they wait: not theirs
+    lost = some.unreachable(LATER, 10.0)
+    assert sorted(entry.offset for entry, _ in lost) == [100, 102]
+    assert offsets(some.choose(9, 1 << 20, 10.0)) == [101]
+
+
+def test_the_park_has_a_bound():
+    some = lanes(*[b"a"] * PARK_MESSAGES)
+    assert not some.full
+    some.failed(some.choose(1, 1 << 20, 0.0), LATER, 0.0)
+    assert some.full
+
+
+def test_columns_are_a_slice_where_messages_stand_side_by_side():
+    several = entries(b"a", b"b", b"c", b"d")
+    assert columns_of(several[1:3]).values() == [b"1", b"2"]
+    assert columns_of([several[0], several[2], several[3]]).values() == [b"0", b"2", b"3"]
+
+
+@given(
+    keys=st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=25),
+    atomic=st.booleans(),
+    luck=st.randoms(use_true_random=False),
+)
+def test_every_message_is_settled_once_and_each_key_in_order(keys, atomic, luck):
+    some = lanes(*keys, atomic=atomic, most=4)
+    settled: list[Entry] = []
+    order: list[Entry] = []
+    under_way: list[list[Entry]] = []
+    now = 0.0
+
+    def give_up(lost: list[tuple[Entry, GatewayError]]) -> None:
+        settled.extend(entry for entry, _ in lost)
+
+    while len(settled) < len(keys):
+        if chosen := some.choose(luck.randint(1, 5), 1 << 20, now):
+            under_way.append(chosen)
+        if not under_way:
+            now = max(now, some.next_due() or now)
+            continue
+        request = under_way.pop(luck.randrange(len(under_way)))
+        outcome = luck.choice(["ok", "ok", "later", "never", "parts", "down"])
+        if outcome == "down":
+            give_up(some.unreachable(LATER, now))
+        if outcome in {"ok", "down"} or (outcome == "parts" and atomic):
+            some.delivered(request)
+            settled += request
+            order += request
+        elif outcome == "parts":
+            refused = {index: luck.choice([LATER, NEVER]) for index in range(len(request)) if luck.random() < 0.5}
+            taken = [entry for index, entry in enumerate(request) if index not in refused]
+            settled += taken
+            order += taken
+            give_up(some.answered(request, refused, now))
+        else:
+            give_up(some.failed(request, LATER if outcome == "later" else NEVER, now))
+    assert sorted(entry.offset for entry in settled) == list(range(100, 100 + len(keys)))
+    assert some.held == some.parked == some.parked_bytes == 0
+    for key in {*keys} - {None}:
+        mine = [entry.offset for entry in order if entry.key == key]
+        assert mine == sorted(mine)
