@@ -47,7 +47,15 @@ OTHER = "__other__"
 REFUSALS = tuple(status.value for status in Status)
 DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "disconnected")
 DEAD_LETTERS = ("max_deliveries", "refused", "size", "corrupt")
-CONNECTION_REFUSALS = ("connections", "per_address", "handshake", "idle", "write_timeout", "sniff", "tls", "draining")
+CONNECTION_REFUSALS = (
+    "connections",
+    "per_address",
+    "handshake",
+    "idle",
+    "write_timeout",
+    "unknown_protocol",
+    "drain_deadline",
+)
 LIMITS = ("in_flight", "output", "budget")
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")

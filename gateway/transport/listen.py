@@ -15,8 +15,8 @@ from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
 from gateway.transport.limits import Admission
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
-from gateway.transport.tls import TlsPipe
-from gateway.wire.session import ServerSession
+from gateway.transport.tls import TlsFailed, TlsPipe
+from gateway.wire.session import Kind, ServerSession
 
 BACKLOG = 4096
 OUT_OF_FILES_PAUSE = 0.1
@@ -158,6 +158,8 @@ class TcpListener:
         driver = Driver(self._context, served.session(), link, served.attach)
         self._drivers.add(driver)
         try:
+            if tls is not None and tls.ready:
+                driver.opened(0, Kind.DUPLEX)
             await link.run(driver, already)
         finally:
             self._drivers.discard(driver)
@@ -176,11 +178,10 @@ class TcpListener:
                     return None, b""
                 if not data:
                     return None, b""
-                if tls is not None:
-                    pieces, _ended = tls.feed(data)
-                    sock.send(tls.pending() or b"")
-                    data = b"".join(pieces)
-                seen += data
+                plain = data if tls is None else _decrypt(sock, tls, data)
+                if plain is None:
+                    return None, b""
+                seen += plain
                 undecided = False
                 for served in self._served:
                     verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO
@@ -190,6 +191,20 @@ class TcpListener:
                 if not undecided and seen:
                     return None, b""
         return None, b""
+
+
+def _decrypt(sock: socket.socket, tls: TlsPipe, data: bytes) -> bytes | None:
+    """What the peer said under TLS, and TLS's own answer to it; None if it does not speak TLS or does not read."""
+    plain: bytes | None
+    try:
+        plain = b"".join(tls.feed(data)[0])
+    except TlsFailed:
+        plain = None
+    try:
+        sock.send(tls.pending())
+    except OSError:
+        return None
+    return plain
 
 
 def _finite(seconds: float) -> float:

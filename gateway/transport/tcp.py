@@ -170,13 +170,16 @@ class TcpLink:
     # --- the tasks ---
 
     async def run(self, handler: LinkHandler, already: bytes = b"") -> None:
-        """Read until the connection ends. `already`: bytes read before it was known which protocol this is."""
+        """Read until the connection ends. `already`: what was read (and decrypted) to find out which protocol it is.
+
+        Who has made the TLS handshake before this has told the handler `opened` too.
+        """
         self._handler = handler
         try:
             if self._tls is None:
                 handler.opened(0, Kind.DUPLEX)
             if already:
-                self._take(already)
+                handler.received(0, already)
             handler.turn(self._clock())
             while not self._dead and not (self._finishing and not self._size and (self._closing or self._eof)):
                 await self._step(handler)

@@ -291,12 +291,25 @@ async def test_a_required_client_certificate_is_really_asked_for(authority: trus
             assert await read_until(stream, 2) == b"a\n"
 
 
-async def test_garbage_instead_of_a_handshake_harms_nobody(authority: trustme.CA, tmp_path):
-    async with running(tls=server_tls(authority, tmp_path)) as gateway:
+@pytest.mark.parametrize("pieces", [[b"A1\n"], [b"B", b"B1\n"]])
+async def test_protocols_share_a_port_under_tls(pieces: list[bytes], authority: trustme.CA, tmp_path):
+    async with running(tls=server_tls(authority, tmp_path), served=2) as gateway:
+        raw = await gateway.connect()
+        async with trio.SSLStream(raw, client_tls(authority), server_hostname="localhost") as stream:
+            for piece in pieces:
+                await stream.send_all(piece)
+                await wait_all_tasks_blocked(0.01)
+            whole = b"".join(pieces)
+            assert await read_until(stream, len(whole)) == whole
+
+
+@pytest.mark.parametrize("served", [1, 2])
+async def test_garbage_instead_of_a_handshake_harms_nobody(served: int, authority: trustme.CA, tmp_path):
+    async with running(tls=server_tls(authority, tmp_path), served=served) as gateway:
         async with await gateway.connect() as bad:
             await bad.send_all(b"GET / HTTP/1.1\r\n\r\n" * 10)
             await read_all(bad)
         raw = await gateway.connect()
         async with trio.SSLStream(raw, client_tls(authority), server_hostname="localhost") as stream:
-            await stream.send_all(b"a\n")
-            assert await read_until(stream, 2) == b"a\n"
+            await stream.send_all(b"A\n")
+            assert await read_until(stream, 2) == b"A\n"
