@@ -63,7 +63,7 @@ def _load(files: StoreFiles) -> tuple[Catalogue, int]:
     if missing > 0:
         raise StoreDamaged(
             f"{files.directory} has lost its last {missing} commits (it ends with commit {number}); "
-            "they were acknowledged. To go on without them: gateway store salvage --accept-loss"
+            f"they were acknowledged. To go on without them: gateway store salvage --path {files.directory} --accept-loss"
         )
     return catalogue, number
 
