@@ -438,6 +438,8 @@ class CachePut(Write):
     value: bytes
     ttl_ms: int | None = None
     create: bool = True
+    durable: bool = False
+    """Stored before it is answered, and back after a restart."""
 
 
 @attrs.frozen

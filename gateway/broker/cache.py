@@ -1,7 +1,7 @@
 """The cache: values by cache and key, each for as long as it was put for.
 
 What has expired is dropped when somebody asks for it, or when room is needed. The cache is bounded by bytes: room is made
-by dropping what was used longest ago, which is what a cache may do and a log may not. With `durable` every value is in
+by dropping what was used longest ago, which is what a cache may do and a log may not. A value that is put `durable` is in
 the store before its put is answered and comes back after a restart; otherwise it lives in memory alone.
 """
 
@@ -64,10 +64,13 @@ class CacheService:
         self._entries: OrderedDict[tuple[str, str], _Row] = OrderedDict()
         """The one used longest ago first."""
         self._names: set[str] = set()
+        self._stored: set[tuple[str, str]] = set()
+        """The entries that have a row in the store."""
         self._bytes = 0
-        for raw in store.table(TABLE).values() if durable else ():
+        for raw in list(store.table(TABLE).values()):
             row = msgspec.msgpack.decode(raw, type=_Row)
             self._names.add(row.cache)
+            self._stored.add((row.cache, row.key))
             self._keep(row)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -85,13 +88,17 @@ class CacheService:
         row = _Row(request.cache, request.key, request.value, expires_ms)
         if row.size > self._most_bytes:
             raise TooLarge(f"the cache holds at most {self._most_bytes} bytes")
-        if not self._durable:
+        place = row.cache, row.key
+        if not (self._durable or request.durable):
+            if place in self._stored:
+                self._drop(place)  # or the older value would come back
             self._keep(row)
             caller.answer(request.id, DONE)
             return
 
         def done(ticket: Ticket) -> None:
             if ticket.error is None:
+                self._stored.add(place)
                 self._keep(row)
             caller.answer(request.id, ticket.error or DONE)
 
@@ -135,7 +142,8 @@ class CacheService:
     def _drop(self, place: tuple[str, str]) -> None:
         row = self._entries.pop(place)
         self._bytes -= row.size
-        if self._durable:
+        if place in self._stored:
+            self._stored.discard(place)
             key = _key(*place)
             # only this row, not one that is on its way; and unsynced: a row that a power cut brings back has expired,
             # or is dropped again for want of room

@@ -63,6 +63,7 @@ class Served:
     def __init__(self, directory: Path, config: str) -> None:
         self._path = directory / "gateway.yaml"
         self._path.write_text(config)
+        self._log = directory / "log"  # of a process that ended badly; pytest keeps the directory
         self.data = directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self.ports: Mapping[str, int] = {}
@@ -70,7 +71,8 @@ class Served:
     def start(self) -> None:
         """Returns when it is ready."""
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._path)]
-        process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with self._log.open("ab") as log:
+            process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
         lines: list[str] = []
         while "ready" not in lines:

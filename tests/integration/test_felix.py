@@ -13,6 +13,7 @@ import jwt
 import pytest
 import trio
 
+from gateway.transport.quic.aioquic_private import peer_certificates
 from gateway.wire.session import Kind
 from tests.integration.flymq_raw import flymq, i32, produce
 from tests.integration.quic_raw import Streams, streams
@@ -26,6 +27,7 @@ listeners:
   felix:    {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: self-signed}}
   document: {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed, dialect: document}}
   closed:   {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed, create: false}}
+  keeping:  {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed, durable_cache: true}}
   tokens:
     protocol: felix
     bind: "127.0.0.1:0"
@@ -177,10 +179,11 @@ async def test_a_stock_client_has_twenty_connections(gateway: Served):
             await ready.wait()
 
 
-async def test_the_cache_lasts_as_long_as_asked(gateway: Served):
-    def asked(kind: str, key: str, **more: object) -> bytes:
-        return felix_frame({"type": kind, "tenant_id": "t1", "namespace": "default", "cache": "c", "key": key, **more})
+def asked(kind: str, key: str, **more: object) -> bytes:
+    return felix_frame({"type": kind, "tenant_id": "t1", "namespace": "default", "cache": "c", "key": key, **more})
 
+
+async def test_the_cache_lasts_as_long_as_asked(gateway: Served):
     head = {"type": "cache_value", "tenant_id": "t1", "namespace": "default", "cache": "c"}
     with trio.fail_after(60):
         async with streams(gateway.ports["felix"]) as client:
@@ -339,3 +342,30 @@ async def test_tokens(gateway: Served):
             channel = client.open(auth(token()) + auth(token()))
             await client.said(channel)
             assert (await client.said(channel))["message"] == "auth already established"
+
+
+async def test_what_a_kill_leaves(gateway: Served):
+    """Last in the module: the process is another one afterwards, and its ports too."""
+    with trio.fail_after(40):
+        async with streams(gateway.ports["keeping"]) as client:
+            channel = client.open(asked("cache_put", "durable", value=b64(b"v"), request_id=1))
+            assert (await client.said(channel))["type"] == "cache_ok"
+            shown = peer_certificates(client.link.core)[0]
+        async with streams(gateway.ports["felix"]) as client:
+            channel = client.open(asked("cache_put", "volatile", value=b64(b"v"), request_id=1))
+            assert (await client.said(channel))["type"] == "cache_ok"
+            publish = {"type": "publish", **scope("kept"), "payload": b64(b"v"), "request_id": 1, "ack": "per_message"}
+            channel = client.open(felix_frame(publish))
+            assert (await client.said(channel))["type"] == "publish_ok"
+        await trio.to_thread.run_sync(gateway.end, signal.SIGKILL)
+        await trio.to_thread.run_sync(gateway.start)
+        async with streams(gateway.ports["felix"]) as client:
+            assert peer_certificates(client.link.core)[0] == shown
+            channel = client.open(asked("cache_get", "durable") + asked("cache_get", "volatile"))
+            assert (await client.said(channel))["value"] == b64(b"v")
+            assert (await client.said(channel))["value"] is None
+            control = client.open(felix_frame({"type": "subscribe", **scope("kept"), "start": "earliest"}))
+            assert (await client.said(control))["type"] == "subscribed"
+            events = await client.incoming()
+            await client.said(events)
+            assert (await client.said(events))["payload"] == b64(b"v")

@@ -44,7 +44,8 @@ def serve_cache(peer: Peer, message: CachePut | CacheGet, scope: Scope, fill: Ca
     request: requests.Request
     if isinstance(message, CachePut):
         ttl = message.ttl_ms if message.ttl_ms is None or message.ttl_ms <= LONGEST_TTL_MS else None
-        request = requests.CachePut(number, name, message.key, message.value, ttl, create)
+        durable = peer.settings.durable_cache
+        request = requests.CachePut(number, name, message.key, message.value, ttl, create, durable)
     else:
         request = requests.CacheGet(number, name, message.key, create)
 
