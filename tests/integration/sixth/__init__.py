@@ -1,0 +1,1 @@
+"""Where a sixth protocol lives for the tests: nothing here but its folder."""
