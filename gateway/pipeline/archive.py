@@ -1,0 +1,151 @@
+"""Store to Parquet, exactly once: a second run adds only what is new."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gateway.pipeline.columns import batches
+from gateway.pipeline.manifest import ArchiveFile, ArchiveWriter, checksum, topic_directory
+from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
+from gateway.pipeline.ranges import HistoryGone, Range, cut, records, selected
+from gateway.pipeline.schema import COLUMNS, chosen
+from gateway.pipeline.spread import Here, Spread
+from gateway.store.reader import LogReader
+
+FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
+"""The topic is said by the directory."""
+REPEATED = ["partition", "protocol", "listener", "principal", "route", "delivery"]
+"""Columns in which a dictionary saves something; for keys and values trying costs more than it brings."""
+GROUP_ROWS = 131_072
+GROUP_BYTES = 64 << 20
+DAY_US = 86_400_000_000
+WAVES = 2
+"""Tasks for each that runs at a time, between two commits."""
+
+
+@attrs.frozen
+class Archived:
+    """What a run added."""
+
+    records: int = 0
+    files: int = 0
+    bytes: int = 0
+    gaps: tuple[str, ...] = ()
+    """What retention removed before it was archived."""
+
+
+def archive(
+    path: str,
+    to: Path | str,
+    *,
+    topics: Topics | None = None,
+    spread: Spread | None = None,
+    records_per_file: int = RECORDS_PER_PARTITION,
+    accept_gaps: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Archived:
+    """Add to an archive what a store has and the archive has not. Calls `progress` with records done, and in all.
+
+    Raises HistoryGone if retention removed records that should have come next, unless gaps are accepted.
+    """
+    spread = spread or Here()
+    options = ReadOptions(path, topics or Topics())
+    with ArchiveWriter(Path(to)) as writer, LogReader(path) as reader:
+        missing, gaps = _missing(writer, reader, options)
+        if gaps and not accept_gaps:
+            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
+        total = sum(one.count for one in missing)
+        tasks = cut(missing, records_per_file)
+        done = Archived(gaps=tuple(gaps))
+        wave = spread.width * WAVES
+        for first in range(0, len(tasks), wave):
+            work = functools.partial(write_range, path, writer.staging)
+            files = [file for made in spread(work, tasks[first : first + wave]) for file in made]
+            writer.commit(files)
+            done = Archived(
+                done.records + sum(file.end - file.start for file in files),
+                done.files + len(files),
+                done.bytes + sum(file.size for file in files),
+                done.gaps,
+            )
+            progress(done.records, total)
+    return done
+
+
+def _missing(writer: ArchiveWriter, reader: LogReader, options: ReadOptions) -> tuple[list[Range], list[str]]:
+    """What is to be added, and what no longer can be."""
+    archived: dict[tuple[str, int, int], int] = {}
+    for file in writer.files():
+        place = (file.topic, file.epoch, file.partition)
+        archived[place] = max(archived.get(place, 0), file.end)
+    missing: list[Range] = []
+    gaps: list[str] = []
+    for topic in selected(reader.topics(), options):
+        topic_directory(topic.name)  # refuse a name that is too long before anything is written
+        for partition in topic.partitions:
+            done = archived.get((topic.name, topic.epoch, partition.number))
+            start = partition.start if done is None else max(done, partition.start)
+            if done is not None and done < partition.start:
+                gaps.append(f"{topic.name}/{partition.number} [{done}, {partition.start})")
+            if start < partition.end:
+                missing.append(Range(topic.name, partition.number, start, partition.end, topic.epoch))
+    return missing, gaps
+
+
+def write_range(path: str, staging: Path, what: Range) -> list[ArchiveFile]:
+    """Write one range into `staging`, a file for each day."""
+    made: list[ArchiveFile] = []
+    writer: pq.ParquetWriter | None = None
+    day, start, end, name = "", 0, 0, ""
+
+    def finish() -> None:
+        if writer is not None:
+            writer.close()
+            file = staging / name
+            _sync(file)
+            made.append(
+                ArchiveFile(
+                    name, what.topic, what.epoch, what.partition, day, start, end, file.stat().st_size, checksum(file)
+                )
+            )
+
+    with LogReader(path) as reader:
+        for batch in batches(records(reader, what), FILE_SCHEMA, GROUP_ROWS, GROUP_BYTES):
+            for part_day, part in _days(batch):
+                if part_day != day:
+                    finish()
+                    day, start = part_day, part.column("offset")[0].as_py()
+                    # unique, because a task that runs twice must not write into its twin's file
+                    name = f"e{what.epoch}-p{what.partition}-{start:016d}-{uuid4().hex[:8]}.parquet"
+                    writer = pq.ParquetWriter(staging / name, FILE_SCHEMA, compression="zstd", use_dictionary=REPEATED)
+                assert writer is not None
+                writer.write_batch(part)
+                end = part.column("offset")[-1].as_py() + 1
+    finish()
+    return made
+
+
+def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A batch by days (UTC). Store time never goes back inside a partition, so each day is one stretch."""
+    days = batch.column("timestamp").cast(pa.int64()).to_numpy() // DAY_US
+    edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
+    for start, stop in itertools.pairwise(edges):
+        yield str(np.datetime64(int(days[start]), "D")), batch.slice(start, stop - start)
+
+
+def _sync(file: Path) -> None:
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,152 @@
+"""Whether an archive holds what the store holds: compared record by record with the store itself, not with a manifest."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gateway.pipeline.archive import FILE_SCHEMA
+from gateway.pipeline.columns import batches
+from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
+from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.ranges import Range, records, selected
+from gateway.pipeline.spread import Here, Spread
+from gateway.store.reader import LogReader, StoredTopic
+
+
+@attrs.frozen
+class Audited:
+    """What an audit found. Without findings stored equals archived."""
+
+    compared: int
+    """Records that were compared with the store."""
+    archived: int
+    """Records in the archive; those that retention has removed from the store are only checked by checksum."""
+    routes: Mapping[tuple[str, int, str], int]
+    """(topic, partition, route) -> records in the archive."""
+    findings: tuple[str, ...]
+
+
+@attrs.frozen
+class Look:
+    """One file, and which of its offsets the store still has: [start, its end)."""
+
+    file: ArchiveFile
+    start: int | None
+
+
+@attrs.frozen
+class Seen:
+    """What was found in one file."""
+
+    compared: int
+    rows: int
+    routes: Mapping[str, int]
+    findings: tuple[str, ...]
+
+
+def audit(path: str, directory: Path | str, *, topics: Topics | None = None, spread: Spread | None = None) -> Audited:
+    """Compare. Raises NotAStore where there is no store or no archive."""
+    spread = spread or Here()
+    options = ReadOptions(path, topics or Topics())
+    archive = Archive.existing(Path(directory))
+    # the archive first: what is appended meanwhile is then missing in it, never too much
+    files = [file for file in archive.files() if options.topics.among([file.topic])]
+    with LogReader(path) as reader:
+        stored = {topic.name: topic for topic in selected(reader.topics(), options)}
+    findings = [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
+    for topic in stored.values():
+        findings += _coverage(topic, files)
+    looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
+    routes: Counter[tuple[str, int, str]] = Counter()
+    compared = rows = 0
+    for file, seen in zip(files, spread(functools.partial(look_at, path, archive.directory), looks), strict=True):
+        findings += seen.findings
+        compared += seen.compared
+        rows += seen.rows
+        for route, count in seen.routes.items():
+            routes[file.topic, file.partition, route] += count
+    return Audited(compared, rows, routes, tuple(findings))
+
+
+def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
+    """The first offset of a file that the store has too."""
+    if topic is None or topic.epoch != file.epoch or file.partition >= len(topic.partitions):
+        return None
+    return max(file.start, topic.partitions[file.partition].start)
+
+
+def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile]) -> list[str]:
+    """Every gap and every overlap of what a topic's files cover."""
+    findings: list[str] = []
+    for partition in topic.partitions:
+        place = f"{topic.name}/{partition.number}"
+        own = sorted(
+            (file.start, file.end)
+            for file in files
+            if (file.topic, file.epoch, file.partition) == (topic.name, topic.epoch, partition.number)
+        )
+        covered = [(partition.start, partition.start), *own] if not own or own[0][0] > partition.start else own
+        for (_, before), (after, _) in pairwise(covered):
+            if after > before:
+                findings.append(f"gap: {place} [{before}, {after}) is not archived")
+            elif after < before:
+                findings.append(f"duplicate: {place} [{after}, {before}) is archived twice")
+        last = max(end for _, end in covered)
+        if last < partition.end:
+            findings.append(f"gap: {place} [{max(last, partition.start)}, {partition.end}) is not archived")
+        elif last > partition.end:
+            findings.append(f"beyond: {place} [{partition.end}, {last}) is archived and was never stored")
+    return findings
+
+
+def look_at(path: str, directory: Path, look: Look) -> Seen:
+    """Check one file by itself, then against the store."""
+    file = look.file
+    place = directory / file.path
+    if not place.is_file():
+        return Seen(0, 0, {}, (f"gap: {file}: the file {file.path} is missing",))
+    if checksum(place) != file.crc32c:
+        return Seen(0, 0, {}, (f"damaged: {file}: {file.path} does not have its checksum",))
+    table = pq.ParquetFile(place).read()
+    if table.schema != FILE_SCHEMA:
+        return Seen(0, table.num_rows, {}, (f"schema: {file}: {file.path} has other columns",))
+    if not np.array_equal(table["offset"].to_numpy(), np.arange(file.start, file.end)):
+        return Seen(0, table.num_rows, {}, (f"damaged: {file}: {file.path} does not hold these offsets",))
+    counted = pc.value_counts(table["route"]).to_pylist()
+    routes = {one["values"]: one["counts"] for one in counted}
+    compared, findings = _compare(path, look, table) if look.start is not None else (0, ())
+    return Seen(compared, table.num_rows, routes, findings)
+
+
+def _compare(path: str, look: Look, table: pa.Table) -> tuple[int, tuple[str, ...]]:
+    file = look.file
+    assert look.start is not None
+    compared = 0
+    with LogReader(path) as reader:
+        end = min(file.end, reader.bounds(file.topic, file.partition)[1])
+        what = Range(file.topic, file.partition, look.start, end, file.epoch)
+        # retention may go on meanwhile: what is gone is not compared
+        for batch in batches(records(reader, what, fail_on_data_loss=False), FILE_SCHEMA):
+            first = batch.column("offset")[0].as_py()
+            ours = table.slice(first - file.start, batch.num_rows)
+            if not ours.equals(pa.Table.from_batches([batch])):
+                return compared, (f"different: {_first_difference(file, ours, batch)} is not what is stored",)
+            compared += batch.num_rows
+    return compared, ()
+
+
+def _first_difference(file: ArchiveFile, ours: pa.Table, theirs: pa.RecordBatch) -> str:
+    for index in range(theirs.num_rows):
+        if not ours.slice(index, 1).equals(pa.Table.from_batches([theirs.slice(index, 1)])):
+            return f"{file.topic}/{file.partition} offset {theirs.column('offset')[index].as_py()}"
+    return str(file)

@@ -1,0 +1,172 @@
+"""An archive's directory, and what makes it exactly once.
+
+    topic=NAME/day=YYYY-MM-DD/*.parquet    the records; every other name begins with `_`
+    _manifests/00000001.json ...           which files there are, with their offsets and checksums; written once, in order
+    _staging/                              files that are being written
+    _lock                                  held by the one process that adds to the archive
+
+A file is written to `_staging`, then named by a manifest, then moved to its place. The manifest's appearance (a rename) is
+the commit: what dies before it leaves only files that the next run removes, what dies after it is moved on by the next run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import attrs
+import google_crc32c
+
+from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
+
+VERSION = 1
+LONGEST_NAME = 255
+"""Of one component of a path, in bytes."""
+_SPECIAL = re.compile(r'[\x00-\x1f"#%\'*/:=?\\{}\[\]^\x7f]')
+"""What Spark (as Hive before it) writes as %XX in the name of a partition's directory."""
+
+
+@attrs.frozen
+class ArchiveFile:
+    """Consecutive records of one partition and one day."""
+
+    name: str
+    """Of the file, the same in `_staging` and in its place."""
+    topic: str
+    epoch: int
+    partition: int
+    day: str
+    start: int
+    end: int
+    size: int
+    crc32c: int
+
+    @property
+    def path(self) -> str:
+        """Its place in the archive."""
+        return f"{topic_directory(self.topic)}/day={self.day}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
+
+
+def topic_directory(topic: str) -> str:
+    """The directory of a topic. Raises InvalidRequest for a name that no file system takes."""
+    name = "topic=" + _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", topic)
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidRequest(f"the topic {topic[:40]}... has a name that is too long for a directory")
+    return name
+
+
+def checksum(path: Path) -> int:
+    """CRC32C of a file."""
+    total = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            total = google_crc32c.extend(total, block)
+    return total
+
+
+class Archive:
+    """The directory of an archive."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.staging = directory / "_staging"
+        self._manifests = directory / "_manifests"
+
+    @classmethod
+    def existing(cls, directory: Path) -> Archive:
+        """One to look at. Raises NotAStore."""
+        archive = cls(directory)
+        if not archive._manifests.is_dir():
+            raise NotAStore(f"there is no archive at {directory}")
+        return archive
+
+    def files(self) -> list[ArchiveFile]:
+        """Every file, in the order in which they came."""
+        return [one for path in self._written() for one in self._load(path)]
+
+    def unlisted(self) -> list[str]:
+        """Files that a reader of the directory would see and no manifest knows."""
+        known = {one.path for one in self.files()}
+        found = (str(path.relative_to(self.directory)) for path in self.directory.glob("topic=*/day=*/*.parquet"))
+        return sorted(set(found) - known)
+
+    def _written(self) -> list[Path]:
+        return sorted(self._manifests.glob("*.json"))
+
+    def _load(self, path: Path) -> list[ArchiveFile]:
+        try:
+            manifest = json.loads(path.read_text())
+            if manifest["version"] != VERSION:
+                raise StoreDamaged(f"{path} has version {manifest['version']}, this program knows {VERSION}")
+            return [ArchiveFile(**one) for one in manifest["files"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
+
+
+class ArchiveWriter(Archive):
+    """An archive that is being added to, by one process at a time: use it as a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        for path in (self.directory, self.staging, self._manifests):
+            path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory / "_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StoreInUse(f"another process adds to the archive {self.directory}") from None
+        self.recover()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        os.close(self._lock)
+
+    def recover(self) -> None:
+        """Finish what the last run committed, and remove what it did not."""
+        self._place(self.files())
+        for leftover in self.staging.iterdir():
+            leftover.unlink()
+
+    def commit(self, files: Sequence[ArchiveFile]) -> None:
+        """Add files that lie in `_staging`."""
+        if not files:
+            return
+        number = len(self._written()) + 1
+        path = self._manifests / f"{number:08d}.json"
+        fresh = path.with_suffix(".new")
+        with fresh.open("w") as out:
+            json.dump({"version": VERSION, "files": [attrs.asdict(one) for one in files]}, out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.rename(path)
+        _sync(self._manifests)
+        self._place(files)
+
+    def _place(self, files: Sequence[ArchiveFile]) -> None:
+        for one in files:
+            staged = self.staging / one.name
+            if staged.exists():
+                place = self.directory / one.path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                staged.rename(place)
+                _sync(place.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

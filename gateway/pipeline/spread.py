@@ -1,0 +1,67 @@
+"""Where the tasks of a job run: one after the other in this process, or on Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gateway.errors import GatewayError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TaskFailed(StoreError):
+    """A task of a job could not do its part."""
+
+
+class Spread(Protocol):
+    """Runs a function over tasks. The results are in the tasks' order; what fails raises."""
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at a time."""
+        ...
+
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Run them all."""
+        ...
+
+
+class Here:
+    """One after the other, in this process."""
+
+    width = 1
+
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Run them all."""
+        return [work(task) for task in tasks]
+
+
+class OnSpark:
+    """A Spark task for each; what fails for a known reason is reported by that reason, not by a Java stack."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self.width: int = self._context.defaultParallelism
+
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Run them all."""
+        if not tasks:
+            return []
+
+        def guarded(task: T) -> tuple[list[R], str]:
+            try:
+                return [work(task)], ""
+            except (GatewayError, OSError) as error:
+                return [], f"{type(error).__name__}: {error}"
+
+        results: list[R] = []
+        for result, error in self._context.parallelize(tasks, len(tasks)).map(guarded).collect():
+            if error:
+                raise TaskFailed(error)
+            results += result
+        return results

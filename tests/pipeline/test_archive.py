@@ -1,0 +1,215 @@
+"""Archive and audit: exactly once, and every way in which an archive can differ from its store is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
+from gateway.pipeline.archive import Archived, archive
+from gateway.pipeline.audit import audit
+from gateway.pipeline.manifest import Archive, ArchiveWriter, topic_directory
+from gateway.pipeline.options import Topics
+from gateway.pipeline.ranges import HistoryGone
+from gateway.pipeline.spread import OnSpark, TaskFailed
+from tests.pipeline.stored import Log, filled
+
+DAY_MS = 86_400_000
+
+
+async def orders(log: Log) -> None:
+    await log.create("orders/eu 1", partitions=2)
+    await log.create("none")
+    for number in range(10):
+        await log.append(
+            "orders/eu 1", [b"%d" % number, b"", b"x" * number], 0, [b"k", None, b""], [(("h", b"1"),), (), ()]
+        )
+        await log.append("orders/eu 1", [b"c"], 1, expires=[log.clock.ms + 1])
+        log.clock.ms += DAY_MS // 4
+
+
+async def more(log: Log) -> None:
+    await log.append("orders/eu 1", [b"later"], 1)
+    await log.create("new")
+    await log.append("new", [b"1", b"2"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    filled(tmp_path / "store", orders)
+    return tmp_path / "store"
+
+
+def rows(directory: Path) -> list[tuple[str, int, int, bytes]]:
+    """What a reader that knows nothing of manifests sees."""
+    found = pq.read_table(directory, partitioning=None)
+    files = sorted(directory.glob("topic=*/day=*/*.parquet"))
+    assert found.num_rows == sum(pq.read_metadata(file).num_rows for file in files)
+    return sorted(
+        zip(found["partition"].to_pylist(), found["offset"].to_pylist(), found["value"].to_pylist(), strict=True)
+    )
+
+
+def test_a_second_run_adds_only_what_is_new(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[tuple[int, int]] = []
+    first = archive(str(store), out, records_per_file=16, progress=lambda done, total: seen.append((done, total)))
+    assert first.records == 40
+    assert seen[-1] == (40, 40)
+    assert sorted(path.name for path in out.iterdir()) == ["_lock", "_manifests", "_staging", "topic=orders%2Feu 1"]
+    assert sorted(path.name for path in (out / "topic=orders%2Feu 1").iterdir()) == [
+        "day=2023-11-14",
+        "day=2023-11-15",
+        "day=2023-11-16",
+        "day=2023-11-17",
+    ]
+    assert len(rows(out)) == 40
+    found = audit(str(store), out)
+    assert (found.compared, found.archived, found.findings) == (40, 40, ())
+    assert found.routes == {("orders/eu 1", 0, "orders"): 30, ("orders/eu 1", 1, "orders"): 10}
+    assert archive(str(store), out) == Archived()
+    filled(store, more)
+    assert audit(str(store), out).findings == (
+        "gap: new/0 [0, 2) is not archived",
+        "gap: orders/eu 1/1 [10, 11) is not archived",
+    )
+    assert archive(str(store), out, topics=Topics(("new",))).records == 2
+    assert archive(str(store), out).records == 1
+    assert audit(str(store), out).findings == ()
+    assert len(set(rows(out))) == 43
+
+
+@pytest.mark.spark
+def test_on_spark(spark: Any, store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert archive(str(store), out, spread=OnSpark(spark), records_per_file=16).records == 40
+    found = audit(str(store), out, spread=OnSpark(spark))
+    assert (found.compared, found.findings) == (40, ())
+    frame = spark.read.parquet(str(out))
+    assert frame.where("topic = 'orders/eu 1' and day = '2023-11-15'").count() > 0
+    assert frame.count() == 40
+    with pytest.raises(TaskFailed, match="NotAStore: there is no store at /nowhere"):
+        OnSpark(spark)(_open, ["/nowhere"])
+
+
+def _open(path: str) -> None:
+    from gateway.store.reader import LogReader
+
+    LogReader(path)
+
+
+def test_killed_before_every_step(store: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.pipeline.killed", str(store), str(tmp_path / "work")]
+    (tmp_path / "work").mkdir()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        out, _ = running.communicate(timeout=120)
+    assert running.returncode == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert len(lines) > 15
+    assert all(line == {"compared": 40, "findings": []} for line in lines)
+    for target in (tmp_path / "work").iterdir():
+        assert len(rows(target)) == 40
+
+
+def test_what_an_audit_finds(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    archive(str(store), out, records_per_file=16)
+    files = Archive.existing(out).files()
+    victim = out / files[0].path
+    whole = victim.read_bytes()
+
+    def found() -> str:
+        (finding,) = audit(str(store), out).findings
+        return finding
+
+    victim.unlink()
+    assert found() == f"gap: orders/eu 1/0 [0, {files[0].end}): the file {files[0].path} is missing"
+    victim.write_bytes(whole[:-1])
+    assert "does not have its checksum" in found()
+    victim.write_bytes(whole)
+    stray = victim.with_name("stray.parquet")
+    stray.write_bytes(whole)
+    assert found().startswith("unlisted file topic=orders%2Feu 1/day=2023-11-14/stray.parquet")
+    stray.unlink()
+    manifest = out / "_manifests" / "00000001.json"
+    text = manifest.read_text()
+    kept = json.loads(text)
+    del kept["files"][0]
+    manifest.write_text(json.dumps(kept))
+    victim.unlink()
+    assert found() == f"gap: orders/eu 1/0 [0, {files[0].end}) is not archived"
+    victim.write_bytes(whole)
+    manifest.write_text(json.dumps({**kept, "files": [*json.loads(text)["files"], json.loads(text)["files"][0]]}))
+    assert f"duplicate: orders/eu 1/0 [0, {files[0].end}) is archived twice" in audit(str(store), out).findings
+    manifest.write_text('{"version": 2}')
+    with pytest.raises(StoreDamaged, match="has version 2"):
+        audit(str(store), out)
+    manifest.write_text("{")
+    with pytest.raises(StoreDamaged, match="is no manifest"):
+        audit(str(store), out)
+    with pytest.raises(NotAStore, match="there is no archive at"):
+        audit(str(store), tmp_path / "none")
+
+
+def test_an_archive_that_lies_consistently_is_still_found_out(store: Path, tmp_path: Path) -> None:
+    """File, checksum and manifest agree with each other; only the store knows better."""
+    from gateway.pipeline.manifest import checksum
+
+    out = tmp_path / "out"
+    archive(str(store), out)
+    manifest = out / "_manifests" / "00000001.json"
+    kept = json.loads(manifest.read_text())
+    place = out / Archive.existing(out).files()[0].path
+    table = pq.ParquetFile(place).read()
+    values = table["value"].to_pylist()
+    values[2] = b"forged"
+    forged = table.set_column(
+        table.schema.get_field_index("value"), table.schema.field("value"), pa.array(values, pa.binary())
+    )
+    pq.write_table(forged, place)
+    kept["files"][0]["crc32c"] = checksum(place)
+    manifest.write_text(json.dumps(kept))
+    assert audit(str(store), out).findings == ("different: orders/eu 1/0 offset 2 is not what is stored",)
+
+
+def test_what_retention_took_first(tmp_path: Path) -> None:
+    store, out = tmp_path / "store", tmp_path / "out"
+
+    async def first(log: Log) -> None:
+        await log.create("t", retention_seconds=10.0)
+        await log.append("t", [b"a", b"b"])
+
+    async def trim(log: Log) -> None:
+        await log.append("t", [b"never archived"] * 3)
+        log.clock.ms += 20_000
+        await log.append("t", [b"kept"])
+        log.store.maintain()
+
+    filled(store, first)
+    assert archive(str(store), out).records == 2
+    filled(store, trim)
+    with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived"):
+        archive(str(store), out)
+    done = archive(str(store), out, accept_gaps=True)
+    assert (done.records, done.gaps) == (1, ("t/0 [2, 5)",))
+    found = audit(str(store), out)
+    assert (found.compared, found.archived) == (1, 3)
+    assert found.findings == ("gap: t/0 [2, 5) is not archived",)
+
+
+def test_one_archiving_process_at_a_time(store: Path, tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "out"), pytest.raises(StoreInUse, match="another process adds to"):
+        archive(str(store), tmp_path / "out")
+
+
+def test_names_of_topics_as_directories() -> None:
+    assert topic_directory("a/b=c%ü") == "topic=a%2Fb%3Dc%25ü"
+    with pytest.raises(InvalidRequest, match="too long for a directory"):
+        topic_directory("x" * 250)
