@@ -6,8 +6,8 @@ once; what a subscription hands out, or a group commits, counts as read only onc
 
 from __future__ import annotations
 
-import functools
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +20,7 @@ from gateway.envelope import Run
 from gateway.errors import GatewayError, NotFound, Status, TargetRefused, Unsupported
 from gateway.requests import (
     CommitOffset,
+    Delivered,
     DescribeTopics,
     Fetch,
     Fetched,
@@ -33,7 +34,6 @@ from gateway.requests import (
     Take,
     Taken,
     Topics,
-    Unsubscribe,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ MOST_MESSAGES = 5_000
 MOST_BYTES = 1 << 20
 HOLD = 5.0
 """How long a request for messages may wait at the other side."""
+
+QUIET = 1.0
+"""So long nothing comes, so that was all there is."""
+
+TRICKLE = 5
+"""So many times in a row what came had to be waited for: that is not the past any more."""
 
 PAUSE = 0.05
 """Before asking again, where the other side cannot wait."""
@@ -240,40 +246,70 @@ async def _last(
 async def _by_subscription(
     connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None]
 ) -> None:
-    subscribe = functools.partial(
-        Subscribe,
-        0,
-        place.address,
-        name=wish.group,
-        acknowledge=place.spec.carries.consumer_acknowledges,
-    )
-    try:
-        subscription = await _subscribe(connection, subscribe, wish)
-    except GatewayError as error:
-        from_now_on = wish.start is Start.LATEST and wish.last is None
-        if from_now_on or status_of(error) not in {Status.UNSUPPORTED, Status.CONFLICT, Status.INVALID}:
-            raise
-        other = "another protocol's listener reads the same topic from any offset"
-        raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error
+    subscription, past = await _subscribe(connection, place, wish)
     ready()
+    if past:
+        for run in await _caught_up(connection, place, subscription, wish.last or 0):
+            _show(sink, run)
+        if not wish.follow:
+            return
     while sink.left != 0:
-        hold_until = math.inf if wish.follow else trio.current_time() + HOLD
-        reply = await connection.request(Take(0, subscription, _most(sink), MOST_BYTES, hold_until=hold_until), None)
-        assert isinstance(reply, Taken)
-        for delivered in reply.deliveries:
+        taken = await _take(connection, subscription, _most(sink), math.inf if wish.follow else HOLD)
+        for delivered in taken.deliveries:
             _show(sink, delivered.run)
-            if place.spec.carries.consumer_acknowledges:
-                tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
-                await connection.request(Settle(0, subscription, tags))
-        if reply.ended or (not reply.deliveries and not wish.follow):
+            await _settle(connection, place, subscription, delivered)
+        if taken.ended or (not taken.deliveries and not wish.follow):
             return
 
 
-async def _subscribe(connection: Connection, subscribe: Callable[..., Subscribe], wish: Wish) -> int:
-    reply = await connection.request(subscribe(start=wish.start if wish.last is None else Start.LATEST))
+async def _subscribe(connection: Connection, place: Place, wish: Wish) -> tuple[int, bool]:
+    """The subscription, and whether it begins at the oldest so that the last of what there is can be shown."""
+    past = bool(wish.last)
+    start = Start.EARLIEST if past else Start.LATEST if wish.last is not None else wish.start
+    request = Subscribe(
+        0, place.address, name=wish.group, start=start, acknowledge=place.spec.carries.consumer_acknowledges
+    )
+    try:
+        reply = await connection.request(request)
+    except GatewayError as error:
+        refused = status_of(error) in {Status.UNSUPPORTED, Status.CONFLICT, Status.INVALID}
+        if start is Start.LATEST or not refused:
+            raise
+        if not past or not wish.follow:
+            other = "another protocol's listener reads the same topic from any offset"
+            raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error
+        click.echo(f"{place.spec.name} cannot begin in the past: following from where it stands", err=True)
+        past = False
+        reply = await connection.request(attrs.evolve(request, start=Start.LATEST))
     assert isinstance(reply, Subscribed)
-    if wish.last is not None:
-        await connection.request(Unsubscribe(0, reply.subscription))
-        reply = await connection.request(subscribe(start=max(0, reply.next_offset - wish.last)))
-        assert isinstance(reply, Subscribed)
-    return reply.subscription
+    return reply.subscription, past
+
+
+async def _caught_up(connection: Connection, place: Place, subscription: int, count: int) -> Sequence[Run]:
+    """The last of what comes until nothing more does: a subscription does not tell where the log ends."""
+    last: deque[Run] = deque(maxlen=count)
+    waited = 0
+    while waited < TRICKLE:
+        asked = trio.current_time()
+        taken = await _take(connection, subscription, MOST_MESSAGES, QUIET)
+        for delivered in taken.deliveries:
+            run = delivered.run
+            last.extend(run.slice(index, index + 1) for index in range(max(0, run.count - count), run.count))
+            await _settle(connection, place, subscription, delivered)
+        if taken.ended or not taken.deliveries:
+            break
+        waited = waited + 1 if trio.current_time() - asked > PAUSE else 0
+    return list(last)
+
+
+async def _take(connection: Connection, subscription: int, most: int, hold: float) -> Taken:
+    hold_until = trio.current_time() + hold
+    reply = await connection.request(Take(0, subscription, most, MOST_BYTES, hold_until=hold_until), None)
+    assert isinstance(reply, Taken)
+    return reply
+
+
+async def _settle(connection: Connection, place: Place, subscription: int, delivered: Delivered) -> None:
+    if place.spec.carries.consumer_acknowledges:
+        tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
+        await connection.request(Settle(0, subscription, tags))

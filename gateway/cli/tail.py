@@ -25,7 +25,8 @@ from gateway.cli.url import Place, PlaceType
 def command(place: Place, lines: int, follow: bool, output: str, dialling: Dialling) -> None:
     """Show the last messages and follow.
 
-    Of an address with several partitions, the last by the time they were stored.
+    Of an address with several partitions, the last by the time they were stored. A protocol that only pushes is read
+    from the oldest on until nothing more comes; one that cannot begin in the past is followed from where it stands.
     """
     import trio
 

@@ -22,7 +22,7 @@ from gateway.transport.client import Connection, connect
 from tests.integration.running import serving
 
 NAMES = sorted(protocols())
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 
 def config(directory: Path) -> str:
@@ -72,6 +72,7 @@ async def test_a_protocol_from_the_shell(protocol: str, tmp_path: Path) -> None:
         await what_is_published_is_stored_byte_for_byte(shell, protocol, trio.Path(tmp_path / "payload"))
         await a_subscriber_gets_what_is_published_from_now_on(shell, protocol)
         await the_bench_gets_back_what_it_sent(shell, protocol)
+        await tail_follows(shell, protocol)
         if protocols()[protocol].carries.offset:
             await tail_shows_the_last_and_topics_what_there_is(shell, protocol)
             await a_group_goes_on_where_it_left_off(shell, protocol)
@@ -119,6 +120,26 @@ async def the_bench_gets_back_what_it_sent(shell: Shell, protocol: str) -> None:
     assert report["messages"] == 500
     assert report["published_per_second"] > 0
     assert {report[name] for name in ("lost", "damaged", "repeated", "disordered", "refused")} == {0}
+
+
+async def tail_follows(shell: Shell, protocol: str) -> None:
+    """In every protocol, whether or not it can show what was before."""
+    await shell.run("pub", "rustlog", "followed", stdin=b"old\n" * 5)
+    command = shell.command("tail", protocol, "followed", "-n", "2")
+    tail = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    seen = b""
+    try:
+        assert tail.stdout is not None
+        async with tail.stdout, connect(protocols()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
+            while b"marked\nmarked\n" not in seen:
+                await connection.request(Publish(0, Batch("followed", Columns.of([b"marked"]))))
+                with trio.move_on_after(0.2):
+                    seen += await tail.stdout.receive_some()
+    finally:
+        tail.kill()
+        with trio.CancelScope(shield=True):
+            await tail.wait()
+    assert seen.count(b"old") <= 2
 
 
 async def tail_shows_the_last_and_topics_what_there_is(shell: Shell, protocol: str) -> None:
