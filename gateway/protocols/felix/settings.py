@@ -27,6 +27,6 @@ class FelixSettings:
     """tenant/namespace whose streams are the topics of the same name."""
     create: bool = True
     """Streams and caches come into being on first use."""
+    events: EventSettings = attrs.Factory(EventSettings)
     durable_cache: bool = False
     """What is put into a cache is stored before it is answered, and is there after a restart."""
-    events: EventSettings = attrs.Factory(EventSettings)
