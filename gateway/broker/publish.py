@@ -134,7 +134,8 @@ class Publisher:
             self._refuse("", caller, columns, error)
             raise
         if plan.route is not None:
-            return self._prepare(caller, batch, [(plan.route, None)], schema, create)
+            plain = self._prepare_plain(caller, batch, plan.route) if not schema else None
+            return plain or self._prepare(caller, batch, [(plan.route, None)], schema, create)
         parts, unrouted = plan.split(columns)
         if unrouted:
             refusal = NotRouted(f"no route takes {batch.address!r} with this key or these headers")
@@ -179,6 +180,37 @@ class Publisher:
             door.held += messages
 
     # --- inside ---
+
+    def _prepare_plain(self, caller: Caller, batch: Batch, route: ResolvedRoute) -> Prepared | None:
+        """The case of nearly all batches, without the steps that it does not need: one topic, which is there, and nothing
+        to transform, to validate or to spread. None for any other.
+        """
+        if route.transform is not None or len(route.topics) != 1:
+            return None
+        topic = route.topics[0]
+        state = self._store.topics.get(topic)
+        if state is None or self._table.topic_config(topic).schema:
+            return None
+        partition = batch.partition
+        if partition is None and state.config.partitions == 1:
+            partition = 0
+        if partition is None or not 0 <= partition < state.config.partitions:
+            return None
+        chosen = partition
+        name, columns = route.name, batch.columns
+        count, size = columns.count, columns.value_bytes
+        door = self._door(name)
+        door.received += count
+        door.held += count
+        self._recorder.received(name, caller.listener.name, count, size)
+        batch_id = batch.id or self._ids.next(self._clock.now_ms())
+        meta = BatchMeta(batch_id, caller.origin, name, batch.delivery)
+
+        def finish(placements: Sequence[Placement]) -> Published:
+            return Published(batch.address, placements[0].timestamp_ms, chosen, placements[0].base_offset)
+
+        append = Append(topic, chosen, columns, meta)
+        return Prepared((append,), (), finish, ((name, count, size),), self._clock.now())
 
     def _prepare(
         self,

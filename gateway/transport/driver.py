@@ -264,14 +264,17 @@ class Driver:
         return True
 
     def _next_deadline(self) -> float | None:
-        limits = self._context.limits
-        candidates = [self._opened_at + limits.handshake]
-        if self._session.handshaken:
-            candidates = [self._heard_at + limits.idle] if self.idle else []
-        due = self._session.timeout_at()
-        if due is not None:
-            candidates.append(due)
-        if self._link.buffered_total():
-            candidates.append(self._progress[1] + limits.write_timeout)
-        soonest = min(candidates, default=math.inf)
+        limits, session = self._context.limits, self._session
+        buffered = self._link.buffered_total()
+        if not session.handshaken:
+            soonest = self._opened_at + limits.handshake
+        elif not buffered and session.in_flight == 0:
+            soonest = self._heard_at + limits.idle
+        else:
+            soonest = math.inf
+        due = session.timeout_at()
+        if due is not None and due < soonest:
+            soonest = due
+        if buffered:
+            soonest = min(soonest, self._progress[1] + limits.write_timeout)
         return soonest if soonest < math.inf else None

@@ -201,7 +201,7 @@ class TcpLink:
                 self.abort()
                 return
             if data is not None:
-                if data:
+                if 0 < len(data) < READ_SIZE:  # after a full read more is there, and the next read does it
                     # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
                     self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
                 self._take(data)
