@@ -46,13 +46,19 @@ def test_a_command_in_an_example_exists(command: str) -> None:
     assert command in cli.list_commands(click.Context(cli))
 
 
+def options(command: click.Command | None) -> Iterator[str]:
+    """Every option of a command and of the commands below it."""
+    assert command is not None
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from options(below)
+
+
 def test_options_in_the_text_exist() -> None:
-    known = {
-        option
-        for name in cli.list_commands(click.Context(cli))
-        for parameter in cli.get_command(click.Context(cli), name).params  # type: ignore[union-attr]
-        for option in (*parameter.opts, *parameter.secondary_opts)
-    }
+    context = click.Context(cli)
+    known = {option for name in cli.list_commands(context) for option in options(cli.get_command(context, name))}
     text = TEXT.split("## Command line")[1].split("## Configuration")[0]
     assert set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"} <= known
 
