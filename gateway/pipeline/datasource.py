@@ -83,7 +83,9 @@ def _columns(schema: StructType) -> tuple[str, ...]:
     return tuple(schema.names)
 
 
-def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    if partition is None:
+        return  # how Spark asks when there was nothing to plan
     with LogReader(options.path) as reader:
         runs = records(reader, partition.value, fail_on_data_loss=options.fail_on_data_loss)
         yield from batches(runs, chosen(columns))
@@ -186,7 +188,7 @@ class GatewayReader(DataSourceReader):
             ranges = [self._narrowing.apply(reader, one) for one in whole(reader, options)]
         return [LogRange(one) for one in cut(ranges, options.per_partition)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return _read(self._options, self._columns, partition)
 
@@ -251,7 +253,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         return [LogRange(one) for one in cut(ranges, self._options.per_partition)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return _read(self._options, self._columns, partition)
 

@@ -67,6 +67,12 @@ def test_an_input_partition_for_each_partition_and_range(store: Path) -> None:
     assert batch.column("offset").to_pylist() == list(range(8, 16))
 
 
+def test_where_nothing_was_planned_nothing_is_read(store: Path) -> None:
+    made = reader(store, startingOffsets="latest")
+    assert made.partitions() == []
+    assert list(made.read(None)) == []  # how Spark asks then
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
