@@ -1,0 +1,140 @@
+"""What one protocol publishes another reads, with exactly the fields that the fidelity table promises.
+
+Between them is a real process: its codecs, sessions, sockets and log. The table alone says what is expected, so that a
+changed row of it fails here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.envelope import Batch, Columns, Run
+from gateway.protocols.registry import Transport, protocol, protocols
+from gateway.requests import Fetch, Fetched, Publish, Published, Settle, Subscribe, Subscribed, Take, Taken
+from gateway.routing.fidelity import Fate, Fidelity, Way, fidelity
+from gateway.settings import Dialect
+from gateway.transport.client import Connection, connect
+from gateway.transport.tls import ClientTls
+from gateway.wire.session import ClientContext, Credentials
+from tests.integration.running import Served
+
+CONFIG = """
+version: 1
+listeners:
+  blipmq:  {{protocol: blipmq,  bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
+  flymq:   {{protocol: flymq,   bind: "127.0.0.1:0"}}
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+  felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
+  fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
+storage: {{path: "{data}", durability: memory}}
+"""
+CARRIES = {name: spec.carries for name, spec in protocols().items()}
+PAIRS = list(itertools.product(CARRIES, repeat=2))
+MESSAGES = st.lists(
+    st.tuples(st.binary(min_size=0, max_size=40), st.none() | st.binary(min_size=1, max_size=8)), min_size=1, max_size=5
+)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One process for every pair and example; addresses tell them apart."""
+    directory = tmp_path_factory.mktemp("fidelity")
+    served = Served(directory, CONFIG.format(data=directory / "data"))
+    served.start()
+    try:
+        yield served
+    finally:
+        assert served.end(signal.SIGTERM) == 0
+
+
+@contextlib.asynccontextmanager
+async def connected(name: str, ports: Mapping[str, int]) -> AsyncIterator[Connection]:
+    """A client of a protocol; the document's dialect is the one that needs no sign first."""
+    spec = protocol(name)
+    tls = ClientTls(insecure=True) if spec.transport is Transport.QUIC else None
+    context = ClientContext(credentials=Credentials(api_key="dev-key"), dialect=Dialect.AUTO)
+    async with connect(spec, "127.0.0.1", ports[name], context=context, tls=tls) as connection:
+        yield connection
+
+
+async def begin(connection: Connection, name: str, address: str) -> int:
+    """A subscription, for protocols without offsets."""
+    if CARRIES[name].offset:
+        return 0
+    wanted = Subscribe(0, address, name=address, acknowledge=CARRIES[name].consumer_acknowledges)
+    reply = await connection.request(wanted)
+    assert isinstance(reply, Subscribed)
+    return reply.subscription
+
+
+async def read(connection: Connection, name: str, address: str, subscription: int, count: int) -> list[Run]:
+    """So many messages."""
+    runs: list[Run] = []
+    while sum(run.count for run in runs) < count:
+        if CARRIES[name].offset:
+            offset = runs[-1].next_offset if runs else 0
+            fetched = await connection.request(Fetch(0, address, 0, offset, count, 1 << 20))
+            assert isinstance(fetched, Fetched)
+            runs += fetched.runs
+            continue
+        taken = await connection.request(Take(0, subscription, count, hold_until=trio.current_time() + 5))
+        assert isinstance(taken, Taken)
+        for delivered in taken.deliveries:
+            runs.append(delivered.run)
+            if CARRIES[name].consumer_acknowledges:
+                tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
+                await connection.request(Settle(0, subscription, tags))
+    return runs
+
+
+def expected(promised: Fidelity, messages: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+    """What the table says a reader gets."""
+    keys = promised.field("key").fate is Fate.KEPT
+    small = promised.field("size").fate is Fate.LOST
+    assert promised.field("ordering").fate in (Fate.KEPT, Fate.MAPPED)
+    assert promised.field("headers").fate is Fate.ABSENT  # no protocol's own wire has any
+    least = CARRIES[promised.target].min_value if small else 0
+    return [(value, key if keys else None) for value, key in messages if len(value) >= least]
+
+
+async def cross(ports: Mapping[str, int], source: str, target: str, sent: list[tuple[bytes, bytes | None]]) -> None:
+    """Publish there, read here, compare with the table."""
+    promised = fidelity(source, target, CARRIES, Way.BRIDGE)
+    messages = [(value, key) for value, key in sent if len(value) >= CARRIES[source].min_value]
+    wanted = expected(promised, messages)
+    address = f"pair-{source}-{target}-{next(NUMBERS)}"
+    with trio.fail_after(20):
+        async with connected(target, ports) as reader, connected(source, ports) as writer:
+            subscription = await begin(reader, target, address)
+            given = [key for _, key in messages] if CARRIES[source].key else None
+            if messages:
+                columns = Columns.of([value for value, _ in messages], given)
+                partition = 0 if CARRIES[source].partition else None
+                reply = await writer.request(Publish(0, Batch(address, columns, partition=partition)))
+                assert isinstance(reply, Published)
+                assert not reply.refused
+            runs = await read(reader, target, address, subscription, len(wanted)) if wanted else []
+    got = [(run.columns.value(index), run.columns.key(index)) for run in runs for index in range(run.count)]
+    assert got == wanted, (source, target)
+    if promised.field("offset").fate is Fate.MAPPED:
+        assert [run.base_offset + index for run in runs for index in range(run.count)] == list(range(len(wanted)))
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=MESSAGES)
+def test_a_pair_keeps_what_the_table_promises(
+    gateway: Served, source: str, target: str, messages: list[tuple[bytes, bytes | None]]
+) -> None:
+    trio.run(cross, gateway.ports, source, target, [(b"k", b"key"), *messages])
