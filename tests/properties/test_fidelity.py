@@ -11,6 +11,7 @@ import itertools
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 
+import attrs
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -105,9 +106,9 @@ def expected(promised: Fidelity, messages: list[tuple[bytes, bytes | None]]) -> 
     return [(value, key if keys else None) for value, key in messages if len(value) >= least]
 
 
-async def cross(ports: Mapping[str, int], source: str, target: str, sent: list[tuple[bytes, bytes | None]]) -> None:
+async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[tuple[bytes, bytes | None]]) -> None:
     """Publish there, read here, compare with the table."""
-    promised = fidelity(source, target, CARRIES, Way.BRIDGE)
+    source, target = promised.source, promised.target
     messages = [(value, key) for value, key in sent if len(value) >= CARRIES[source].min_value]
     wanted = expected(promised, messages)
     address = f"pair-{source}-{target}-{next(NUMBERS)}"
@@ -137,4 +138,25 @@ NUMBERS = itertools.count()
 def test_a_pair_keeps_what_the_table_promises(
     gateway: Served, source: str, target: str, messages: list[tuple[bytes, bytes | None]]
 ) -> None:
-    trio.run(cross, gateway.ports, source, target, [(b"k", b"key"), *messages])
+    promised = fidelity(source, target, CARRIES, Way.BRIDGE)
+    trio.run(cross, gateway.ports, promised, [(b"k", b"key"), *messages])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "field", "fate"),
+    [
+        ("flymq", "flymq", "key", Fate.LOST),
+        ("flymq", "felix", "key", Fate.KEPT),
+        ("flymq", "rustlog", "ordering", Fate.LOST),
+        ("felix", "flymq", "headers", Fate.KEPT),
+        ("fujin", "fujin", "offset", Fate.MAPPED),
+    ],
+)
+def test_a_changed_row_of_the_table_is_noticed(
+    gateway: Served, source: str, target: str, field: str, fate: Fate
+) -> None:
+    promised = fidelity(source, target, CARRIES, Way.BRIDGE)
+    assert promised.field(field).fate is not fate
+    rows = tuple(attrs.evolve(row, fate=fate) if row.name == field else row for row in promised.fields)
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        trio.run(cross, gateway.ports, attrs.evolve(promised, fields=rows), [(b"k", None), (b"v", b"key")])
