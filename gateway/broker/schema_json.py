@@ -23,6 +23,8 @@ DEEPEST = 32
 """Levels of a schema, and of a value."""
 MOST_NODES = 5_000
 """Values inside a schema."""
+MOST_REFERENCES = 100
+"""How far references that lead on to references may go at one place."""
 MOST_IN_PLACE = 1_000
 """Subschemas that can apply to one and the same place of a value."""
 FEWEST_STEPS, STEPS_PER_BYTE, MOST_STEPS = 500, 20, 100_000
@@ -343,11 +345,8 @@ class _Weights:
 
     def check(self) -> None:
         """Refuse a schema with a place that has too many, or one that leads back to itself."""
-        try:
-            if any(self._weigh(schema) > MOST_IN_PLACE for schema in self._schemas):
-                raise InvalidRequest("the schema has too many alternatives for one value")
-        except RecursionError:
-            raise InvalidRequest("the schema's references are nested too deeply") from None
+        if any(self._weigh(schema) > MOST_IN_PLACE for schema in self._schemas):
+            raise InvalidRequest("the schema has too many alternatives for one value")
 
     def _weigh(self, schema: Any) -> int:
         if not isinstance(schema, dict):
@@ -355,6 +354,8 @@ class _Weights:
         if id(schema) in self._open:
             raise InvalidRequest("the schema refers to itself without going into the value")
         if id(schema) not in self._known:
+            if len(self._open) >= MOST_REFERENCES:
+                raise InvalidRequest("the schema's references are nested too deeply")
             self._open.add(id(schema))
             self._known[id(schema)] = 1 + sum(map(self._weigh, self._in_place(schema)))
             self._open.discard(id(schema))

@@ -76,7 +76,7 @@ class SubscriptionService:
                 raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
             subscription.request = request
             self._use(caller, subscription)
-            caller.answer(request.id, self._subscribed(subscription))
+            caller.answer(request.id, _subscribed(subscription))
             return
         number = self.numbers.take()
         state = self._store.topics.get(topic)
@@ -114,19 +114,15 @@ class SubscriptionService:
         self._register(subscription)
         self._use(caller, subscription)
         if not subscription.durable:
-            caller.answer(request.id, self._subscribed(subscription))
+            caller.answer(request.id, _subscribed(subscription))
             return
 
         def done(ticket: Ticket) -> None:
             if ticket.error is not None:
                 self._forget(subscription)
-            caller.answer(request.id, ticket.error or self._subscribed(subscription))
+            caller.answer(request.id, ticket.error or _subscribed(subscription))
 
         self._store.submit(Unit(puts=rows_of(subscription))).on_done(done)
-
-    def _subscribed(self, subscription: Subscription) -> Subscribed:
-        first = subscription.cursors[0].next if len(subscription.cursors) == 1 else 0
-        return Subscribed(subscription.number, subscription.request.address, first)
 
     def _register(self, subscription: Subscription) -> None:
         self._subscriptions[subscription.number] = subscription
@@ -267,7 +263,7 @@ class SubscriptionService:
                 message = subscription.settle(tag)
                 known = message is not None
                 if message is not None:
-                    self._count_settled(caller, subscription, message)
+                    _count_settled(self._context.recorder, caller, subscription, message)
             else:
                 known = subscription.give_back(tag)
             results.append(None if known else UnknownSubscription())
@@ -275,12 +271,6 @@ class SubscriptionService:
         self._keeper.soon()
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
-
-    def _count_settled(self, caller: Caller, subscription: Subscription, message: Outstanding) -> None:
-        subscription.cursors[message.partition].tally.acknowledged += 1
-        meta, _inner = message.run.meta_of(message.index)
-        size = len(message.run.columns.value(message.index))
-        self._context.recorder.acknowledged(meta.route, caller.listener.name, 1, size)
 
     def _watch_redelivery(self, subscription: Subscription) -> None:
         due = subscription.next_due()
@@ -379,3 +369,15 @@ class SubscriptionService:
             state = self._store.topics.get(subscription.topic)
             if state is not None and subscription.durable:
                 yield from subscription.consumers(state)
+
+
+def _subscribed(subscription: Subscription) -> Subscribed:
+    first = subscription.cursors[0].next if len(subscription.cursors) == 1 else 0
+    return Subscribed(subscription.number, subscription.request.address, first)
+
+
+def _count_settled(recorder: Recorder, caller: Caller, subscription: Subscription, message: Outstanding) -> None:
+    subscription.cursors[message.partition].tally.acknowledged += 1
+    meta, _inner = message.run.meta_of(message.index)
+    size = len(message.run.columns.value(message.index))
+    recorder.acknowledged(meta.route, caller.listener.name, 1, size)

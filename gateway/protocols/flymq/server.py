@@ -113,7 +113,7 @@ class FlymqServer:
         entry = self._pending.pop(request_id, None)
         requests: list[Request] = []
         if isinstance(entry, _Written):
-            self._replies.fill(entry.slot, self._written(entry.run, outcome))
+            self._replies.fill(entry.slot, _written(entry.run, outcome, self._speech))
         elif entry is not None:
             self._held.discard(request_id)
             self._reading.discard(request_id)
@@ -307,31 +307,33 @@ class FlymqServer:
         if call.bars:
             self._machine.step(Event.LIFT)
 
-    def _written(self, run: Run, outcome: Outcome) -> bytes:
-        """The answers to a run, one per frame."""
-        target = run.target
-        if isinstance(outcome, Published):
-            if not outcome.refused:
-                if len(run.pieces) == 1:
-                    key_size = len(run.keys[0] or b"") if run.keys is not None else -1
-                    return target.answer(outcome, 0, key_size or -1, len(run.pieces[0]) - 4)
-                return target.answers(outcome, run.key_sizes(), run.sizes())
-            keys = run.key_sizes() or [-1] * len(run.pieces)
-            return b"".join(
-                [
-                    self._refused(run, outcome.refused[index])
-                    if index in outcome.refused
-                    else target.answer(outcome, index, keys[index], size)
-                    for index, size in enumerate(run.sizes())
-                ]
-            )
-        if not isinstance(outcome, GatewayError):
-            raise TypeError(f"{type(outcome).__name__} is not an answer to a publish")
-        return self._refused(run, outcome) * len(run.pieces)
 
-    def _refused(self, run: Run, error: GatewayError) -> bytes:
-        subject = Subject(run.target.address, partition=run.partition, missing="out of range")
-        return self._speech.error(words(error, subject))
+def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:
+    """The answers to a run, one per frame."""
+    target = run.target
+    if isinstance(outcome, Published):
+        if not outcome.refused:
+            if len(run.pieces) == 1:
+                key_size = len(run.keys[0] or b"") if run.keys is not None else -1
+                return target.answer(outcome, 0, key_size or -1, len(run.pieces[0]) - 4)
+            return target.answers(outcome, run.key_sizes(), run.sizes())
+        keys = run.key_sizes() or [-1] * len(run.pieces)
+        return b"".join(
+            [
+                _refused(run, outcome.refused[index], speech)
+                if index in outcome.refused
+                else target.answer(outcome, index, keys[index], size)
+                for index, size in enumerate(run.sizes())
+            ]
+        )
+    if not isinstance(outcome, GatewayError):
+        raise TypeError(f"{type(outcome).__name__} is not an answer to a publish")
+    return _refused(run, outcome, speech) * len(run.pieces)
+
+
+def _refused(run: Run, error: GatewayError, speech: Speech) -> bytes:
+    subject = Subject(run.target.address, partition=run.partition, missing="out of range")
+    return speech.error(words(error, subject))
 
 
 def _begins(data: bytes, position: int) -> bool:
