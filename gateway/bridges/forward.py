@@ -276,12 +276,12 @@ class PartitionForward:
         now = self._context.clock.now()
         if isinstance(outcome, GatewayError):
             self._give_up(self._lanes.failed(entries, outcome, now))
-            self._remember_attempts(entries)
+            self.progress.tried(entries)
         elif isinstance(outcome, Published) and outcome.refused:
             taken = [entry for index, entry in enumerate(entries) if index not in outcome.refused]
             self._acknowledged(taken, sum(entry.size - PREFIX for entry in taken))
             self._give_up(self._lanes.answered(entries, outcome.refused, now))
-            self._remember_attempts(entries)
+            self.progress.tried(entries)
         else:
             self._acknowledged(entries, size)
             self._lanes.delivered(entries)
@@ -290,12 +290,6 @@ class PartitionForward:
     def _acknowledged(self, entries: Sequence[Entry], size: int) -> None:
         self.progress.acknowledged(entries)
         self._context.recorder.acknowledged(self._rule.route, self._pool.name, len(entries), size)
-
-    def _remember_attempts(self, entries: Sequence[Entry]) -> None:
-        """A restart must not give a message that fails all its attempts again."""
-        for entry in entries:
-            if entry.attempts:
-                self.progress.tried(entry.offset, entry.attempts)
 
     def _give_up(self, given_up: Sequence[tuple[Entry, GatewayError]]) -> None:
         for entry, _error in given_up:

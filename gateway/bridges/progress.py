@@ -159,12 +159,13 @@ class Progress:
         self._dirty = self._dirty or count > 0
         return count
 
-    def tried(self, offset: int, attempts: int) -> None:
-        """A message was tried in vain so often."""
-        if not self.window.is_settled(offset):
-            while self.window.outstanding.get(offset, 0) < attempts:
-                self.window.hand_out(offset)
-            self._dirty = True
+    def tried(self, entries: Sequence[Entry]) -> None:
+        """Remember attempts in vain: a restart must not give a message that fails all its attempts again."""
+        for entry in entries:
+            if entry.attempts and not self.window.is_settled(entry.offset):
+                while self.window.outstanding.get(entry.offset, 0) < entry.attempts:
+                    self.window.hand_out(entry.offset)
+                self._dirty = True
 
     def give_up(self, letter: Letter) -> None:
         """Put a message into the dead letters; it counts as settled when that is written."""
