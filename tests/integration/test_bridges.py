@@ -75,7 +75,7 @@ async def stored(port: int, enough: int) -> list[bytes]:
         return found
 
 
-@pytest.mark.parametrize("name", ["blipmq", "flymq", "rustlog", "felix", "fujin"])
+@pytest.mark.parametrize("name", ["blipmq", "flymq", "rustlog", "felix"])
 async def test_a_gateway_forwards_to_another_and_both_may_be_killed(tmp_path: Path, name: str):
     quic = protocol(name).transport is Transport.QUIC
     certificate = tmp_path / "far" / "data" / "self-signed.crt"
