@@ -39,14 +39,14 @@ class Family:
 
 
 NO_ROUTE = "__none__"
-"""The route of what no route matched."""
+"""The route of what no route matched, and the listener of what belongs to none."""
 
 OTHER = "__other__"
 """Takes the place of labels beyond the bound on series."""
 
 REFUSALS = tuple(status.value for status in Status)
-DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "disconnected")
-DEAD_LETTERS = ("max_deliveries", "refused", "size", "corrupt")
+DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "epoch_changed")
+DEAD_LETTERS = ("max_deliveries", "refused", "size")
 CONNECTION_REFUSALS = (
     "connections",
     "per_address",
@@ -55,8 +55,17 @@ CONNECTION_REFUSALS = (
     "write_timeout",
     "unknown_protocol",
     "drain_deadline",
+    # QUIC, before there is a connection; `retry` is a client that was asked to show its address first
+    "handshakes",
+    "handshakes_per_address",
+    "connections_per_address",
+    "client_certificate",
+    "retry",
+    "draining",
 )
-LIMITS = ("in_flight", "output", "budget")
+LIMITS = ("in_flight", "output", "budget", "open_files")
+CACHE_LIMIT = "cache"
+"""Of the whole gateway, not of a listener."""
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 

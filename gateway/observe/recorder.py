@@ -151,6 +151,7 @@ class PrometheusRecorder(Collector):
         for durability in ("synced", "unsynced"):
             cells[m.STORE_COMMITS.name].add((durability,), 0)
             cells[m.STORE_COMMIT_SECONDS.name].declare((durability,))
+        cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, m.CACHE_LIMIT), 0)
         cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
         cells[m.STORE_COMMIT_BYTES.name].add((), 0)
 
@@ -209,7 +210,7 @@ class PrometheusRecorder(Collector):
 
     def limit_hit(self, listener: str, limit: str) -> None:
         """A bound was reached."""
-        self._cells[m.LIMIT_HITS.name].add((listener, limit), 1)
+        self._cells[m.LIMIT_HITS.name].add((listener or m.NO_ROUTE, limit), 1)
 
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
         """The store wrote one commit."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,33 @@ def test_a_family_follows_the_conventions(family: m.Family) -> None:
 
 def test_the_readme_has_the_table_as_the_code_makes_it() -> None:
     assert m.table() in Path("README.md").read_text(), "paste the output of `gateway metrics` into README.md"
+
+
+CLOSED = {
+    # call: (position of the word among its arguments, the closed set it comes from)
+    "dropped": (1, set(m.DROPS)),
+    "dead_lettered": (1, set(m.DEAD_LETTERS)),
+    "refused_connection": (1, set(m.CONNECTION_REFUSALS)),
+    "_on_refusal": (0, set(m.CONNECTION_REFUSALS)),
+    "limit_hit": (1, {*m.LIMITS, m.CACHE_LIMIT}),
+    "gauge": (0, set(m.GAUGES)),
+}
+
+
+def words() -> Iterator[tuple[str, str, str]]:
+    """(where, call, word) of every call of the recorder that names its word literally."""
+    for path in sorted(Path("gateway").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOSED:
+                position = CLOSED[node.func.attr][0]
+                if len(node.args) > position:
+                    argument = node.args[position]
+                    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                        yield f"{path}:{node.lineno}", node.func.attr, argument.value
+
+
+def test_every_word_that_is_recorded_was_zero_before() -> None:
+    """A series that appears with its first event has no rate; every reason has to be in its closed set."""
+    found = list(words())
+    assert len(found) > 10
+    assert [entry for entry in found if entry[2] not in CLOSED[entry[1]][1]] == []
