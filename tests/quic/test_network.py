@@ -7,6 +7,7 @@ import random
 
 import pytest
 import trio
+from aioquic.tls import Epoch
 
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.limits import QuicLimits
@@ -122,4 +123,26 @@ async def test_streams_without_credit_cost_no_walk_and_come_back_with_it(
         serving.resume()
         await until(lambda: len(server.ended) == 100)
         assert sum(map(len, server.data.values())) == 50 * 7_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_acknowledgement_due_at_this_instant_is_not_held_back_by_pacing(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate)
+        _client, _server, link, serving = await world.pair()
+        await trio.sleep(1)
+        now = trio.current_time()
+        link.send(-1, b"")
+        link.core.send_ping(1)
+        for datagram, _address in link.core.datagrams_to_send(now):
+            serving.feed(datagram, serving.first_address, now)
+        pacer = serving.core._loss._pacer
+        pacer.packet_time, pacer.bucket_time, pacer.bucket_max = 0.5, 0.0, 0.0
+        due = serving.core._spaces[Epoch.ONE_RTT].ack_at
+        assert due is not None
+        assert serving.timer() == due
+        assert serving.datagrams(due)
+        assert (serving.timer() or 0) > due
         nursery.cancel_scope.cancel()

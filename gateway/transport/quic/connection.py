@@ -36,8 +36,8 @@ ROUNDS = 8
 ACKNOWLEDGE_AFTER = 8
 """Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
 GRANULARITY = 1e-6
-"""aioquic compares `now - delay` with times it armed as `then + delay`: without this, rounding can leave a timer due for as
-long as the clock stands still."""
+"""aioquic asks whether a timer's time is past where it is reached, or computes it back with a rounding error: without this, a
+timer can stay due for as long as the clock stands still."""
 
 log = structlog.get_logger(__name__)
 
@@ -226,7 +226,7 @@ class QuicLink(ChannelLink):
             acknowledge_now(self._core, now)
         self._fed = 0
         try:
-            datagrams = self._core.datagrams_to_send(now)
+            datagrams = self._core.datagrams_to_send(now + GRANULARITY)
         except FAULTS as fault:
             self._fail(fault)
             return []
