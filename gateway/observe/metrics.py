@@ -55,6 +55,7 @@ CONNECTION_REFUSALS = (
     "write_timeout",
     "unknown_protocol",
     "drain_deadline",
+    "internal_error",
     # QUIC, before there is a connection; `retry` is a client that was asked to show its address first
     "handshakes",
     "handshakes_per_address",

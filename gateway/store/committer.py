@@ -27,17 +27,16 @@ from gateway.errors import (
 )
 from gateway.recorder import Recorder
 from gateway.store.hop import WriterThread
-from gateway.store.interface import StoreHealth, Ticket, Unit
-from gateway.store.plan import Plan, needs_sync
+from gateway.store.interface import StoreHealth, Ticket
+from gateway.store.plan import Plan, small
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer, Written
 
-INLINE_BYTES = 64 << 10
-INLINE_UNITS = 64
-"""Up to here an unsynced commit is made in the event loop."""
 PROBE_FIRST = 0.1
 PROBE_LONGEST = 5.0
 """Seconds between attempts to write again after a failure."""
+COMMITS_PER_JOB = 8
+"""While units wait, so many commits go before each step of maintenance."""
 SYNC_MARGIN = 0.002
 """A sync of an `interval` topic begins this much before it is due."""
 
@@ -108,6 +107,8 @@ class Committer:
         """Called before and after the tickets of a commit are finished, so that replies can leave together."""
         self._sync_at = float("inf")
         self._syncing = False
+        self._patience = 0
+        """Commits that still go before a step of maintenance."""
         self._nursery: trio.Nursery | None = None
         self._probe_at = float("inf")
         self._probe_delay = PROBE_FIRST
@@ -300,6 +301,10 @@ class Committer:
                 await self._commit(thread)
             elif self._closing:
                 break
+            if self._pending and self._patience:
+                self._patience -= 1
+                continue
+            self._patience = COMMITS_PER_JOB
             if not await self._background(thread) and not self._pending and not self._closing:
                 await self._park()
 
@@ -316,7 +321,7 @@ class Committer:
     async def _commit(self, thread: WriterThread) -> None:
         taken = self.take()
         self._busy = True
-        if self._writer.checkpoint_due or not self._small(taken):
+        if self._writer.checkpoint_due or not small(taken, self._visible.catalogue):
             commit = await thread.run(self.write, taken)
         else:
             commit = self.write(taken)
@@ -328,17 +333,6 @@ class Committer:
             after()
         if self._writer.checkpoint_due:
             await self._in_thread(thread, self._writer.checkpoint)
-
-    def _small(self, tickets: Sequence[Ticket]) -> bool:
-        if len(tickets) > INLINE_UNITS:
-            return False
-        size = 0
-        for ticket in tickets:
-            unit = ticket.unit
-            if needs_sync(unit, self._visible.catalogue.config_of):
-                return False
-            size += unit_bytes(unit)
-        return size <= INLINE_BYTES
 
     async def _background(self, thread: WriterThread) -> bool:
         """One thing that is due beside commits; False if nothing is."""
@@ -386,13 +380,3 @@ class Committer:
         """Commit what is pending and stop."""
         self._closing = True
         self.wake()
-
-
-def unit_bytes(unit: Unit) -> int:
-    """About how much a unit writes."""
-    size = 0
-    for append in unit.appends:
-        size += len(append.columns.packed)
-    for put in unit.puts:
-        size += 64 + (len(put.value) if put.value is not None else 0)
-    return size

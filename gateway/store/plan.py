@@ -283,3 +283,31 @@ def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
     if memory and disk:
         raise Unsupported("a unit may not mix memory and disk topics")
     return memory
+
+
+def unit_bytes(unit: Unit) -> int:
+    """About how much a unit writes."""
+    size = 0
+    for append in unit.appends:
+        size += len(append.columns.packed)
+    for put in unit.puts:
+        size += 64 + (len(put.value) if put.value is not None else 0)
+    return size
+
+
+INLINE_BYTES = 64 << 10
+INLINE_UNITS = 64
+"""Up to here an unsynced commit is made in the event loop."""
+
+
+def small(tickets: Sequence[Ticket], catalogue: Catalogue) -> bool:
+    """Whether a commit is quicker made here than handed to the thread."""
+    if len(tickets) > INLINE_UNITS:
+        return False
+    size = 0
+    for ticket in tickets:
+        unit = ticket.unit
+        if needs_sync(unit, catalogue.config_of):
+            return False
+        size += unit_bytes(unit)
+    return size <= INLINE_BYTES

@@ -7,12 +7,14 @@ many requests are in flight, too much output waits, or the global byte budget is
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import attrs
+import structlog
 
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Publish, Request
@@ -20,6 +22,8 @@ from gateway.settings import Limits
 from gateway.transport.limits import Budget
 from gateway.transport.link import Link
 from gateway.wire.session import Close, Finish, Kind, Open, Reset, Send, ServerSession, StopSending
+
+log = structlog.get_logger()
 
 MAX_ROUNDS = 64
 """How often one turn lets a session react to immediate replies before others get the loop."""
@@ -52,6 +56,25 @@ class DriverContext:
     clock: Callable[[], float]
 
 
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _supervised(method: _Method) -> _Method:
+    """The edge of a connection: whatever goes wrong inside it ends this connection, and nothing else.
+
+    Completions run in the store's and the pump's tasks; an error that passed here would end the gateway.
+    """
+
+    @functools.wraps(method)
+    def call(driver: Driver, *args: Any) -> None:
+        try:
+            method(driver, *args)
+        except Exception as error:  # noqa: BLE001 - the one place that may catch everything
+            driver.fail(error)
+
+    return cast("_Method", call)
+
+
 class Driver:
     """One connection: its link, its session and its side of the broker. Implements LinkHandler."""
 
@@ -82,34 +105,41 @@ class Driver:
 
     # --- LinkHandler ---
 
+    @_supervised
     def opened(self, channel: int, kind: Kind) -> None:
         """A channel is there."""
         self._now = self._context.clock()
         self._run(self._session.opened(channel, kind, self._now))
 
+    @_supervised
     def received(self, channel: int, data: bytes) -> None:
         """Bytes came in."""
         self._now = self._heard_at = self._context.clock()
         self._run(self._session.receive(channel, data, self._now))
 
+    @_supervised
     def eof(self, channel: int) -> None:
         """The peer has finished a channel."""
         self._now = self._context.clock()
         self._run(self._session.eof(channel, self._now))
 
+    @_supervised
     def reset(self, channel: int, code: int) -> None:
         """The peer abandoned a channel."""
         self._run(self._session.reset(channel, code))
 
+    @_supervised
     def stopped(self, channel: int, code: int) -> None:
         """The peer reads no more on a channel."""
         self._run(self._session.stopped(channel, code))
 
+    @_supervised
     def room(self, channel: int) -> None:
         """Output of a channel fell to low water."""
         self._now = self._context.clock()
         self._run(self._session.room(channel, self._now))
 
+    @_supervised
     def turn(self, now: float) -> None:
         """Answer what came in, look at the clocks, decide whether to go on reading."""
         if self._closed or self._busy:
@@ -130,6 +160,7 @@ class Driver:
         self._throttle()
         self._link.set_deadline(self._next_deadline())
 
+    @_supervised
     def lost(self) -> None:
         """The connection is gone: the session cleans up, the broker forgets it."""
         if self._closed:
@@ -141,6 +172,7 @@ class Driver:
         self._context.budget.change(-self._charged)
         self._charged = 0
 
+    @_supervised
     def drain(self) -> None:
         """The gateway goes down: the session says goodbye."""
         if self._closed:
@@ -149,8 +181,16 @@ class Driver:
         self._run(self._session.drain(self._now))
         self._link.wake()
 
+    def fail(self, error: Exception) -> None:
+        """Something inside this connection went wrong that nobody expected: say so, and cut it."""
+        log.error("a connection failed", listener=self._context.listener, peer=self._link.peer, exc_info=error)
+        self._context.recorder.refused_connection(self._context.listener, "internal_error")
+        self._busy = False
+        self._link.abort()
+
     # --- inside ---
 
+    @_supervised
     def _completed(self, completions: Sequence[Completion]) -> None:
         if self._closed:
             return

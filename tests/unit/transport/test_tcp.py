@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -216,6 +217,20 @@ async def test_drain_says_goodbye_and_accepts_no_more():
         assert await read_all(stream) == b"bye\n"
         with pytest.raises(OSError, match="connect"):
             await trio.open_tcp_stream("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("line", [b"crash\n", b"crash later\n"])
+async def test_a_mistake_in_a_session_ends_its_connection_and_nothing_else(line: bytes):
+    async with running(later=True) as gateway, await gateway.connect() as bad, await gateway.connect() as good:
+        await good.send_all(b"a\n")
+        await bad.send_all(line)
+        while gateway.broker.submitted < 1 + (line != b"crash\n"):
+            await trio.lowlevel.checkpoint()
+        gateway.broker.release()
+        assert await read_until(good, 2) == b"a\n"
+        with contextlib.suppress(trio.BrokenResourceError):
+            assert await read_all(bad) == b""
+        assert gateway.recorder.reasons == ["internal_error"]
 
 
 async def test_a_lost_connection_is_detached_once():

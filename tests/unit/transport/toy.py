@@ -40,6 +40,8 @@ class LineSession:
                 self._outputs.append(Close())
             elif line.startswith(b"big "):
                 self._replies.put(b"x" * int(line[4:]))
+            elif line == b"crash":
+                raise RuntimeError("a mistake of this session")
             elif line == b"tick":
                 self._timeout = now + 1
             else:
@@ -62,6 +64,8 @@ class LineSession:
         return NO_REQUESTS
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        if isinstance(outcome, CacheValue) and outcome.value == b"crash later":
+            raise RuntimeError("a mistake while answering")
         value = outcome.value if isinstance(outcome, CacheValue) else b"!"
         self._replies.fill(self._slots.pop(request_id), (value or b"") + b"\n")
         return NO_REQUESTS
