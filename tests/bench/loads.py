@@ -58,14 +58,14 @@ def publish(topic: bytes, qos: int, value: bytes) -> bytes:
 
 def publish_stream(port: int, topic: bytes, size: int, count: int) -> tuple[int, float]:
     """QoS0, as fast as the server reads."""
-    sock = blipmq(port)
-    block = publish(topic, 0, b"x" * size) * 1000
-    started = time.perf_counter()
-    for _ in range(count // 1000):
-        sock.sendall(block)
-    sock.sendall(PING)
-    receive(sock, PONG_SIZE)
-    return count // 1000 * 1000, time.perf_counter() - started
+    with blipmq(port) as sock:
+        block = publish(topic, 0, b"x" * size) * 1000
+        started = time.perf_counter()
+        for _ in range(count // 1000):
+            sock.sendall(block)
+        sock.sendall(PING)
+        receive(sock, PONG_SIZE)
+        return count // 1000 * 1000, time.perf_counter() - started
 
 
 def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each: int, rounds: int) -> tuple[int, float]:
@@ -88,7 +88,11 @@ def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each:
                 socks[number].sendall(block)
             else:
                 done += 1
-    return connections * each * rounds, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    poll.close()
+    for sock in socks.values():
+        sock.close()
+    return connections * each * rounds, seconds
 
 
 def rustlog(port: int, topic: bytes) -> socket.socket:
@@ -107,21 +111,21 @@ def produce_frame(topic: bytes, values: Sequence[bytes]) -> bytes:
 
 def produce(port: int, topic: bytes, size: int, records: int, window: int, requests: int) -> tuple[int, float]:
     """Produce with so many requests in flight."""
-    sock = rustlog(port, topic)
-    one = produce_frame(topic, [b"x" * size] * records)
-    started = time.perf_counter()
-    sent, answered = min(window, requests), 0
-    sock.sendall(one * sent)
-    while answered < requests * PRODUCED_SIZE:
-        data = sock.recv(1 << 16)
-        if not data:
-            raise EOFError("the server closed the connection")
-        answered += len(data)
-        more = min(answered // PRODUCED_SIZE + window, requests) - sent
-        if more > 0:
-            sock.sendall(one * more)
-            sent += more
-    return requests * records, time.perf_counter() - started
+    with rustlog(port, topic) as sock:
+        one = produce_frame(topic, [b"x" * size] * records)
+        started = time.perf_counter()
+        sent, answered = min(window, requests), 0
+        sock.sendall(one * sent)
+        while answered < requests * PRODUCED_SIZE:
+            data = sock.recv(1 << 16)
+            if not data:
+                raise EOFError("the server closed the connection")
+            answered += len(data)
+            more = min(answered // PRODUCED_SIZE + window, requests) - sent
+            if more > 0:
+                sock.sendall(one * more)
+                sent += more
+        return requests * records, time.perf_counter() - started
 
 
 def fetch(sock: socket.socket, topic: bytes, offset: int, limit: int) -> tuple[int, int, bytes]:
@@ -135,27 +139,27 @@ def fetch(sock: socket.socket, topic: bytes, offset: int, limit: int) -> tuple[i
 
 def fetch_all(port: int, topic: bytes, limit: int = 4 << 20) -> tuple[int, int, int, float]:
     """Read a topic from its start: (records, bytes, CRC-32 of what was read, seconds)."""
-    sock = rustlog(port, topic)
-    offset = records = size = crc = 0
-    started = time.perf_counter()
-    while True:
-        count, following, answer = fetch(sock, topic, offset, limit)
-        if following != offset + count:
-            raise RuntimeError(f"a gap: {count} records from {offset}, next is {following}")
-        if not count:
-            return records, size, crc, time.perf_counter() - started
-        crc = zlib.crc32(answer[5:-8], crc)
-        offset, records, size = following, records + count, size + len(answer)
+    with rustlog(port, topic) as sock:
+        offset = records = size = crc = 0
+        started = time.perf_counter()
+        while True:
+            count, following, answer = fetch(sock, topic, offset, limit)
+            if following != offset + count:
+                raise RuntimeError(f"a gap: {count} records from {offset}, next is {following}")
+            if not count:
+                return records, size, crc, time.perf_counter() - started
+            crc = zlib.crc32(answer[5:-8], crc)
+            offset, records, size = following, records + count, size + len(answer)
 
 
 def fetch_last(port: int, topic: bytes, last: int, times: int) -> float:
     """The median time of a Fetch of the last record."""
-    sock = rustlog(port, topic)
-    taken: list[float] = []
-    for _ in range(times):
-        started = time.perf_counter()
-        count, _next, _answer = fetch(sock, topic, last, 1)
-        taken.append(time.perf_counter() - started)
-        if count != 1:
-            raise RuntimeError("the last record is not there")
-    return sorted(taken)[len(taken) // 2]
+    with rustlog(port, topic) as sock:
+        taken: list[float] = []
+        for _ in range(times):
+            started = time.perf_counter()
+            count, _next, _answer = fetch(sock, topic, last, 1)
+            taken.append(time.perf_counter() - started)
+            if count != 1:
+                raise RuntimeError("the last record is not there")
+        return sorted(taken)[len(taken) // 2]
