@@ -17,7 +17,19 @@ from gateway.broker.topics import TopicService
 from gateway.broker.watch import Watchers
 from gateway.errors import Conflict, GatewayError, InvalidRequest, UnknownSubscription, UnknownTopic
 from gateway.recorder import ConsumerCounts, Recorder
-from gateway.requests import DONE, Request, Settle, Settled, Start, Subscribe, Subscribed, Take, Taken, Unsubscribe
+from gateway.requests import (
+    DONE,
+    Delivered,
+    Request,
+    Settle,
+    Settled,
+    Start,
+    Subscribe,
+    Subscribed,
+    Take,
+    Taken,
+    Unsubscribe,
+)
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import CreateTopic, Store, Ticket, TopicState, Unit
@@ -234,7 +246,7 @@ class SubscriptionService:
             elif waiting.cancel_timer is None and hold_until != float("inf"):
                 waiting.cancel_timer = self._context.pump.call_at(hold_until, lambda: self._serve(subscription))
 
-    def _answer(self, subscription: Subscription, waiting: Waiting, given: Sequence) -> None:  # type: ignore[type-arg]
+    def _answer(self, subscription: Subscription, waiting: Waiting, given: Sequence[Delivered]) -> None:
         if waiting.cancel_timer is not None:
             waiting.cancel_timer()
         target = waiting.caller.listener.name

@@ -16,20 +16,14 @@ import trio
 from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.requests import Completion, Outcome, Reply, Request
-from gateway.transport.link import Link
+from gateway.transport.link import Link, apply
 from gateway.transport.tcp import TcpLink
 from gateway.transport.tls import ClientTls, TlsPipe, check_fingerprint, client_context
 from gateway.wire.session import (
     ClientContext,
     ClientSession,
-    Close,
     Credentials,
-    Finish,
     Kind,
-    Open,
-    Reset,
-    Send,
-    StopSending,
 )
 
 GOODBYE_SECONDS = 1.0
@@ -128,20 +122,7 @@ class ClientDriver:
         if link is None or self.closed:
             return
         while outputs := self._session.outputs():
-            for output in outputs:
-                if isinstance(output, Send):
-                    link.send(output.channel, output.data, output.notify, output.alone)
-                elif isinstance(output, Open):
-                    link.open(output.token, output.kind)
-                elif isinstance(output, Finish):
-                    link.finish(output.channel)
-                elif isinstance(output, Reset):
-                    link.reset(output.channel, output.code)
-                elif isinstance(output, StopSending):
-                    link.stop_sending(output.channel, output.code)
-                elif isinstance(output, Close):
-                    link.close(output.code, output.reason)
-            link.flush()
+            apply(outputs, link)
         link.set_deadline(self._session.timeout_at())
 
 

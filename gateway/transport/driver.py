@@ -20,8 +20,8 @@ from gateway.recorder import Recorder
 from gateway.requests import Completion, Publish, Request
 from gateway.settings import Limits
 from gateway.transport.limits import Budget
-from gateway.transport.link import Link
-from gateway.wire.session import Close, Finish, Kind, Open, Reset, Send, ServerSession, StopSending
+from gateway.transport.link import Link, apply
+from gateway.wire.session import Kind, ServerSession
 
 log = structlog.get_logger()
 
@@ -240,20 +240,7 @@ class Driver:
             outputs = self._session.outputs()
             if not outputs:
                 break
-            for output in outputs:
-                if isinstance(output, Send):
-                    link.send(output.channel, output.data, output.notify, output.alone)
-                elif isinstance(output, Open):
-                    link.open(output.token, output.kind)
-                elif isinstance(output, Finish):
-                    link.finish(output.channel)
-                elif isinstance(output, Reset):
-                    link.reset(output.channel, output.code)
-                elif isinstance(output, StopSending):
-                    link.stop_sending(output.channel, output.code)
-                elif isinstance(output, Close):
-                    link.close(output.code, output.reason)
-            link.flush()
+            apply(outputs, link)
         else:
             link.wake()
 

@@ -6,9 +6,10 @@ socket is the link's own affair; how much waits is bounded by the driver, which 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from gateway.wire.session import Kind
+from gateway.wire.session import Close, Finish, Kind, Open, Output, Reset, Send, StopSending
 
 
 class Link(Protocol):
@@ -111,3 +112,21 @@ class LinkHandler(Protocol):
     def lost(self) -> None:
         """The connection is gone. Called once."""
         ...
+
+
+def apply(outputs: Iterable[Output], link: Link) -> None:
+    """Do what a session put out, and send it: the same for both roles."""
+    for output in outputs:
+        if isinstance(output, Send):
+            link.send(output.channel, output.data, output.notify, output.alone)
+        elif isinstance(output, Open):
+            link.open(output.token, output.kind)
+        elif isinstance(output, Finish):
+            link.finish(output.channel)
+        elif isinstance(output, Reset):
+            link.reset(output.channel, output.code)
+        elif isinstance(output, StopSending):
+            link.stop_sending(output.channel, output.code)
+        elif isinstance(output, Close):
+            link.close(output.code, output.reason)
+    link.flush()
