@@ -132,7 +132,11 @@ class TransactionService:
             caller.answer(request.id, DONE)
             return
 
+        ended = self._connections[caller.id].ended
+
         def done(ticket: Ticket) -> None:
+            if ticket.error is not None:
+                ended.append((transaction.id, "failed"))  # the latest word about an id counts
             caller.answer(request.id, ticket.error or DONE)
 
         self._publishing.commit(transaction.prepared).on_done(done)

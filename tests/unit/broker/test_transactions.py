@@ -122,6 +122,19 @@ async def test_a_commit_that_fails_stores_nothing_of_any_topic(tmp_path: Path) -
         assert unaccounted(bench) == {}
 
 
+async def test_one_whose_commit_failed_is_not_called_committed(tmp_path: Path) -> None:
+    async with open_bench(tmp_path) as bench:
+        caller = RecordingCaller()
+        await bench.ask(caller, publish(1, "t", b"there"))
+        transaction = await begin(bench, caller, 2)
+        await bench.ask(caller, publish(3, "t", b"lost", transaction=transaction))
+        await bench.ask(caller, DeleteTopic(4, "t"))
+        assert isinstance(await bench.ask(caller, Commit(5, transaction)), UnknownTopic)
+        refusal = await bench.ask(caller, Rollback(6, transaction))
+        assert isinstance(refusal, Conflict)
+        assert "failed" in refusal.message
+
+
 async def test_memory_and_stored_topics_do_not_mix(tmp_path: Path) -> None:
     memory = model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))
     config = model.Config(
