@@ -61,6 +61,10 @@ class Recorder(Protocol):
         """The store wrote one commit (called in the event loop, not in the writing thread)."""
         ...
 
+    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
+        """A reader met a range that fails its checksum or is not there; it was refused."""
+        ...
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge that `gateway.observe.metrics` declares."""
         ...
@@ -85,6 +89,7 @@ class NullRecorder:
     def refused_connection(self, listener: str, reason: str) -> None: ...  # noqa: D102
     def limit_hit(self, listener: str, limit: str) -> None: ...  # noqa: D102
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
+    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
     def gauge(self, name: str, value: float, **labels: str) -> None: ...  # noqa: D102
 
     def text(self) -> str:

@@ -153,6 +153,14 @@ STORE_COMMITS = _counter("gateway_store_commits", "durability", "Commits written
 STORE_COMMIT_RECORDS = _counter("gateway_store_committed_records", "", "Records written by commits.")
 STORE_COMMIT_BYTES = _counter("gateway_store_committed_bytes", "", "Bytes of the chunks written by commits.")
 STORE_COMMIT_SECONDS = _histogram("gateway_store_commit_seconds", "durability", "How long a commit takes.")
+STORE_DAMAGED_READS = _counter(
+    "gateway_store_damaged_reads", "", "Reads refused because what is stored fails its checksum or is not there."
+)
+STORE_DAMAGED_RANGES = _gauge(
+    "gateway_store_damaged_ranges",
+    "",
+    "Damaged ranges that readers have met since the start. Anything but 0 is an alarm.",
+)
 STORE_SIZE = _gauge("gateway_store_size_bytes", "file", "Size of the store on disk.")
 STORE_FREE = _gauge("gateway_store_free_bytes", "", "Free space where the store is.")
 STORE_TOPICS = _gauge("gateway_store_topics", "", "Topics there are.")

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import prometheus_client
+import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -20,6 +21,11 @@ from gateway.errors import Status
 from gateway.observe import metrics as m
 
 Labels = tuple[str, ...]
+
+DAMAGED_KEPT = 1000
+"""So many damaged ranges are told apart; who has more needs no more lines in the log to know that the disk is broken."""
+
+log = structlog.get_logger()
 
 
 class _Cells:
@@ -102,6 +108,7 @@ class PrometheusRecorder(Collector):
         self._listeners = dict(listeners or {})
         self._cells = {family.name: _Cells(family, max_series) for family in m.FAMILIES}
         self._refreshers: list[Callable[[], None]] = []
+        self._damaged: set[tuple[str, int, int, int]] = set()
         cells = self._cells
         self._received = cells[m.RECEIVED_MESSAGES.name], cells[m.RECEIVED_BYTES.name]
         self._stored = cells[m.STORED_MESSAGES.name], cells[m.STORED_BYTES.name]
@@ -154,6 +161,8 @@ class PrometheusRecorder(Collector):
         cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, m.CACHE_LIMIT), 0)
         cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
         cells[m.STORE_COMMIT_BYTES.name].add((), 0)
+        cells[m.STORE_DAMAGED_READS.name].add((), 0)
+        cells[m.STORE_DAMAGED_RANGES.name].set((), 0)
 
     # --- gateway.recorder.Recorder ---
 
@@ -219,6 +228,16 @@ class PrometheusRecorder(Collector):
         self._cells[m.STORE_COMMIT_SECONDS.name].observe(durability, seconds)
         self._cells[m.STORE_COMMIT_RECORDS.name].add((), records)
         self._cells[m.STORE_COMMIT_BYTES.name].add((), size)
+
+    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
+        """A reader met a damaged range. The log names it once, however often it is read."""
+        self._cells[m.STORE_DAMAGED_READS.name].add((), 1)
+        found = (topic, partition, first, next_offset)
+        if found in self._damaged or len(self._damaged) >= DAMAGED_KEPT:
+            return
+        self._damaged.add(found)
+        self._cells[m.STORE_DAMAGED_RANGES.name].set((), len(self._damaged))
+        log.error("a damaged range was met", topic=topic, partition=partition, first=first, next_offset=next_offset)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""

@@ -7,6 +7,7 @@ from typing import TypeVar, TypeVarTuple
 
 from gateway.envelope import total_count
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from gateway.recorder import Recorder
 from gateway.store.catalogue import Log
 from gateway.store.committer import Committer
 from gateway.store.cut import gather
@@ -31,6 +32,7 @@ class Engine:
         maintenance: Maintenance,
         pool: ReadPool,
         leftovers: Leftovers,
+        recorder: Recorder,
     ) -> None:
         self.committer = committer
         self._visible = visible
@@ -38,6 +40,7 @@ class Engine:
         self._maintenance = maintenance
         self._pool = pool
         self._leftovers = leftovers
+        self._recorder = recorder
         self._queued_creates: set[str] = set()
         """Topics that a unit which is on its way may make: a memory topic of that name must not overtake it."""
 
@@ -168,6 +171,14 @@ class Engine:
         if cached is not None:
             return cached
         self._check_start(log, offset)
+        try:
+            return await self._read_disk(log, offset, max_messages, max_bytes, now_ms)
+        except CorruptChunk as damage:
+            self._recorder.damaged(damage.topic, damage.partition, damage.first, damage.next_offset)
+            raise
+
+    async def _read_disk(self, log: Log, offset: int, max_messages: int, max_bytes: int, now_ms: int) -> ReadResult:
+        topic, partition = log.key
         place = Place(topic, partition, log.slot, log.state.end)
         left = self._leftovers.get(log, offset)
         if left is None:

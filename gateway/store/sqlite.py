@@ -104,8 +104,9 @@ async def open_store(
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)
         maintenance = Maintenance(visible, now_ms)
-        committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder or NullRecorder())
-        engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4))
+        recorder = recorder or NullRecorder()
+        committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder)
+        engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4), recorder)
         if mode is not Mode.THREAD:
             try:
                 yield engine

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import Status
 from gateway.observe import metrics as m
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.recorder import DAMAGED_KEPT, PrometheusRecorder
 from gateway.recorder import Recorder
 
 
@@ -58,6 +58,7 @@ CALLS: list[tuple[Callable[[Recorder], None], str, dict[str, str], float]] = [
     (lambda r: r.committed(7, 70, 0.001, synced=True), "gateway_store_commits_total", {"durability": "synced"}, 1),
     (lambda r: r.committed(7, 70, 0.001, synced=False), "gateway_store_committed_records_total", {}, 7),
     (lambda r: r.committed(7, 70, 0.001, synced=False), "gateway_store_committed_bytes_total", {}, 70),
+    (lambda r: r.damaged("t", 0, 5, 9), "gateway_store_damaged_reads_total", {}, 1),
     (lambda r: r.gauge("gateway_store_size_bytes", 5, file="data"), "gateway_store_size_bytes", {"file": "data"}, 5),
 ]  # fmt: skip
 
@@ -74,6 +75,18 @@ def test_a_call_moves_its_series_and_repeats_add_up(
     call(recorder)
     twice = expected if name == "gateway_store_size_bytes" else 2 * expected
     assert value(recorder, name, **labels) == twice
+
+
+def test_a_damaged_range_is_one_however_often_it_is_read_and_they_are_kept_within_a_bound() -> None:
+    recorder = make()
+    for _ in range(3):
+        recorder.damaged("t", 0, 5, 9)
+    recorder.damaged("t", 1, 5, 9)
+    assert value(recorder, "gateway_store_damaged_ranges") == 2
+    for number in range(2000):
+        recorder.damaged("t", 0, 10 * number, 10 * number + 1)
+    assert value(recorder, "gateway_store_damaged_ranges") == DAMAGED_KEPT
+    assert value(recorder, "gateway_store_damaged_reads_total") == 2004
 
 
 def test_a_connection_that_goes_leaves_the_gauge_but_not_the_counter() -> None:
