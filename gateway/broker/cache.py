@@ -66,6 +66,8 @@ class CacheService:
         self._names: set[str] = set()
         self._stored: set[tuple[str, str]] = set()
         """The entries that have a row in the store."""
+        self._under_way: dict[tuple[str, str], list[_Row]] = {}
+        """Durable values that are on their way to the store, unless a volatile one came after them."""
         self._bytes = 0
         for raw in list(store.table(TABLE).values()):
             row = msgspec.msgpack.decode(raw, type=_Row)
@@ -92,14 +94,24 @@ class CacheService:
         if not (self._durable or request.durable):
             if place in self._stored:
                 self._drop(place)  # or the older value would come back
+            if self._under_way.pop(place, None) is not None:
+                self._store.submit(
+                    Unit(puts=[Put(TABLE, _key(*place), None)], synced=False)
+                )  # behind what is under way
             self._keep(row)
             caller.answer(request.id, DONE)
             return
+        coming = self._under_way.setdefault(place, [])
+        coming.append(row)
 
         def done(ticket: Ticket) -> None:
-            if ticket.error is None:
-                self._stored.add(place)
-                self._keep(row)
+            if self._under_way.get(place) is coming:  # still the newest of its kind
+                coming.remove(row)
+                if not coming:
+                    del self._under_way[place]
+                if ticket.error is None:
+                    self._stored.add(place)
+                    self._keep(row)
             caller.answer(request.id, ticket.error or DONE)
 
         put = Put(TABLE, _key(row.cache, row.key), msgspec.msgpack.encode(row))

@@ -99,6 +99,29 @@ async def test_an_expired_row_never_takes_a_newer_one_with_it(tmp_path: Path) ->
         assert b"new" in row
 
 
+async def test_a_volatile_value_is_not_overwritten_by_an_older_durable_one_on_its_way(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with open_store(tmp_path, OPTIONS, mode=Mode.STEPWISE, now_ms=clock.now_ms) as store:
+        service, caller = CacheService(store, clock), RecordingCaller()
+        service.put(caller, CachePut(1, CACHE, "k", b"old", durable=True))
+        service.put(caller, CachePut(2, CACHE, "other", b"kept", durable=True))
+        service.put(caller, CachePut(3, CACHE, "k", b"new"))
+        assert caller.answers == {3: DONE}
+        for _ in range(3):
+            store.committer.step()
+        assert caller.answers == {1: DONE, 2: DONE, 3: DONE}
+        service.get(caller, CacheGet(4, CACHE, "k"))
+        assert value(caller.answers[4]) == b"new"
+        service.put(caller, CachePut(5, CACHE, "k", b"durable again", durable=True))
+        store.committer.step()
+        service.get(caller, CacheGet(6, CACHE, "k"))
+        assert value(caller.answers[6]) == b"durable again"
+        service.put(caller, CachePut(7, CACHE, "k", b"volatile again"))
+        store.committer.step()
+        (row,) = store.table(module.TABLE).values()
+        assert b"kept" in row  # and nothing of k would come back after a restart
+
+
 @pytest.mark.parametrize("durable", [False, True])
 async def test_room_is_made_by_dropping_what_was_used_longest_ago(tmp_path: Path, durable: bool) -> None:
     size = module.OVERHEAD + len("c") + 1 + 100
