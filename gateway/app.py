@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -23,9 +24,8 @@ from gateway.broker.service import ListenerInfo
 from gateway.config.model import AuthNone, AuthOpen, AuthUsers, ClientCert, Config, Listener, TlsFiles, TlsNone
 from gateway.errors import TargetError
 from gateway.observe.accounting import Accounting
-from gateway.observe.admin import admin_app
 from gateway.observe.health import Health, Phase
-from gateway.observe.http import bind_http, serve_http
+from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.recorder import PrometheusRecorder
 from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
@@ -34,13 +34,16 @@ from gateway.store.sqlite import StoreOptions, open_store
 from gateway.transport.driver import DriverContext
 from gateway.transport.limits import Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
-from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
-from gateway.transport.quic.server import open_udp_sockets
-from gateway.transport.quic.trust import ClientTrust
-from gateway.transport.quic.udp import UdpSocket
-from gateway.transport.quic_listen import QuicListener
 from gateway.transport.tls import ReloadingContext, server_context
 from gateway.wire.session import SessionContext
+
+if TYPE_CHECKING:  # what a configuration may do without is imported where it is used: a start waits for every module
+    from starlette.types import ASGIApp
+
+    from gateway.transport.quic.certificates import CertificateFiles
+    from gateway.transport.quic.trust import ClientTrust
+    from gateway.transport.quic.udp import UdpSocket
+    from gateway.transport.quic_listen import QuicListener
 
 DRAIN_SECONDS = 10.0
 log = structlog.get_logger()
@@ -165,8 +168,9 @@ class Gateway:
             stop_admin = trio.Event()
             async with trio.open_nursery() as nursery:
                 if admin is not None:
-                    app = admin_app(self.recorder, self.health, token=config.admin.token if config.admin else "")
-                    await nursery.start(functools.partial(serve_http, app, admin, stop=stop_admin))
+                    nursery.start_soon(
+                        functools.partial(serve_http_when_asked, self._admin_app, admin, stop=stop_admin)
+                    )
                 finished = [trio.Event() for _ in listeners]
                 for listener, event in zip(listeners, finished, strict=True):
                     nursery.start_soon(_run_listener, listener, event)
@@ -194,6 +198,8 @@ class Gateway:
         bound: Bound
         try:
             if protocol(listener.protocols[0]).transport is Transport.QUIC:
+                from gateway.transport.quic.server import open_udp_sockets
+
                 udp = await open_udp_sockets(listener.host, listener.port)
                 for one in udp:
                     stack.callback(one.close)
@@ -222,8 +228,16 @@ class Gateway:
         self.ports["admin"] = sock.getsockname()[1]
         return sock
 
+    def _admin_app(self) -> ASGIApp:
+        from gateway.observe.admin import admin_app
+
+        admin = self._config.admin
+        return admin_app(self.recorder, self.health, token=admin.token if admin is not None else "")
+
     def _certificate(self, listener: Listener) -> tuple[CertificateFiles, Path, Path]:
         """A listener's certificate, and the files it is in."""
+        from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
+
         if isinstance(listener.tls, TlsFiles):
             certificate, key = Path(listener.tls.cert), Path(listener.tls.key)
             return CertificateFiles(certificate, key), certificate, key
@@ -235,6 +249,8 @@ class Gateway:
         context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time)
         served = [self._served(listener, name, house, bound.port) for name in listener.protocols]
         if isinstance(bound, BoundUdp):
+            from gateway.transport.quic_listen import QuicListener
+
             return QuicListener(context, bound.sockets, served, self._certificate(listener)[0], _client_trust(listener))
         return TcpListener(context, bound.sockets, served, self._tls(listener))
 
@@ -284,4 +300,6 @@ class Gateway:
 def _client_trust(listener: Listener) -> ClientTrust | None:
     if not isinstance(listener.tls, TlsFiles) or not listener.tls.client_ca:
         return None
+    from gateway.transport.quic.trust import ClientTrust
+
     return ClientTrust(listener.tls.client_ca, listener.tls.client_cert is ClientCert.REQUIRED)

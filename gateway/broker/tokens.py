@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import jwt
-from jwt.algorithms import AllowedPublicKeys
+from typing import TYPE_CHECKING, Any
 
 from gateway.broker.permissions import Permission, Resource
 from gateway.config.model import AuthJwt
 from gateway.errors import ConfigProblem, Denied, Unauthenticated
 from gateway.requests import Identity
+
+if TYPE_CHECKING:  # half of what a start would import, and only listeners with `jwt` need it
+    import jwt
+    from jwt.algorithms import AllowedPublicKeys
 
 LONGEST_TOKEN = 16 << 10
 MOST_KEYS = 32
@@ -71,6 +72,8 @@ class Tokens:
         )
 
     def _claims(self, token: str) -> Mapping[str, Any]:
+        import jwt
+
         try:
             named = jwt.get_unverified_header(token).get("kid", "")
         except jwt.InvalidTokenError as problem:
@@ -85,6 +88,8 @@ class Tokens:
     def _verified(
         self, token: str, key: AllowedPublicKeys | str, algorithms: Sequence[str]
     ) -> Mapping[str, Any] | None:
+        import jwt
+
         try:
             return jwt.decode(
                 token,
@@ -100,6 +105,8 @@ class Tokens:
 
 
 def _key_set(text: str) -> Sequence[jwt.PyJWK]:
+    import jwt
+
     try:
         return jwt.PyJWKSet.from_json(text).keys
     except (jwt.PyJWTError, ValueError, KeyError, TypeError) as problem:

@@ -58,6 +58,15 @@ def _commands() -> Mapping[str, tuple[str, str]]:
     return found
 
 
+@functools.cache
+def _module_of(command: str) -> str | None:
+    """The module that defines a command; None if there is no such command. Looks at that module alone."""
+    name = command.replace("-", "_")
+    if "_" in command or not name.isidentifier() or importlib.util.find_spec(f"gateway.cli.{name}") is None:
+        return None
+    return f"gateway.cli.{name}" if _summary(f"gateway.cli.{name}") is not None else None
+
+
 def _summary(module: str) -> str | None:
     """The first sentence about the `command` that a module defines; None if it defines none."""
     spec = importlib.util.find_spec(module)
@@ -89,10 +98,10 @@ class CommandGroup(click.Group):
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one command."""
-        if cmd_name not in _commands():
+        name = _module_of(cmd_name)
+        if name is None:
             return None
-        module = importlib.import_module(_commands()[cmd_name][0])
-        command: click.Command = module.command
+        command: click.Command = importlib.import_module(name).command
         command.name = cmd_name
         return command
 
@@ -101,7 +110,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Say which command was probably meant."""
         name = args[0] if args else ""
-        if name not in _commands() and not name.startswith("-"):
+        if not name.startswith("-") and _module_of(name) is None:
             import difflib
 
             close = difflib.get_close_matches(name, _commands(), n=1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
-from hypercorn.config import Config, Sockets
-from hypercorn.trio.run import worker_serve
-from hypercorn.utils import wrap_app
-from starlette.types import ASGIApp
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 BACKLOG = 128
 LARGEST_HEADER = 16 << 10
@@ -40,6 +41,10 @@ async def serve_http(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set; requests under way get `grace` seconds. Reports its URLs when it is up."""
+    from hypercorn.config import Config, Sockets
+    from hypercorn.trio.run import worker_serve
+    from hypercorn.utils import wrap_app
+
     config = Config()
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
@@ -53,3 +58,26 @@ async def serve_http(
         shutdown_trigger=stop.wait,
         task_status=task_status,
     )
+
+
+async def serve_http_when_asked(make: Callable[[], ASGIApp], sock: socket.socket, *, stop: trio.Event) -> None:
+    """Serve from the first connection on: the application and the server under it are a third of what a start would
+    import. They are loaded in a thread, while the gateway works; the connection waits in the socket's backlog.
+    """
+
+    async def stopped() -> None:
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stopped)
+        await trio.lowlevel.wait_readable(sock)
+        nursery.cancel_scope.cancel()
+    if not stop.is_set():
+        await serve_http(await trio.to_thread.run_sync(_load, make), sock, stop=stop)
+
+
+def _load(make: Callable[[], ASGIApp]) -> ASGIApp:
+    import hypercorn.trio.run  # noqa: F401 - here, so that the event loop need not
+
+    return make()

@@ -8,10 +8,29 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TextIO, cast
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Let a module seem not to be installed while another one is imported that could do without it."""
+    modules = cast("dict[str, ModuleType | None]", sys.modules)
+    if name in modules:
+        yield
+        return
+    modules[name] = None
+    try:
+        yield
+    finally:
+        del modules[name]
+
+
+with _without("rich"):  # for tracebacks that nobody asks it for, and a quarter of what a start would import
+    import structlog
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 LEVELS = ("debug", "info", "warning", "error")
 
