@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -53,7 +52,7 @@ NOT_ASKED_FOR = {
 async def test_a_plain_configuration_starts_without_what_others_need(tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text(CONFIG.format(path=tmp_path / "data"))
-    ended = await trio.run_process([sys.executable, "-c", SERVE, str(config)], stdout=subprocess.PIPE)
+    ended = await trio.run_process([sys.executable, "-c", SERVE, str(config)], capture_stdout=True)
     loaded = set(ended.stdout.decode().split())
     assert {"gateway.app", "gateway.protocols.blipmq.server", "trio"} <= loaded
     assert {name: reason for name, reason in NOT_ASKED_FOR.items() if name in loaded} == {}
