@@ -77,16 +77,28 @@ async def open_house(
     publisher = Publisher(store, table, clock, recorder, schemas)
     authorisation = Authorisation(logins, acls, clock)
     dead_letters = DeadLetterService(store, publisher, topics, table, clock, offload, authorisation.permit)
-    transactions = TransactionService(store, publisher, clock, pump)
+    transactions = TransactionService(store, publisher, clock, pump, authorisation.permit)
     delays = DelayService(store, publisher, clock, pump, offload)
     publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
-    fetches = FetchService(store, topics, watchers, pump, clock, recorder, jobs.start_soon)
+    fetches = FetchService(store, topics, watchers, pump, clock, recorder, jobs.start_soon, authorisation.refusal)
     async with trio.open_nursery() as nursery:
         await nursery.start(jobs.run)
         await nursery.start(offload.run)
         subscriptions = SubscriptionService(
-            SubscriptionContext(store, table, topics, watchers, pump, clock, recorder, dead_letters, jobs.start_soon)
+            SubscriptionContext(
+                store,
+                table,
+                topics,
+                watchers,
+                pump,
+                clock,
+                recorder,
+                dead_letters,
+                jobs.start_soon,
+                authorisation.refusal,
+            )
         )
+        authorisation.subscribed = subscriptions.address_of
         cluster = ClusterService(store)
         services: list[Service] = [
             publisher,

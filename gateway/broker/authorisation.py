@@ -6,14 +6,16 @@ then the caller must be logged in, its account enabled, and its roles or the top
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.broker.accounts import Accounts
 from gateway.broker.acls import AccessLists
 from gateway.broker.permissions import Permission, Resource, allows, granted, needed, resource_of
 from gateway.broker.service import Caller, Clock
 from gateway.broker.tokens import permitted
 from gateway.config.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
-from gateway.errors import Denied, Unauthenticated, Unsupported
-from gateway.requests import Request
+from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
+from gateway.requests import Request, Settle, Take
 
 _ON_TOPICS = frozenset((Permission.READ, Permission.WRITE, Permission.SEE))
 ADMIN_CLAIM = "gateway.admin"
@@ -27,6 +29,8 @@ class Authorisation:
         self._accounts = accounts
         self._acls = acls
         self._clock = clock
+        self.subscribed: Callable[[int], str | None] = lambda _number: None
+        """The address that a subscription is about; None for one that does not exist."""
 
     def authorise(self, caller: Caller, request: Request) -> None:
         """Raise Unauthenticated or Denied unless the caller may do this (Unsupported: nobody can, on this listener)."""
@@ -43,6 +47,11 @@ class Authorisation:
         if isinstance(auth, AuthKeys):  # a key opens every address: no need to find out which
             self._judge_key(caller, permission)
             return
+        if isinstance(request, (Take, Settle)):
+            about = self.subscribed(request.subscription)
+            if about is not None:  # or else the handler says so
+                self._judge(caller, Permission.READ, Resource.TOPIC, about)
+            return
         resource, address = resource_of(request)
         self._judge(caller, permission, resource, address)
 
@@ -50,6 +59,14 @@ class Authorisation:
         """The same for a right on a topic that only the handler knows the need of."""
         if not isinstance(caller.listener.auth, (AuthNone, AuthOpen)):
             self._judge(caller, permission, Resource.TOPIC, address)
+
+    def refusal(self, caller: Caller, address: str) -> GatewayError | None:
+        """Why a caller who waits for messages of an address may not read them now; rights change while somebody waits."""
+        try:
+            self.permit(caller, Permission.READ, address)
+        except (Denied, Unauthenticated) as refusal:
+            return refusal
+        return None
 
     def may(self, caller: Caller, permission: Permission, address: str) -> bool:
         """Whether `permit` would let it pass (to leave out what the caller may not see)."""

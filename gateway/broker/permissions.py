@@ -19,6 +19,7 @@ class Permission(enum.Enum):
 
     ANYONE = "anyone"  # also before a login
     OWN = "own"  # names something this connection was given before; the handler checks whose it is
+    HELD = "held"  # reading what a subscription is about, which the request names by its number
     LOGIN = "login"  # any account that is enabled
     READ = "read"
     WRITE = "write"
@@ -44,8 +45,8 @@ PERMISSIONS: Mapping[type[Request], Permission] = {
     # reading
     r.Subscribe: Permission.READ,
     r.Unsubscribe: Permission.OWN,
-    r.Take: Permission.OWN,
-    r.Settle: Permission.OWN,
+    r.Take: Permission.HELD,
+    r.Settle: Permission.HELD,
     r.Fetch: Permission.READ,
     r.Cancel: Permission.OWN,
     # groups

@@ -12,7 +12,7 @@ from gateway.broker.timers import Pump
 from gateway.broker.topics import TopicService
 from gateway.broker.watch import Watchers
 from gateway.envelope import PREFIX, Run
-from gateway.errors import OffsetOutOfRange, TooLarge
+from gateway.errors import GatewayError, OffsetOutOfRange, TooLarge
 from gateway.recorder import Recorder
 from gateway.requests import Fetch, Fetched, Request
 from gateway.store.interface import ReadResult, Store
@@ -30,7 +30,9 @@ class FetchService:
         clock: Clock,
         recorder: Recorder,
         start_soon: Callable[..., None],
+        refusal: Callable[[Caller, str], GatewayError | None],
     ) -> None:
+        """`refusal`: why a caller may not read an address now."""
         self._store = store
         self._topics = topics
         self._watchers = watchers
@@ -38,6 +40,7 @@ class FetchService:
         self._clock = clock
         self._recorder = recorder
         self._start_soon = start_soon
+        self._refusal = refusal
         self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -119,6 +122,9 @@ class FetchService:
         caller.on_detach(expire)
 
     async def _retry(self, caller: Caller, request: Fetch) -> None:
+        refusal = self._refusal(caller, request.address)
+        if refusal is not None:
+            raise refusal
         self.fetch(caller, attrs.evolve(request, hold_until=None))
 
     def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:

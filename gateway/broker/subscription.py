@@ -15,8 +15,9 @@ import attrs
 
 from gateway.broker.service import Caller
 from gateway.envelope import PREFIX, Run
+from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
-from gateway.requests import Delivered, Subscribe, Take
+from gateway.requests import Delivered, Subscribe, Subscribed, Take
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import ReadResult, TopicState
 
@@ -73,6 +74,12 @@ class Waiting:
     request: Take
     cancel_timer: Callable[[], None] | None = None
 
+    def refuse(self, error: GatewayError) -> None:
+        """It gets nothing, for this reason."""
+        if self.cancel_timer is not None:
+            self.cancel_timer()
+        self.caller.answer(self.request.id, error)
+
 
 class Subscription:
     """State and decisions; the service around it does the reading and the writing."""
@@ -108,6 +115,11 @@ class Subscription:
             if self.request.acknowledge
             else self.request.max_in_flight
         )
+
+    def subscribed(self) -> Subscribed:
+        """What its subscriber is told."""
+        first = self.cursors[0].next if len(self.cursors) == 1 else 0
+        return Subscribed(self.number, self.request.address, first)
 
     # --- reading ahead ---
 

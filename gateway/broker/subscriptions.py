@@ -25,7 +25,6 @@ from gateway.requests import (
     Settled,
     Start,
     Subscribe,
-    Subscribed,
     Take,
     Taken,
     Unsubscribe,
@@ -50,6 +49,8 @@ class SubscriptionContext:
     recorder: Recorder
     dead_letters: DeadLetterMaker
     start_soon: Callable[..., None]
+    refusal: Callable[[Caller, str], GatewayError | None]
+    """Why a caller may not read an address now."""
 
 
 class SubscriptionService:
@@ -88,7 +89,7 @@ class SubscriptionService:
                 raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
             subscription.request = request
             self._use(caller, subscription)
-            caller.answer(request.id, _subscribed(subscription))
+            caller.answer(request.id, subscription.subscribed())
             return
         number = self.numbers.take()
         state = self._store.topics.get(topic)
@@ -126,13 +127,13 @@ class SubscriptionService:
         self._register(subscription)
         self._use(caller, subscription)
         if not subscription.durable:
-            caller.answer(request.id, _subscribed(subscription))
+            caller.answer(request.id, subscription.subscribed())
             return
 
         def done(ticket: Ticket) -> None:
             if ticket.error is not None:
                 self._forget(subscription)
-            caller.answer(request.id, ticket.error or _subscribed(subscription))
+            caller.answer(request.id, ticket.error or subscription.subscribed())
 
         self._store.submit(Unit(puts=rows_of(subscription))).on_done(done)
 
@@ -155,6 +156,11 @@ class SubscriptionService:
         cancel = self._grace.pop(subscription.number, None)
         if cancel is not None:
             cancel()
+
+    def address_of(self, number: int) -> str | None:
+        """What a subscription is about, as it was asked for."""
+        subscription = self._subscriptions.get(number)
+        return subscription.request.address if subscription is not None else None
 
     # --- taking ---
 
@@ -191,6 +197,10 @@ class SubscriptionService:
             waiting = subscription.takes[0]
             if waiting.caller.detached:
                 subscription.takes.popleft()
+                continue
+            refusal = context.refusal(waiting.caller, subscription.request.address)
+            if refusal is not None:
+                subscription.takes.popleft().refuse(refusal)
                 continue
             if subscription.room > 0:
                 self._read_ahead(subscription, state, now_ms)
@@ -230,8 +240,7 @@ class SubscriptionService:
             self._letters.refuse(subscription, subscription.read(cursor, result))
         except GatewayError as error:
             while subscription.takes:
-                waiting = subscription.takes.popleft()
-                waiting.caller.answer(waiting.request.id, error)
+                subscription.takes.popleft().refuse(error)
         finally:
             cursor.loading = False
         self._serve(subscription)
@@ -381,11 +390,6 @@ class SubscriptionService:
             state = self._store.topics.get(subscription.topic)
             if state is not None and subscription.durable:
                 yield from subscription.consumers(state)
-
-
-def _subscribed(subscription: Subscription) -> Subscribed:
-    first = subscription.cursors[0].next if len(subscription.cursors) == 1 else 0
-    return Subscribed(subscription.number, subscription.request.address, first)
 
 
 def _count_settled(recorder: Recorder, caller: Caller, subscription: Subscription, message: Outstanding) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from gateway.broker.permissions import Permission
 from gateway.broker.publish import with_ttl
 from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing, Timers
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, Throttled, Unsupported
@@ -34,6 +35,9 @@ _REMEMBERED = 64
 """Ended transactions of a connection whose fate it can still ask for."""
 
 
+Permit = Callable[[Caller, Permission, str], None]
+
+
 class _Kind(enum.Enum):
     DISK = "disk"
     MEMORY = "memory"
@@ -48,6 +52,7 @@ class Transaction:
     prepared: list[Prepared] = attrs.Factory(list)
     messages: int = 0
     bytes: int = 0
+    addresses: set[str] = attrs.Factory(set)
     kind: _Kind | None = None
     """Where its topics keep their records; None before the first."""
     cancel_timer: Callable[[], None] = lambda: None
@@ -63,7 +68,11 @@ class _Connection:
 class TransactionService:
     """Serves Begin, Commit and Rollback; publishing hands over what belongs into a transaction."""
 
-    def __init__(self, store: Store, publishing: Publishing, clock: Clock, timers: Timers) -> None:
+    def __init__(
+        self, store: Store, publishing: Publishing, clock: Clock, timers: Timers, permit: Permit = lambda *_: None
+    ) -> None:
+        """`permit` raises unless the caller has a right on an address now."""
+        self._permit = permit
         self._store = store
         self._publishing = publishing
         self._clock = clock
@@ -118,6 +127,7 @@ class TransactionService:
             raise Unsupported("a transaction is over memory topics or over stored ones, not both")
         transaction.kind = next(iter(kinds), None)
         transaction.prepared.append(prepared)
+        transaction.addresses.add(batch.address)
         transaction.messages += columns.count
         transaction.bytes += columns.value_bytes
         self._bytes += columns.value_bytes
@@ -125,8 +135,15 @@ class TransactionService:
         caller.answer(request.id, Published(reply.topic_address, now_ms, refused=reply.refused))
 
     def commit(self, caller: Caller, request: Commit) -> None:
-        """Append everything in one unit."""
+        """Append everything in one unit, if the caller may still write all of it."""
         transaction = self._find(caller, request.transaction)
+        try:
+            for address in transaction.addresses:
+                self._permit(caller, Permission.WRITE, address)
+        except GatewayError:
+            self._end(transaction, "rolled back")
+            self._publishing.discard(transaction.prepared)
+            raise
         self._end(transaction, "committed")
         if not transaction.prepared:
             caller.answer(request.id, DONE)

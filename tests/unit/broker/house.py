@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -128,12 +128,13 @@ async def opened(
     *routes: model.Route,
     topics: dict[str, model.TopicSettings] | None = None,
     recorder: Recorder | None = None,
+    accounts: Iterable[model.AuthUsers] = (),
 ) -> AsyncIterator[Opened]:
     """A broker on the store in a directory."""
     config = model.Config(listeners={}, routes=routes or (model.IDENTITY,), topics=topics or {})
     recorder = recorder or NullRecorder()
     async with (
         open_store(path, OPTIONS, mode=Mode.INLINE) as store,
-        open_house(store, compile_table(config, {}), recorder) as house,
+        open_house(store, compile_table(config, {}), recorder, accounts=accounts) as house,
     ):
         yield Opened(house, store)

@@ -165,6 +165,7 @@ async def open_bench(
         accounts = Accounts(store, clock, offload)
         acls = AccessLists(store, topics.name)
         authorisation = Authorisation(accounts, acls, clock)
+        authorisation.subscribed = {2: "t"}.get
         schemas = SchemaService(store, offload)
         publisher = Publisher(store, table, clock, NullRecorder(), schemas)
         transactions = TransactionService(store, publisher, clock, pump)

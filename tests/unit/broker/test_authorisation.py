@@ -89,8 +89,8 @@ MATRIX: dict[type[r.Request], tuple[type[GatewayError] | None, ...]] = {
     r.Rollback: (_, _, _, _, _, U, U),
     r.Subscribe: (_, D, _, D, _, U, _),
     r.Unsubscribe: (_, _, _, _, _, _, _),
-    r.Take: (_, _, _, _, _, _, _),
-    r.Settle: (_, _, _, _, _, _, _),
+    r.Take: (_, D, _, D, _, U, _),
+    r.Settle: (_, D, _, D, _, U, _),
     r.Fetch: (_, D, _, D, _, U, _),
     r.Cancel: (_, _, _, _, _, _, _),
     r.CommitOffset: (_, D, _, D, _, U, _),
@@ -343,7 +343,9 @@ async def test_a_token_gives_what_it_says(tmp_path: Path) -> None:
         assert allowed(r.CachePut(1, "t1/default/c", "k", b"")) is Denied
         assert allowed(REQUESTS[r.CreateTopic]) is Denied
         assert allowed(REQUESTS[r.CreateUser]) is Unsupported
-        assert allowed(REQUESTS[r.Take]) is None
+        assert allowed(REQUESTS[r.Take]) is Denied  # its subscription is about another place
+        bench.authorisation.subscribed = {3: "t1/other/orders"}.get
+        assert allowed(r.Take(1, 3, 1)) is None
 
 
 async def test_an_address_in_the_default_scope_is_held_against_the_whole(tmp_path: Path) -> None:
