@@ -12,17 +12,13 @@ from gateway.errors import ConfigError, ConfigProblem
 OFFERED = (model.Store, model.Bridge, model.Forward)
 """The targets of a route that are served."""
 
-UNPROVEN = ("fujin",)
-"""Upstream protocols that forwarding has not been shown to work with."""
-
 
 def missing(config: model.Config) -> Iterator[ConfigProblem]:
     """Everything in a configuration that this version cannot serve."""
     for number, route in enumerate(config.routes):
         for position, target in enumerate(route.targets):
-            unproven = isinstance(target, model.Forward) and config.upstreams[target.upstream].protocol in UNPROVEN
-            if unproven or not isinstance(target, OFFERED):
-                word = type(target).__name__.lower() + (" to fujin" if unproven else "")
+            if not isinstance(target, OFFERED):
+                word = type(target).__name__.lower()
                 yield ConfigProblem(
                     f"this version does not serve `{word}` targets yet",
                     file=config.file,
