@@ -12,7 +12,7 @@ from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.connection import Phase
 from gateway.transport.quic.limits import QuicLimits
 from gateway.wire.session import Kind
-from tests.quic.support import Network, World, settle, until
+from tests.quic.support import SERVER, Network, World, settle, until
 
 
 async def test_bytes_and_end_of_one_turn_arrive_together(
@@ -179,16 +179,37 @@ async def test_a_lost_close_packet_is_repeated_when_the_peer_goes_on_talking(
         network = Network()
         world = World.start(nursery, certificate, network=network)
         client, server, link, serving = await world.pair()
-        network.loss = 1.0
+        network.cut = True
         serving.abort(9, "now")
         await until(lambda: server.gone)
         await trio.sleep(0.02)
-        network.loss = 0.0
+        network.cut = False
         link.open(-1, Kind.DUPLEX)
         link.send(-1, b"are you there?")
         await until(lambda: client.gone, limit=5)
         assert link.core.end == (9, True, "now")
         assert serving.phase is not Phase.OPEN
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_close_packet_comes_again_to_a_silent_peer(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        client, server, link, serving = await world.pair()
+        await settle(1)
+        network.cut = network.keep = True
+        serving.close(9, "now")
+        await until(lambda: server.gone)
+        assert len(network.sent) == 1
+        network.cut = False
+        await until(lambda: client.gone, limit=1)
+        assert link.core.end == (9, True, "now")
+        await until(lambda: serving.phase is Phase.GONE)
+        # the close itself, and twice more: one that the client heard, one that it no longer answers
+        assert [source for source, _, _ in network.sent] == [SERVER] * 3
         nursery.cancel_scope.cancel()
 
 
@@ -200,7 +221,7 @@ async def test_a_peer_that_vanishes_is_given_up_after_the_idle_time(
         world = World.start(nursery, certificate, network=network)
         _client, server, _link, serving = await world.pair()
         await settle(1)
-        network.loss = 1.0
+        network.cut = True
         began = trio.current_time()
         await until(lambda: server.gone)
         # the first PING after 10 s restarts the clock once (RFC 9000, 10.1), the following ones do not

@@ -1,9 +1,7 @@
-"""Every private name of aioquic that this package uses, in one place. `tests/quic/test_contract.py` holds a test for each.
+"""Every private name of aioquic that this package uses is here or in `aioquic_credit.py`, and nowhere else;
+`tests/quic/test_contract.py` holds a test for each. What is changed, and why:
 
-What is changed, and why:
-
-* Receive credit. aioquic raises its limits with the bytes *received*, so an unread stream is delivered whole. Here the
-  limits are raised from outside (`grant_stream`, `grant_connection`), and the doubling never sees a received byte.
+* Receive credit: see `aioquic_credit.py`.
 * Streams are walked twice per packet. With a hundred open streams that is most of the time; here both walks see only the
   streams that have something to do, and the second ends when the packet is full.
 * ALPN is decided from the ClientHello, where "none offered" is a choice like any other.
@@ -22,11 +20,13 @@ from typing import Any
 from aioquic import tls
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionState
+from aioquic.quic.connection import END_STATES, QuicConnectionState
 from aioquic.quic.packet import QuicErrorCode, pull_quic_transport_parameters
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
+from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
 from cryptography.x509 import Certificate
+
+from gateway.transport.quic.aioquic_credit import CreditedConnection
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
@@ -36,6 +36,7 @@ __all__ = [
     "Core",
     "acknowledge_now",
     "peer_certificates",
+    "probe_timeout",
     "stop_pacing",
     "use_datagrams_of",
 ]
@@ -47,17 +48,6 @@ REASON_MAX = 400
 """A close frame has to fit a packet, whole; aioquic raises while it builds one that does not, its own ones included."""
 
 Alpn = str | None
-
-
-class _StreamTable(dict[int, CoreStream]):
-    """aioquic's streams by id. Its only use of `values` is to look for limits to announce: give it just those."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.granted: dict[int, CoreStream] = {}
-
-    def values(self) -> list[CoreStream]:  # type: ignore[override]
-        return list(self.granted.values())
 
 
 class _SendQueue(list[CoreStream]):
@@ -85,56 +75,7 @@ class _SendQueue(list[CoreStream]):
                 return
 
 
-class _CreditedConnection(QuicConnection):
-    """Receive limits that only the owner raises."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._table = _StreamTable()
-        self._streams = self._table
-
-    def grant_stream(self, stream_id: int, limit: int) -> None:
-        """Let the peer send up to this offset on a stream."""
-        stream = self._streams.get(stream_id)
-        if stream is not None and not stream.receiver.is_finished:
-            stream.max_stream_data_local = limit
-            self._table.granted[stream_id] = stream
-
-    def grant_connection(self, limit: int) -> None:
-        """Let the peer send up to this many bytes in all."""
-        self._local_max_data.value = limit
-
-    def received_on(self, stream_id: int) -> int:
-        """The highest offset seen on a stream (its final size once it was reset)."""
-        stream = self._streams.get(stream_id)
-        return stream.receiver.highest_offset if stream is not None else 0
-
-    def _write_stream_limits(self, builder: QuicPacketBuilder, space: Any, stream: CoreStream) -> None:
-        receiver = stream.receiver
-        if receiver.is_finished:
-            stream.max_stream_data_local_sent = stream.max_stream_data_local
-            return
-        received, receiver.highest_offset = receiver.highest_offset, 0
-        try:
-            super()._write_stream_limits(builder, space, stream)
-        finally:
-            receiver.highest_offset = received
-
-    def _write_connection_limits(self, builder: QuicPacketBuilder, space: Any) -> None:
-        limit = self._local_max_data
-        used, limit.used = limit.used, 0
-        try:
-            super()._write_connection_limits(builder, space)
-        finally:
-            limit.used = used
-
-    def _on_max_stream_data_delivery(self, delivery: QuicDeliveryState, stream: CoreStream) -> None:
-        super()._on_max_stream_data_delivery(delivery, stream)
-        if delivery != QuicDeliveryState.ACKED and stream.stream_id in self._streams:
-            self._table.granted[stream.stream_id] = stream
-
-
-class Core(_CreditedConnection):
+class Core(CreditedConnection):
     """One aioquic connection with the changes named above."""
 
     _sending = False
@@ -378,6 +319,11 @@ def acknowledge_now(core: Core, now: float) -> None:
     space = core._spaces[tls.Epoch.ONE_RTT]
     if space.ack_at is not None and space.ack_at > now:
         space.ack_at = now
+
+
+def probe_timeout(core: Core) -> float:
+    """How long a packet may go unanswered before it counts as lost, by the round trips measured so far."""
+    return core._loss.get_probe_timeout()
 
 
 def use_datagrams_of(core: Core, size: int) -> None:

@@ -23,6 +23,7 @@ from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
     Core,
     acknowledge_now,
+    probe_timeout,
     stop_pacing,
     use_datagrams_of,
 )
@@ -33,6 +34,9 @@ from gateway.transport.quic.udp import Address, Datagram
 
 ROUNDS = 8
 """How often one dispatch lets the handler react to what its own output caused."""
+CLOSE_REPEATS = 2
+"""How often a close is repeated unasked, a probe time-out apart, so within the closing period. A peer that is silent
+itself and misses the only copy would hold a dead connection until its idle time is over."""
 ACKNOWLEDGE_AFTER = 8
 """Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
 GRANULARITY = 1e-6
@@ -78,6 +82,7 @@ class QuicLink(ChannelLink):
         self._closing = (0, "")
         self._fed = 0
         self._goodbye: list[Datagram] = []
+        self._repeats: list[float] = []
         self._acts: dict[type, Callable[[Any], None]] = {
             events.StreamDataReceived: self._in.data,
             events.StreamReset: self._in.reset,
@@ -95,6 +100,7 @@ class QuicLink(ChannelLink):
         """When the endpoint's heap will call `fire`."""
         self.cids: set[bytes] = set()
         """The connection ids by which the endpoint finds it."""
+        self._proven = False
         self.settled = trio.Event()
         """Set when the handshake is done, or will not be."""
         self.over = trio.Event()
@@ -217,11 +223,7 @@ class QuicLink(ChannelLink):
         if self._phase is Phase.GONE:
             return []
         if self._goodbye:
-            # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
-            if self._echoes < self._echo_at:
-                return []
-            self._echo_at = 2 * self._echoes
-            return self._goodbye
+            return self._goodbye if self._repeats_close(now) else []
         if self._fed >= ACKNOWLEDGE_AFTER and self._phase is not Phase.HANDSHAKE:
             acknowledge_now(self._core, now)
         self._fed = 0
@@ -232,6 +234,9 @@ class QuicLink(ChannelLink):
             return []
         if self._phase is Phase.OVER:
             self._goodbye = datagrams
+            if datagrams and self._proven:
+                probe = probe_timeout(self._core)
+                self._repeats = [now + (count + 1) * probe for count in range(CLOSE_REPEATS)]
         for channel in self._channels.leaving:
             if self._core.is_discarded(channel.stream_id):
                 self._channels.forget(channel)
@@ -245,6 +250,7 @@ class QuicLink(ChannelLink):
         times = [] if soonest is None else [soonest]
         if self._phase in {Phase.HANDSHAKE, Phase.CLOSING}:
             times.append(self._give_up)
+        times += self._repeats[:1]
         if self._phase in {Phase.OPEN, Phase.CLOSING}:
             times.append(self._ping_at)
             due = self._out.due()
@@ -261,6 +267,18 @@ class QuicLink(ChannelLink):
             self._phase = Phase.GONE
 
     # --- inside ---
+
+    def _repeats_close(self, now: float) -> bool:
+        """Whether the close packet goes out again: because its time has come, or because the peer has not heard it."""
+        again = False
+        while self._repeats and self._repeats[0] <= now:
+            del self._repeats[0]
+            again = True
+        if self._echoes >= self._echo_at:
+            # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
+            self._echo_at = 2 * self._echoes
+            again = True
+        return again
 
     def _turn(self, now: float) -> None:
         handler = self._handler
@@ -314,6 +332,7 @@ class QuicLink(ChannelLink):
             stop_pacing(self._core)
             use_datagrams_of(self._core, self._limits.loopback_datagram)
         self._phase = Phase.OPEN
+        self._proven = True
         self._writable = True
         self._handler = self._accept(self)
         if self._handler is None:  # turned away
