@@ -79,8 +79,14 @@ RULES = [
     Rule("gateway/observe", (*VALUES, "gateway.observe", "gateway.store.interface"), ("aioquic",)),
     Rule(
         "gateway/pipeline",
-        (*VALUES, "gateway.pipeline", "gateway.store"),
+        (*VALUES, "gateway.pipeline", "gateway.store", "gateway.bulk.wire"),
         ("trio", "aioquic", "structlog", "hypercorn"),
+    ),
+    Rule("gateway/bulk/wire.py", VALUES, PURE),
+    Rule(
+        "gateway/bulk",
+        (*VALUES, "gateway.bulk", "gateway.broker", "gateway.store", "gateway.routing", "gateway.pipeline"),
+        ("aioquic", "socket", "hypercorn"),
     ),
     Rule(
         "gateway/config",

@@ -1,0 +1,285 @@
+"""What the bulk API and its clients say to each other: paths, bodies, frames, and errors as values. Pure.
+
+A range of the log travels as frames, `u32 length of the payload, u8 kind, payload` (big-endian), so that an error in the
+midst of it can be said: chunks in the store's own encoding behind their base offset and count, and at last the offset to
+read on from, or a problem. A body that ends without one of these two was cut off.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from gateway import errors as e
+from gateway.envelope import Columns, Headers
+from gateway.errors import GatewayError, InvalidRequest, Status
+
+CHUNKS = "application/vnd.gateway.chunks"
+ARROW = "application/vnd.apache.arrow.stream"
+MSGPACK = "application/msgpack"
+JSON = "application/json"
+
+TOPICS = "/v1/topics"
+LOG = "/v1/log"
+OFFSET_FOR_TIME = "/v1/offset-for-time"
+APPEND = "/v1/append"
+PRODUCER = "/v1/producer"
+REDRIVE = "/v1/redrive"
+
+LARGEST_APPEND = 32 << 20
+"""Bytes of one request's body: twice the largest message there is."""
+MOST_APPENDED = 100_000
+"""Messages in one append."""
+LONGEST_PRODUCER = 512
+
+FRAME = struct.Struct(">IB")
+PLACE = struct.Struct(">QI")
+"""Base offset and count, in front of a chunk."""
+NEXT = struct.Struct(">Q")
+CHUNK_FRAME, END_FRAME, PROBLEM_FRAME = 1, 2, 3
+
+
+# --- bodies ---
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """[start, end) of one partition."""
+
+    number: int
+    start: int
+    end: int
+    last_time_ms: int
+    bytes: int
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic as of one moment."""
+
+    name: str
+    epoch: int
+    partitions: Sequence[Partition]
+    durability: str = "fsync"
+    retention_seconds: float | None = None
+    retention_bytes: int | None = None
+    schema: str = ""
+    dead_letters: bool = False
+    """Whether it holds what could not be delivered."""
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """The topics there are."""
+
+    topics: Sequence[Topic]
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Messages for one address, and what makes a repetition harmless.
+
+    The values as `values`, or as `packed`: count times (u32 big-endian length, value). All or none is stored.
+    """
+
+    address: str
+    producer: str
+    epoch: int = 0
+    sequence: int = 0
+    packed: bytes = b""
+    count: int = 0
+    values: Sequence[bytes] | None = None
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
+    expires: Sequence[int] | None = None
+    protocol: str = ""
+    """Whose address it is, as a client of this protocol would write it; empty: the name of a topic."""
+    listener: str = ""
+    partition: int | None = None
+    create: bool = True
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Where some of the messages of an append are."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where an append went. `duplicate`: it had been stored before, there, and nothing was added."""
+
+    stored: int
+    timestamp_ms: int
+    places: Sequence[Stretch]
+    duplicate: bool = False
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """The last append of a producer. -1: it never appended."""
+
+    epoch: int = -1
+    sequence: int = -1
+    timestamp_ms: int = 0
+
+
+class OffsetFound(msgspec.Struct, frozen=True):
+    """An offset."""
+
+    offset: int
+
+
+class Redrive(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters that are to be published again."""
+
+    topic: str
+    """The dead-letter topic."""
+    epoch: int
+    partition: int
+    offsets: Sequence[int]
+    to: str = ""
+    """An address to publish to, by the routes; empty: the topic each came from."""
+    protocol: str = ""
+    listener: str = ""
+    max_replays: int = 16
+    dry_run: bool = False
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """What became of one letter: `done`, `before` (an earlier redrive did it), `refused`, `gone`; or `would`."""
+
+    offset: int
+    outcome: str
+    target: str = ""
+    message: str = ""
+
+
+class RedriveResult(msgspec.Struct, frozen=True):
+    """What became of each letter, in the order they were named."""
+
+    letters: Sequence[Redriven]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """One message of an append that cannot be taken."""
+
+    index: int
+    message: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as a value."""
+
+    type: str
+    status: str
+    message: str
+    topic: str = ""
+    partition: int = 0
+    first: int = 0
+    next_offset: int = 0
+    refused: Sequence[Refusal] = ()
+
+
+# --- messages ---
+
+
+def columns_of(body: Append) -> Columns:
+    """The messages of an append. Raises InvalidRequest or Truncated for a body that contradicts itself."""
+    if body.values is not None:
+        columns = Columns.of(body.values)
+    elif body.packed:
+        columns = Columns.from_packed(body.packed, body.count)
+    else:
+        columns = Columns.of([])
+    if columns.count > MOST_APPENDED:
+        raise e.TooLarge(f"an append has at most {MOST_APPENDED} messages, not {columns.count}")
+    for name in ("keys", "headers", "expires"):
+        column = getattr(body, name)
+        if column is not None and len(column) != columns.count:
+            raise InvalidRequest(f"there are {columns.count} values and {len(column)} {name}")
+    headers: list[Headers] | None = None
+    if body.headers is not None:
+        headers = [tuple((name, value) for name, value in row) for row in body.headers]
+    return Columns(columns.packed, columns.ends, body.keys, headers, body.expires)
+
+
+# --- errors ---
+
+HTTP: Mapping[Status, int] = {
+    Status.INVALID: 400,
+    Status.UNSUPPORTED: 501,
+    Status.UNAUTHENTICATED: 401,
+    Status.DENIED: 403,
+    Status.NOT_FOUND: 404,
+    Status.EXISTS: 409,
+    Status.OUT_OF_RANGE: 416,
+    Status.TOO_LARGE: 413,
+    Status.NOT_ROUTED: 404,
+    Status.SCHEMA: 422,
+    Status.CONFLICT: 409,
+    Status.THROTTLED: 429,
+    Status.READ_ONLY: 503,
+    Status.CORRUPT: 500,
+    Status.UNAVAILABLE: 502,
+    Status.TIMEOUT: 504,
+    Status.UNKNOWN_OUTCOME: 500,
+    Status.SHUTTING_DOWN: 503,
+    Status.INTERNAL: 500,
+}
+"""What each Status is in HTTP."""
+
+_TYPES: Mapping[str, Callable[[Problem], GatewayError]] = {
+    "CorruptChunk": lambda p: e.CorruptChunk(p.topic, p.partition, p.first, p.next_offset),
+    "OffsetOutOfRange": lambda p: e.OffsetOutOfRange(p.message, first=p.first, next_offset=p.next_offset),
+    **{
+        kind.__name__: lambda p, kind=kind: kind(p.message)  # type: ignore[misc]  # bound now
+        for kind in (
+            e.CommitFailed,
+            e.Conflict,
+            e.Denied,
+            e.FrameTooLarge,
+            e.InvalidRequest,
+            e.NotFound,
+            e.NotRouted,
+            e.OutcomeUnknown,
+            e.SchemaViolation,
+            e.ShuttingDown,
+            e.StoreReadOnly,
+            e.Throttled,
+            e.TooLarge,
+            e.Truncated,
+            e.Unauthenticated,
+            e.UnknownPartition,
+            e.UnknownTopic,
+            e.Unsupported,
+        )
+    },
+}
+
+
+def problem_of(error: GatewayError, refused: Sequence[Refusal] = ()) -> Problem:
+    """An error, to be sent."""
+    return Problem(
+        type=type(error).__name__,
+        status=error.status.value,
+        message=error.message,
+        topic=getattr(error, "topic", ""),
+        partition=getattr(error, "partition", 0),
+        first=getattr(error, "first", 0),
+        next_offset=getattr(error, "next_offset", 0),
+        refused=refused,
+    )
+
+
+def error_of(problem: Problem) -> GatewayError:
+    """The error that was sent; of a type that is not known here, a TargetRefused with its status."""
+    make = _TYPES.get(problem.type)
+    if make is not None:
+        return make(problem)
+    known = {status.value: status for status in Status}
+    return e.TargetRefused(problem.message, refusal=known.get(problem.status, Status.INTERNAL))
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """One frame."""
+    return FRAME.pack(len(payload), kind) + payload

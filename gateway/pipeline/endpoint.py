@@ -1,0 +1,221 @@
+"""A running gateway's bulk API, for programs without an event loop: executors, jobs, tools. Needs no Arrow, no trio.
+
+    endpoint = Endpoint.of("https://gateway:9600", token="...", ca="ca.pem")
+
+    with EndpointLog(endpoint) as log:              # has the methods of `gateway.store.reader.LogReader`
+        log.topics()                                # name -> StoredTopic (epoch, partitions with start, end)
+        for run in log.read_chunks("orders", 0, 17, 99): ...      # Runs, as from the store itself
+        log.offset_for_time("orders", 0, 1_700_000_000_000)
+
+    with EndpointWriter(endpoint) as out:
+        done = out.append("orders", Columns.of([b"a", b"b"]), producer="job/3", epoch=0, sequence=0)
+        done.places                                 # [Stretch(topic, partition, base_offset, count)]
+        out.producer("job/3")                       # Producer(epoch, sequence): where to go on after a crash
+
+`gateway.pipeline.source.open_log(path_or_endpoint)` opens either kind of source; `gateway.pipeline.columns.batches` makes
+Arrow of runs and `gateway.pipeline.sink.columns_of` makes Columns of Arrow. An Endpoint is a value: it may be pickled and
+travel to executors (certificates travel inside it). The others hold a connection and serve one thread.
+
+An append is stored whole or not at all (a message that is refused refuses all). The same (producer, epoch, sequence) adds
+nothing a second time and answers with the same places; with other messages it is a Conflict. A producer that begins a
+later epoch ends the earlier ones: what still arrives for those is a Conflict. A connection that breaks is opened again
+and the request repeated, for `patience` seconds; so is one that the gateway cannot serve just now (read-only, throttled,
+draining).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.bulk import wire
+from gateway.bulk.wire import Appended, Producer
+from gateway.envelope import PREFIX, Columns, Run
+from gateway.errors import CorruptChunk, UnknownPartition, UnknownTopic
+from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
+from gateway.store.chunk import decode
+from gateway.store.interface import Durability, TopicConfig
+from gateway.store.reader import StoredPartition, StoredTopic
+
+__all__ = ["Appended", "Endpoint", "EndpointLog", "EndpointWriter", "Producer"]
+
+READ_BYTES = 16 << 20
+"""About how much one request asks for: a reader that pauses holds nothing up for long."""
+
+
+class _Client:
+    """A connection to the bulk API."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._caller = Caller(endpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._caller.close()
+
+
+class EndpointLog(_Client):
+    """The log of a running gateway, with the methods of `LogReader`."""
+
+    def topics(self) -> Mapping[str, StoredTopic]:
+        """Every topic, by name; those in memory too."""
+        return {one.name: _stored(one) for one in self.described()}
+
+    def described(self, name: str = "") -> Sequence[wire.Topic]:
+        """Every topic, or the one of this name, with what the API says about it."""
+        query = "?" + urlencode({"name": name}) if name else ""
+        return self._caller.ask("GET", wire.TOPICS + query, wire.Topics).topics
+
+    def topic(self, name: str) -> StoredTopic:
+        """One topic. Raises UnknownTopic."""
+        found = self.described(name)
+        if not found:
+            raise UnknownTopic(f"there is no topic {name} at {self.endpoint.url}")
+        return _stored(found[0])
+
+    def partition(self, topic: str, partition: int) -> StoredPartition:
+        """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
+        partitions = self.topic(topic).partitions
+        if not 0 <= partition < len(partitions):
+            raise UnknownPartition(f"{topic} has partitions 0 to {len(partitions) - 1}")
+        return partitions[partition]
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """[start, end) of a partition."""
+        found = self.partition(topic, partition)
+        return found.start, found.end
+
+    def read_chunks(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+    ) -> Iterator[Run]:
+        """The records of [start, end), in order and without a gap; what has expired is among them.
+
+        Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
+        log's start, also when retention gets there first, and CorruptChunk at a damaged chunk, after all before it.
+        """
+        if start is None or end is None:
+            found = self.partition(topic, partition)
+            start = found.start if start is None else start
+            end = found.end if end is None else end
+        offset = start
+        while offset < end:
+            before = offset
+            try:
+                for run in self._frames(topic, partition, offset, end):
+                    if run.base_offset != offset:
+                        raise CorruptChunk(topic, partition, offset, run.base_offset)
+                    yield run
+                    offset = run.next_offset
+            except Cut as error:
+                self._caller.again(error, progress=offset > before)
+            else:
+                if offset == before:
+                    return  # the log ends here
+
+    def _frames(self, topic: str, partition: int, start: int, end: int) -> Iterator[Run]:
+        query = urlencode({"topic": topic, "partition": partition, "start": start, "end": end, "max_bytes": READ_BYTES})
+        with self._caller.stream(f"{wire.LOG}?{query}", wire.CHUNKS) as read:
+            while True:
+                size, kind = wire.FRAME.unpack(read(wire.FRAME.size))
+                payload = read(size)
+                if kind == wire.CHUNK_FRAME:
+                    base, count = wire.PLACE.unpack_from(payload)
+                    yield decode(payload[wire.PLACE.size :], topic, partition, base, count)
+                elif kind == wire.END_FRAME:
+                    return
+                else:
+                    raise wire.error_of(msgspec.json.decode(payload, type=wire.Problem))
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+        query = urlencode({"topic": topic, "partition": partition, "timestamp_ms": timestamp_ms})
+        return self._caller.ask("GET", f"{wire.OFFSET_FOR_TIME}?{query}", wire.OffsetFound).offset
+
+
+def _stored(topic: wire.Topic) -> StoredTopic:
+    partitions = [
+        StoredPartition(one.number, one.start, one.end, one.last_time_ms, one.bytes, -1) for one in topic.partitions
+    ]
+    config = TopicConfig(
+        len(partitions),
+        Durability(topic.durability),
+        retention_seconds=topic.retention_seconds,
+        retention_bytes=topic.retention_bytes,
+        schema=topic.schema,
+    )
+    return StoredTopic(topic.name, topic.epoch, config, partitions)
+
+
+class EndpointWriter(_Client):
+    """Appends to a running gateway, by its routes."""
+
+    def append(
+        self,
+        address: str,
+        columns: Columns,
+        *,
+        producer: str,
+        epoch: int,
+        sequence: int,
+        protocol: str = "",
+        listener: str = "",
+        partition: int | None = None,
+        create: bool = True,
+    ) -> Appended:
+        """Publish messages to one address, once however often it is said.
+
+        `protocol` and `listener`: the address is read as their clients would write it; without them it is the name of a
+        topic, or whatever the routes for everybody make of it. `partition=None`: by key, as any producer's.
+        """
+        body = wire.Append(
+            address=address,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            packed=columns.packed,
+            count=columns.count,
+            keys=list(columns.keys) if columns.keys is not None else None,
+            headers=list(columns.headers) if columns.headers is not None else None,
+            expires=list(columns.expires) if columns.expires is not None else None,
+            protocol=protocol,
+            listener=listener,
+            partition=partition,
+            create=create,
+        )
+        return self._caller.ask("POST", wire.APPEND, Appended, msgspec.msgpack.encode(body), wire.MSGPACK)
+
+    def producer(self, producer: str) -> Producer:
+        """The last append of a producer."""
+        return self._caller.ask("GET", f"{wire.PRODUCER}?{urlencode({'producer': producer})}", Producer)
+
+    def delete_topic(self, topic: str) -> None:
+        """Drop a topic. Raises UnknownTopic, or Conflict while a forward has not delivered all of it."""
+        self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode({'name': topic})}", wire.Topics)
+
+    def redrive(self, what: wire.Redrive) -> Sequence[wire.Redriven]:
+        """Publish dead letters again, each at most once."""
+        body = msgspec.json.encode(what)
+        return self._caller.ask("POST", wire.REDRIVE, wire.RedriveResult, body, wire.JSON).letters
+
+
+def cut_to_fit(columns: Columns, messages: int, size: int) -> Iterator[Columns]:
+    """Columns in pieces of at most so many messages and about so many bytes: what one append should carry."""
+    start = 0
+    ends = columns.ends
+    while start < columns.count:
+        stop = min(start + messages, columns.count)
+        base = ends[start - 1] if start else 0
+        while stop > start + 1 and ends[stop - 1] - base > size + PREFIX:
+            stop = start + max((stop - start) // 2, 1)
+        yield columns.slice(start, stop)
+        start = stop

@@ -1,0 +1,59 @@
+"""Where a log is read from: the directory of a store, or the admin address of a running gateway. One interface for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from gateway.envelope import Run
+from gateway.pipeline.endpoint import Endpoint, EndpointLog
+from gateway.store.reader import LogReader, StoredPartition, StoredTopic
+
+Source = str | Path | Endpoint
+"""A store's directory, or an endpoint."""
+
+
+class Log(Protocol):
+    """What reading needs of a log; `LogReader` and `EndpointLog` are both."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def topics(self) -> Mapping[str, StoredTopic]:
+        """Every topic, by name."""
+        ...
+
+    def topic(self, name: str) -> StoredTopic:
+        """One topic. Raises UnknownTopic."""
+        ...
+
+    def partition(self, topic: str, partition: int) -> StoredPartition:
+        """One partition. Raises UnknownTopic or UnknownPartition."""
+        ...
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """[start, end) of a partition."""
+        ...
+
+    def read_chunks(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+    ) -> Iterator[Run]:
+        """The records of [start, end) in order and without a gap."""
+        ...
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+def open_log(source: Source) -> Log:
+    """Open a log for reading. Not for use by two threads at a time."""
+    return EndpointLog(source) if isinstance(source, Endpoint) else LogReader(source)
