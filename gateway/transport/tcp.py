@@ -188,6 +188,7 @@ class TcpLink:
         finally:
             self._dead = True
             handler.lost()
+            trio.lowlevel.notify_closing(self._sock)  # or who waits to write would wake up for the next user of its number
             self._sock.close()
 
     async def _step(self, handler: LinkHandler) -> None:
@@ -269,7 +270,10 @@ class TcpLink:
             self._seal()
             if not self._out:
                 break
-            await trio.lowlevel.wait_writable(self._sock)
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+            except trio.ClosedResourceError:
+                return
             if not self._out:  # aborted meanwhile
                 return
             try:
