@@ -188,7 +188,8 @@ class TcpLink:
         finally:
             self._dead = True
             handler.lost()
-            trio.lowlevel.notify_closing(self._sock)  # or who waits to write would wake up for the next user of its number
+            # or who waits to write would be woken by the next connection that is given this number
+            trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
     async def _step(self, handler: LinkHandler) -> None:
