@@ -10,6 +10,7 @@ otherwise (`read`).
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -102,11 +103,16 @@ class DeleteTopic:
 
 @attrs.frozen
 class Put:
-    """Write a table's row, or delete it (value None)."""
+    """Write a table's row, or delete it (value None).
+
+    `placed`: behind the value comes where each append of the unit went, which nobody knows before the commit
+    (`read_placements`). A unit over memory topics has no places when it is written: its row has none.
+    """
 
     table: str
     key: bytes
     value: bytes | None
+    placed: bool = False
 
 
 @attrs.frozen
@@ -142,6 +148,19 @@ class Placement:
 
     base_offset: int
     timestamp_ms: int
+
+
+_PLACED = struct.Struct("<qq")
+
+
+def packed_placements(placements: Sequence[Placement]) -> bytes:
+    """As they stand behind the value of a `Put(placed=True)`."""
+    return b"".join([_PLACED.pack(one.base_offset, one.timestamp_ms) for one in placements])
+
+
+def read_placements(data: bytes) -> Sequence[Placement]:
+    """The placements behind such a value."""
+    return [Placement(*one) for one in _PLACED.iter_unpack(data)]
 
 
 class Ticket:

@@ -25,7 +25,17 @@ from gateway.errors import (
 from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
 from gateway.store.cut import fit
 from gateway.store.database import MAX_OFFSET
-from gateway.store.interface import AlterTopic, Append, CreateTopic, Durability, Placement, Ticket, TopicConfig, Unit
+from gateway.store.interface import (
+    AlterTopic,
+    Append,
+    CreateTopic,
+    Durability,
+    Placement,
+    Ticket,
+    TopicConfig,
+    Unit,
+    packed_placements,
+)
 from gateway.store.rows import get_row
 
 CHUNK_RECORDS = 4096
@@ -195,8 +205,12 @@ class Plan:
             self._alter(alter)
         placements = None if memory else self._append(unit.appends)
         for put in unit.puts:
-            self.puts[put.table, put.key] = put.value
-            self.size += len(put.value) if put.value is not None else 0
+            value = put.value
+            if value is not None:
+                if put.placed and placements:
+                    value += packed_placements(placements)
+                self.size += len(value)
+            self.puts[put.table, put.key] = value
         for delete in unit.deletes:
             topic = self.topic(delete.topic)
             if topic is not None and topic not in self.deleted:

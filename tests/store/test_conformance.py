@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin
@@ -13,7 +14,17 @@ from gateway.errors import (
     UnknownTopic,
     Unsupported,
 )
-from gateway.store.interface import AlterTopic, Append, CreateTopic, DeleteTopic, Put, Require, TopicConfig, Unit
+from gateway.store.interface import (
+    AlterTopic,
+    Append,
+    CreateTopic,
+    DeleteTopic,
+    Put,
+    Require,
+    TopicConfig,
+    Unit,
+    read_placements,
+)
 from tests.store.kit import MEMORY, START_MS, Clock, append, create, everything, publish, read, unit
 
 
@@ -365,6 +376,30 @@ async def test_tables(opener) -> None:
 
 
 # --- memory topics ---
+
+
+async def test_a_row_says_where_its_unit_went(opener) -> None:
+    async with opener() as store:
+        await create(store, "t", partitions=2)
+        await create(store, "m", **MEMORY)
+        await publish(store, "t", b"before")
+        mine = Put("p", b"k", b"mine", placed=True)
+        units = [
+            Unit(appends=[append("t", b"a", b"b"), append("t", b"c", partition=1)], puts=[mine]),
+            Unit(appends=[append("t", b"d")], puts=[attrs.evolve(mine, key=b"l"), Put("p", b"n", b"plain")]),
+            Unit(puts=[attrs.evolve(mine, key=b"nothing")]),
+            Unit(appends=[append("m", b"x")], puts=[attrs.evolve(mine, key=b"memory")]),
+        ]
+        tickets = [store.submit(one) for one in units]
+        placed = [await ticket.wait() for ticket in tickets]
+    assert [one.base_offset for one in (*placed[0], *placed[1])] == [1, 0, 3]
+    async with opener() as store:
+        for key, placements in ((b"k", placed[0]), (b"l", placed[1]), (b"nothing", []), (b"memory", [])):
+            row = await store.get("p", key)
+            assert row is not None
+            assert row[:4] == b"mine"
+            assert read_placements(row[4:]) == list(placements)
+        assert await store.get("p", b"n") == b"plain"
 
 
 async def test_memory_topics_are_done_at_once_and_gone_after_a_restart(opener) -> None:
