@@ -98,11 +98,6 @@ class Driver:
         self._backlog: list[Request] = []
         self._progress = (0, self._now)
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way for this connection."""
-        return self._session.in_flight == 0 and not self._link.buffered_total()
-
     # --- LinkHandler ---
 
     @_supervised
@@ -150,15 +145,18 @@ class Driver:
             due = self._session.timeout_at()
             if due is not None and due <= now:
                 self._run(self._session.on_timeout(now))
-            backlog, self._backlog = self._backlog, []
-            self._run(backlog)
+            if self._backlog:
+                backlog, self._backlog = self._backlog, []
+                self._run(backlog)
             self._flush()
         finally:
             self._busy = False
-        if self._timed_out(now):
+        # looked up once for all that follows: this runs for every read and for every batch of replies
+        buffered, in_flight = self._link.buffered_total(), self._session.in_flight
+        if self._timed_out(now, buffered, in_flight):
             return
-        self._throttle()
-        self._link.set_deadline(self._next_deadline())
+        self._throttle(buffered, in_flight)
+        self._link.set_deadline(self._next_deadline(buffered, in_flight))
 
     @_supervised
     def lost(self) -> None:
@@ -244,16 +242,14 @@ class Driver:
         else:
             link.wake()
 
-    def _throttle(self) -> None:
+    def _throttle(self, buffered: int, in_flight: int) -> None:
         context = self._context
-        session = self._session
-        buffered = self._link.buffered_total()
         held = self._writing + buffered
         if held != self._charged:
             change, self._charged = held - self._charged, held
             context.budget.change(change)
         hit = ""
-        if session.in_flight >= context.limits.in_flight:
+        if in_flight >= context.limits.in_flight:
             hit = "in_flight"
         elif buffered >= context.limits.output or (self._paused and buffered > context.limits.output // 2):
             hit = "output"
@@ -269,33 +265,31 @@ class Driver:
         else:
             self._link.resume()
 
-    def _timed_out(self, now: float) -> bool:
+    def _timed_out(self, now: float, buffered: int, in_flight: int) -> bool:
         if self._closed:
             return True
         limits = self._context.limits
-        buffered = self._link.buffered_total()
         if not buffered or buffered < self._progress[0]:
             self._progress = (buffered, now)
         elif buffered > self._progress[0]:
             self._progress = (buffered, self._progress[1])
-        if not self._session.handshaken and now >= self._opened_at + limits.handshake:
-            reason = "handshake"
-        elif self._session.handshaken and now >= self._heard_at + limits.idle and self.idle:
-            reason = "idle"
-        elif buffered and now >= self._progress[1] + limits.write_timeout:
-            reason = "write_timeout"
+        if not self._session.handshaken:
+            reason = "handshake" if now >= self._opened_at + limits.handshake else ""
         else:
+            reason = "idle" if now >= self._heard_at + limits.idle and not (in_flight or buffered) else ""
+        if not reason and buffered and now >= self._progress[1] + limits.write_timeout:
+            reason = "write_timeout"
+        if not reason:
             return False
         self._context.recorder.refused_connection(self._context.listener, reason)
         self._link.abort()
         return True
 
-    def _next_deadline(self) -> float | None:
+    def _next_deadline(self, buffered: int, in_flight: int) -> float | None:
         limits, session = self._context.limits, self._session
-        buffered = self._link.buffered_total()
         if not session.handshaken:
             soonest = self._opened_at + limits.handshake
-        elif not buffered and session.in_flight == 0:
+        elif not buffered and not in_flight:
             soonest = self._heard_at + limits.idle
         else:
             soonest = math.inf

@@ -62,6 +62,8 @@ class TcpLink:
         self._dead = False
         self._eof = False
         self._woken = False
+        self._drained = False
+        """The last read took all there was."""
         self._deadline = math.inf
         self._scope: trio.CancelScope | None = None
 
@@ -193,25 +195,27 @@ class TcpLink:
             self._sock.close()
 
     async def _step(self, handler: LinkHandler) -> None:
+        """Wait for something, or read at once if the last read may have left something."""
         reading = not (self._paused or self._eof or self._closing)
-        if reading:
-            try:
-                data = self._sock.recv(READ_SIZE)
-            except BlockingIOError:
-                data = None
-            except OSError:
-                self.abort()
-                return
-            if data is not None:
-                if 0 < len(data) < READ_SIZE:  # after a full read more is there, and the next read does it
-                    # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
-                    self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-                self._take(data)
-                handler.turn(self._clock())
-                await trio.lowlevel.checkpoint()
-                return
-        await self._wait(reading)
+        if (self._drained or not reading) and not await self._wait(reading):
+            handler.turn(self._clock())
+            return
+        try:
+            data = self._sock.recv(READ_SIZE)
+        except BlockingIOError:
+            self._drained = True
+            return
+        except OSError:
+            self.abort()
+            return
+        self._drained = len(data) < READ_SIZE
+        if self._drained and data:
+            # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        self._take(data)
         handler.turn(self._clock())
+        if not self._drained:
+            await trio.lowlevel.checkpoint()
 
     def _take(self, data: bytes) -> None:
         handler = self._handler
@@ -250,20 +254,22 @@ class TcpLink:
             except OSError:
                 self.abort()
 
-    async def _wait(self, reading: bool) -> None:
+    async def _wait(self, reading: bool) -> bool:
+        """Until there is something to read (True), or the handler is to have its turn (False)."""
         if self._woken:
             self._woken = False
             await trio.lowlevel.checkpoint()
-            return
+            return False
         with trio.CancelScope(deadline=self._deadline) as scope:
             self._scope = scope
             try:
                 if reading:
                     await trio.lowlevel.wait_readable(self._sock)
-                else:
-                    await trio.sleep(math.inf)
+                    return True
+                await trio.sleep(math.inf)
             finally:
                 self._scope = None
+        return False
 
     async def _write_out(self) -> None:
         """Write what the kernel did not take, then hand the queue back to `flush`."""
