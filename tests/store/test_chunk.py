@@ -69,6 +69,14 @@ def test_a_slice_decodes_to_the_slice(run: Run, data: st.DataObject) -> None:
 
 
 @given(runs(), st.data())
+def test_what_was_a_chunk_becomes_one_again_undecoded(run: Run, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, run.count - 1))
+    stop = data.draw(st.integers(start + 1, run.count))
+    piece = decode(encode(run), "t", 3, run.base_offset, run.count).slice(start, stop)
+    assert encode(piece) == encode(run.slice(start, stop))
+
+
+@given(runs(), st.data())
 def test_any_changed_bit_is_noticed(run: Run, data: st.DataObject) -> None:
     blob = bytearray(encode(run))
     at = data.draw(st.integers(0, len(blob) - 1))
