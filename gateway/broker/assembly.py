@@ -20,6 +20,7 @@ from gateway.broker.groups import GroupService
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish import Publisher
 from gateway.broker.reading import FetchService
+from gateway.broker.schema_gate import SchemaGate
 from gateway.broker.schemas import SchemaService
 from gateway.broker.service import Clock, Service
 from gateway.broker.subscriptions import SubscriptionContext, SubscriptionService
@@ -100,8 +101,10 @@ async def open_house(
         )
         authorisation.subscribed = subscriptions.address_of
         cluster = ClusterService(store)
+        checking = NurseryOffload(threads=1)
+        await nursery.start(checking.run)
+        behind = {**publisher.handlers(), **transactions.handlers()}
         services: list[Service] = [
-            publisher,
             fetches,
             subscriptions,
             GroupService(store, table, topics),
@@ -114,6 +117,7 @@ async def open_house(
             delays,
             dead_letters,
             cluster,
+            SchemaGate(behind, schemas, table, checking, publisher.refused),
         ]
         broker = Broker(
             services,

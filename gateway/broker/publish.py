@@ -285,7 +285,7 @@ class Publisher:
                 return None
         names = {self._table.topic_config(topic).schema for topic in route.topics} | {schema}
         names.discard("")
-        for name in names:
+        for name in sorted(names):
             violations = self._schemas.check(name, columns)
             if violations:
                 first = next(iter(violations.values()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -53,11 +53,25 @@ _COUNTER = 0
 """The version under which the last number given out is kept, so that none is given out twice."""
 
 
+QUICK_BYTES, QUICK_MESSAGES = 8 << 10, 64
+"""What is checked in the event loop at most, in one batch; the schema's own bounds for that are in its module."""
+
+Verdict = Mapping[int, SchemaViolation]
+"""The messages of a batch that do not fit, by index."""
+Key = tuple[int, bytes]
+"""(version of a schema, values of a batch)."""
+Verdicts = dict[Key, Verdict]
+
+
 class Compiled(Protocol):
     """A schema that messages can be held against."""
 
     def problems(self, value: bytes) -> list[str]:
         """What is wrong with a value; empty when nothing is."""
+        ...
+
+    def quickly(self, values: Sequence[bytes]) -> list[list[str]] | None:
+        """The same for each of a few short values; None when it turns out to take more than a few milliseconds."""
         ...
 
 
@@ -82,6 +96,17 @@ class _Version:
             self.compiled = _compile(self.row)
         return self.compiled.problems(value)
 
+    def check(self, values: Sequence[bytes]) -> Verdict:
+        """What does not fit, however long that takes."""
+        return _verdict([self.problems(value) for value in values])
+
+    def check_quickly(self, values: Sequence[bytes]) -> Verdict | None:
+        """The same, or None if it might take long."""
+        if self.compiled is None or len(values) > QUICK_MESSAGES or sum(map(len, values)) > QUICK_BYTES:
+            return None
+        found = self.compiled.quickly(values)
+        return _verdict(found) if found is not None else None
+
 
 @attrs.define(eq=False)
 class _Name:
@@ -91,6 +116,10 @@ class _Name:
     @property
     def latest(self) -> _Version | None:
         return self.versions[max(self.versions)] if self.versions else None
+
+
+def _verdict(problems: Sequence[list[str]]) -> Verdict:
+    return {index: SchemaViolation(problems=found) for index, found in enumerate(problems) if found}
 
 
 def _compile(row: Row) -> Compiled:
@@ -153,6 +182,8 @@ class SchemaService:
         self._offload = offload
         self._names: dict[str, _Name] = {}
         self._count = 0
+        self.verdicts: Verdicts = {}
+        """What is known already about the batch that is being published at this moment."""
         self._lanes: dict[str, deque[Callable[[], None]]] = {}
         for key, raw in store.table(TABLE).items():
             name, version = _split(key)
@@ -172,15 +203,27 @@ class SchemaService:
 
     # --- for publishing ---
 
-    def check(self, schema: str, columns: Columns) -> dict[int, SchemaViolation]:
+    def check(self, schema: str, columns: Columns) -> Verdict:
         """What does not fit, by index. `schema` is a name (its latest version) or `<name>-v<version>`; NotFound."""
         version = self._named(schema)
-        found: dict[int, SchemaViolation] = {}
-        for index, value in enumerate(columns.values()):
-            problems = version.problems(value)
-            if problems:
-                found[index] = SchemaViolation(problems=problems)
-        return found
+        known = self.verdicts.get((id(version), columns.packed)) if self.verdicts else None
+        return known if known is not None else version.check(list(columns.values()))
+
+    def quick_check(self, schema: str, columns: Columns) -> Verdict | None:
+        """The same, remembered for the publish that follows; None if it is not known and might take long."""
+        version = self._named(schema)
+        key = (id(version), columns.packed)
+        verdict = self.verdicts.get(key)
+        if verdict is None:
+            verdict = version.check_quickly(list(columns.values()))
+            if verdict is not None:
+                self.verdicts[key] = verdict
+        return verdict
+
+    def slow_check(self, schema: str, columns: Columns) -> tuple[Key, Callable[[], Verdict]]:
+        """The work of a check, to be done in a thread, and what to remember its verdict by."""
+        version = self._named(schema)
+        return (id(version), columns.packed), lambda: version.check(list(columns.values()))
 
     def _named(self, schema: str) -> _Version:
         entry = self._names.get(schema)
@@ -264,7 +307,22 @@ class SchemaService:
     def _validate(self, caller: Caller, request: ValidateSchema) -> None:
         entry = self._names.get(request.name)
         latest = entry.latest if entry is not None else None
-        caller.answer(request.id, Validation(latest.problems(request.value) if latest is not None else ()))
+        if latest is None:
+            caller.answer(request.id, Validation(()))
+            return
+
+        def done(verdict: Verdict | GatewayError) -> None:
+            if isinstance(verdict, GatewayError):
+                caller.answer(request.id, verdict)
+            else:
+                caller.answer(request.id, Validation(verdict[0].problems if verdict else ()))
+
+        values = [request.value]
+        verdict = latest.check_quickly(values)
+        if verdict is not None:
+            done(verdict)
+        else:
+            self._offload.thread(lambda: latest.check(values), done)
 
     def _delete(self, caller: Caller, request: DeleteSchema) -> None:
         self._in_turn(request.name, lambda: self._delete_next(caller, request))

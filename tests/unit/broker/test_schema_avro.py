@@ -12,6 +12,7 @@ from fastavro import _read_py
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.broker import schema_avro as module
 from gateway.broker.schema_avro import AvroSchema
 from gateway.broker.schema_compat import avro_incompatibilities
 from gateway.errors import InvalidRequest
@@ -202,3 +203,14 @@ NODE = record("Node", next=["null", "Node"])
 )  # fmt: skip
 def test_backward_compatibility(old: Any, new: Any, expected: list[str]) -> None:
     assert avro_incompatibilities(dumps(old), dumps(new)) == expected
+
+
+def test_a_long_value_is_read_by_the_reader_that_lets_others_run() -> None:
+    schema = AvroSchema(b'{"type":"array","items":"string"}')
+    count = module.LARGEST_AT_ONCE // 4
+    value = encoded({"type": "array", "items": "string"}, ["abcd"] * count)
+    assert len(value) > module.LARGEST_AT_ONCE
+    assert schema.problems(value) == []
+    assert schema.problems(value + b"\0") == ["bytes are left over after the value"]
+    assert schema.problems(value[:-2]) != []
+    assert schema.problems(b"\0" * (module.LARGEST_VALUE + 1)) == ["too large to validate"]
