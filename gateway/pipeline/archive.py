@@ -64,6 +64,8 @@ def archive(
         missing, gaps = _missing(writer, reader, options)
         if gaps and not accept_gaps:
             raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
+        if missing:
+            writer.made_from(str(Path(path).resolve()))
         total = sum(one.count for one in missing)
         tasks = cut(missing, records_per_file)
         done = Archived(gaps=tuple(gaps))
@@ -111,13 +113,8 @@ def write_range(path: str, staging: Path, what: Range) -> list[ArchiveFile]:
     def finish() -> None:
         if writer is not None:
             writer.close()
-            file = staging / name
-            _sync(file)
-            made.append(
-                ArchiveFile(
-                    name, what.topic, what.epoch, what.partition, day, start, end, file.stat().st_size, checksum(file)
-                )
-            )
+            size, crc32c = sealed(staging / name)
+            made.append(ArchiveFile(name, what.topic, what.epoch, what.partition, day, start, end, size, crc32c))
 
     with LogReader(path) as reader:
         for batch in batches(records(reader, what), FILE_SCHEMA, GROUP_ROWS, GROUP_BYTES):
@@ -125,14 +122,29 @@ def write_range(path: str, staging: Path, what: Range) -> list[ArchiveFile]:
                 if part_day != day:
                     finish()
                     day, start = part_day, part.column("offset")[0].as_py()
-                    # unique, because a task that runs twice must not write into its twin's file
-                    name = f"e{what.epoch}-p{what.partition}-{start:016d}-{uuid4().hex[:8]}.parquet"
-                    writer = pq.ParquetWriter(staging / name, FILE_SCHEMA, compression="zstd", use_dictionary=REPEATED)
+                    name = file_name(what.epoch, what.partition, start)
+                    writer = new_file(staging / name)
                 assert writer is not None
                 writer.write_batch(part)
                 end = part.column("offset")[-1].as_py() + 1
     finish()
     return made
+
+
+def file_name(epoch: int, partition: int, start: int) -> str:
+    """A name that is used once: a task that runs twice must not write into its twin's file."""
+    return f"e{epoch}-p{partition}-{start:016d}-{uuid4().hex[:8]}.parquet"
+
+
+def new_file(path: Path) -> pq.ParquetWriter:
+    """Begin a file of the archive."""
+    return pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd", use_dictionary=REPEATED)
+
+
+def sealed(path: Path) -> tuple[int, int]:
+    """Bring a finished file to the disk; its size and checksum."""
+    _sync(path)
+    return path.stat().st_size, checksum(path)
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

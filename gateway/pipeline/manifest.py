@@ -3,10 +3,12 @@
     topic=NAME/day=YYYY-MM-DD/*.parquet    the records; every other name begins with `_`
     _manifests/00000001.json ...           which files there are, with their offsets and checksums; written once, in order
     _staging/                              files that are being written
+    _sources.json                          the stores it was made from, for those who ask where its records come from
     _lock                                  held by the one process that adds to the archive
 
 A file is written to `_staging`, then named by a manifest, then moved to its place. The manifest's appearance (a rename) is
 the commit: what dies before it leaves only files that the next run removes, what dies after it is moved on by the next run.
+A manifest may also name files that its own take the place of; they are removed last.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import google_crc32c
 from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
 
 VERSION = 1
+SOURCES = "_sources.json"
 LONGEST_NAME = 255
 """Of one component of a path, in bytes."""
 _SPECIAL = re.compile(r'[\x00-\x1f"#%\'*/:=?\\{}\[\]^\x7f]')
@@ -89,8 +92,30 @@ class Archive:
         return archive
 
     def files(self) -> list[ArchiveFile]:
-        """Every file, in the order in which they came."""
-        return [one for path in self._written() for one in self._load(path)]
+        """Every file that counts, in the order in which they came."""
+        return self._history()[0]
+
+    def _history(self) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
+        """The files that count, and those that the last manifest took out."""
+        files: list[ArchiveFile] = []
+        gone: list[ArchiveFile] = []
+        for path in self._written():
+            added, replaced = self._load(path)
+            gone = [one for one in files if one.name in replaced]
+            if len(gone) != len(replaced):
+                raise StoreDamaged(f"{path} replaces files that no manifest before it names")
+            if gone:
+                files = [one for one in files if one.name not in replaced]
+            files += added
+        return files, gone
+
+    def sources(self) -> Sequence[str]:
+        """The stores that it was made from."""
+        path = self.directory / SOURCES
+        try:
+            return [str(one) for one in json.loads(path.read_text())] if path.exists() else []
+        except ValueError as error:
+            raise StoreDamaged(f"{path} is not JSON: {error}") from error
 
     def unlisted(self) -> list[str]:
         """Files that a reader of the directory would see and no manifest knows."""
@@ -101,12 +126,12 @@ class Archive:
     def _written(self) -> list[Path]:
         return sorted(self._manifests.glob("*.json"))
 
-    def _load(self, path: Path) -> list[ArchiveFile]:
+    def _load(self, path: Path) -> tuple[list[ArchiveFile], frozenset[str]]:
         try:
             manifest = json.loads(path.read_text())
             if manifest["version"] != VERSION:
                 raise StoreDamaged(f"{path} has version {manifest['version']}, this program knows {VERSION}")
-            return [ArchiveFile(**one) for one in manifest["files"]]
+            return [ArchiveFile(**one) for one in manifest["files"]], frozenset(manifest.get("replaces", ()))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
 
@@ -133,26 +158,37 @@ class ArchiveWriter(Archive):
     def __exit__(self, *_exc: object) -> None:
         os.close(self._lock)
 
+    def made_from(self, store: str) -> None:
+        """Note a store from which records come."""
+        known = self.sources()
+        if store not in known:
+            _write(self.directory / SOURCES, [*known, store])
+
     def recover(self) -> None:
         """Finish what the last run committed, and remove what it did not."""
-        self._place(self.files())
+        files, gone = self._history()
+        self._place(files)
+        self._remove(gone)
         for leftover in self.staging.iterdir():
             leftover.unlink()
 
-    def commit(self, files: Sequence[ArchiveFile]) -> None:
-        """Add files that lie in `_staging`."""
+    def commit(self, files: Sequence[ArchiveFile], replaces: Sequence[ArchiveFile] = ()) -> None:
+        """Add files that lie in `_staging`, in the place of others that hold the same records."""
         if not files:
             return
         number = len(self._written()) + 1
-        path = self._manifests / f"{number:08d}.json"
-        fresh = path.with_suffix(".new")
-        with fresh.open("w") as out:
-            json.dump({"version": VERSION, "files": [attrs.asdict(one) for one in files]}, out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.rename(path)
-        _sync(self._manifests)
+        manifest = {
+            "version": VERSION,
+            "files": [attrs.asdict(one) for one in files],
+            "replaces": [one.name for one in replaces],
+        }
+        _write(self._manifests / f"{number:08d}.json", manifest)
         self._place(files)
+        self._remove(replaces)
+
+    def _remove(self, files: Sequence[ArchiveFile]) -> None:
+        for one in files:
+            (self.directory / one.path).unlink(missing_ok=True)
 
     def _place(self, files: Sequence[ArchiveFile]) -> None:
         for one in files:
@@ -162,6 +198,17 @@ class ArchiveWriter(Archive):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 staged.rename(place)
                 _sync(place.parent)
+
+
+def _write(path: Path, what: object) -> None:
+    """Put a file in place whole."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as out:
+        json.dump(what, out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.rename(path)
+    _sync(path.parent)
 
 
 def _sync(directory: Path) -> None:

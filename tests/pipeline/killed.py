@@ -1,4 +1,4 @@
-"""Run by a test: an archiving process is ended before each of its steps on the disk in turn, and then run again.
+"""Run by a test: a process at work on an archive is ended before each of its steps on the disk in turn, and run again.
 
 Prints, for each step, what the second run and an audit found.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from gateway.pipeline.archive import archive
 from gateway.pipeline.audit import audit
+from gateway.pipeline.merge import merge
 
 STEPS = {"os.rename", "os.mkdir", "os.remove"}
 
@@ -27,7 +29,18 @@ def child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def dying(store: Path, target: Path, step: int) -> None:
+def archiving(store: Path, target: Path) -> None:
+    archive(str(store), target)
+
+
+def merging(_store: Path, target: Path) -> None:
+    merge(target)
+
+
+JOBS = {"archive": archiving, "merge": merging}
+
+
+def dying(job: str, store: Path, target: Path, step: int) -> None:
     left = step
 
     def hook(event: str, args: tuple[object, ...]) -> None:
@@ -39,25 +52,27 @@ def dying(store: Path, target: Path, step: int) -> None:
             left -= 1
 
     sys.addaudithook(hook)
-    archive(str(store), target)
+    JOBS[job](store, target)
 
 
-def whole(store: Path, target: Path) -> None:
-    archive(str(store), target)
+def whole(job: str, store: Path, target: Path) -> None:
+    JOBS[job](store, target)
     found = audit(str(store), target)
     print(json.dumps({"compared": found.compared, "findings": found.findings}), flush=True)
 
 
-def main(store: Path, work: Path) -> None:
+def main(job: str, store: Path, work: Path, begin: Path | None) -> None:
     importlib.import_module("pandas")  # or each child loads it anew, which takes far longer than what it has to do
     for step in range(200):
         target = work / f"archive-{step}"
-        code = child(lambda target=target, step=step: dying(store, target, step))  # type: ignore[misc]
-        assert child(lambda target=target: whole(store, target)) == 0  # type: ignore[misc]
+        if begin is not None:
+            shutil.copytree(begin, target)
+        code = child(lambda target=target, step=step: dying(job, store, target, step))  # type: ignore[misc]
+        assert child(lambda target=target: whole(job, store, target)) == 0  # type: ignore[misc]
         if code == 0:
             return
         assert code == 9
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]) if len(sys.argv) > 4 else None)

@@ -63,7 +63,7 @@ def test_a_second_run_adds_only_what_is_new(store: Path, tmp_path: Path) -> None
     first = archive(str(store), out, records_per_file=16, progress=lambda done, total: seen.append((done, total)))
     assert first.records == 40
     assert seen[-1] == (40, 40)
-    assert sorted(path.name for path in out.iterdir()) == ["_lock", "_manifests", "_staging", "topic=orders%2Feu 1"]
+    assert sorted(path.name for path in out.iterdir()) == ["_lock", "_manifests", "_sources.json", "_staging", "topic=orders%2Feu 1"]
     assert sorted(path.name for path in (out / "topic=orders%2Feu 1").iterdir()) == [
         "day=2023-11-14",
         "day=2023-11-15",
@@ -106,7 +106,7 @@ def _open(path: str) -> None:
 
 
 def test_killed_before_every_step(store: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.pipeline.killed", str(store), str(tmp_path / "work")]
+    command = [sys.executable, "-m", "tests.pipeline.killed", "archive", str(store), str(tmp_path / "work")]
     (tmp_path / "work").mkdir()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         out, _ = running.communicate(timeout=120)

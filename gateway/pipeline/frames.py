@@ -1,0 +1,175 @@
+"""The messages that a job works on, as a data frame: from a store or from an archive, with a place for every message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from gateway.errors import InvalidRequest, UnknownTopic
+from gateway.pipeline.manifest import Archive, ArchiveFile
+from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.ranges import selected
+from gateway.pipeline.schema import COLUMNS, DDL
+from gateway.store.reader import LogReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPOCH = "epoch"
+"""The one column more than a message has: which life of its topic it is from."""
+
+
+@attrs.frozen
+class Span:
+    """Offsets [start, end) of one partition in one life of its topic."""
+
+    topic: str
+    epoch: int
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """What it is a span of."""
+        return self.topic, self.epoch, self.partition
+
+
+class Messages(Protocol):
+    """Stored messages that a job can read."""
+
+    def spans(self, topics: Topics) -> Sequence[Span]:
+        """What there is now."""
+        ...
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span], columns: Sequence[str] = COLUMNS) -> DataFrame:
+        """The messages of these spans, with their epoch."""
+        ...
+
+    def stores(self) -> Sequence[Path]:
+        """The directories of the stores that they came from."""
+        ...
+
+
+def messages_at(place: str) -> Messages:
+    """What the directory of an archive or of a store holds. Raises NotAStore if it is neither."""
+    if not place:
+        raise InvalidRequest("say where the messages are: the directory of a store or of an archive")
+    if (Path(place) / "_manifests").is_dir():
+        return ArchivedMessages(place)
+    LogReader(place).close()
+    return StoredMessages(place)
+
+
+@attrs.frozen
+class StoredMessages:
+    """Those of a store, live or stopped."""
+
+    path: str
+
+    def spans(self, topics: Topics) -> Sequence[Span]:
+        """What the log holds now."""
+        with LogReader(self.path) as reader:
+            return [
+                Span(topic.name, topic.epoch, partition.number, partition.start, partition.end)
+                for topic in selected(reader.topics(), ReadOptions(self.path, topics))
+                for partition in topic.partitions
+            ]
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span], columns: Sequence[str] = COLUMNS) -> DataFrame:
+        """Read by the data source, which is told where to begin and end."""
+        wanted = _ddl(dict.fromkeys([*columns, "topic", "partition", "offset"]))
+        frame = spark.read.format("gateway").schema(wanted).options(path=self.path, **_options(spans)).load()
+        return _within(spark, frame, spans, ["topic", "partition"]).select(*columns, EPOCH)
+
+    def stores(self) -> Sequence[Path]:
+        """Itself."""
+        return [Path(self.path)]
+
+
+def _options(spans: Sequence[Span]) -> dict[str, str]:
+    """Options of the data source that mean these spans. No topic at all is said by one that there cannot be."""
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for span in spans:
+        starts.setdefault(span.topic, {})[str(span.partition)] = span.start
+        ends.setdefault(span.topic, {})[str(span.partition)] = span.end
+    return {
+        "topics": json.dumps(sorted(starts) or ["__none*"]),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+
+
+@attrs.frozen
+class ArchivedMessages:
+    """Those of an archive: what its manifests name, whatever else may lie beside it."""
+
+    path: str
+
+    def spans(self, topics: Topics) -> Sequence[Span]:
+        """What was archived. A hole, if there is one, is inside of a span."""
+        found: dict[tuple[str, int, int], Span] = {}
+        files = Archive.existing(Path(self.path)).files()
+        names = topics.among(sorted({file.topic for file in files}))
+        missing = [name for name in topics.patterns if "*" not in name and name not in names]
+        if missing:
+            raise UnknownTopic(f"there is no topic {', '.join(missing)} in {self.path}")
+        for file in files:
+            if file.topic in names:
+                place = (file.topic, file.epoch, file.partition)
+                old = found.get(place, Span(*place, file.start, file.end))
+                found[place] = Span(*place, min(old.start, file.start), max(old.end, file.end))
+        return [found[place] for place in sorted(found)]
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span], columns: Sequence[str] = COLUMNS) -> DataFrame:
+        """Read as Parquet, only from files that hold something of it."""
+        from pyspark.sql import functions as f
+
+        by_place = {span.place: span for span in spans}
+        files = [file for file in Archive.existing(Path(self.path)).files() if _touches(by_place, file)]
+        if not files:
+            return spark.createDataFrame([], f"{_ddl(columns)}, {EPOCH} bigint")
+        schema = f"{_ddl(name for name in COLUMNS if name != 'topic')}, topic string, day string"
+        paths = [_escaped(f"{self.path}/{file.path}") for file in files]
+        frame = spark.read.schema(schema).option("basePath", _escaped(self.path)).parquet(*paths)
+        # every file says in its name which life of the topic it is from
+        named = frame.withColumn(EPOCH, f.regexp_extract("_metadata.file_name", r"^e(\d+)-", 1).cast("bigint"))
+        return _within(spark, named, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
+
+    def stores(self) -> Sequence[Path]:
+        """Those that it was made from."""
+        return [Path(store) for store in Archive(Path(self.path)).sources()]
+
+
+def _touches(spans: Mapping[tuple[str, int, int], Span], file: ArchiveFile) -> bool:
+    span = spans.get((file.topic, file.epoch, file.partition))
+    return span is not None and file.start < span.end and span.start < file.end
+
+
+def _escaped(path: str) -> str:
+    """A path for Spark, which takes some characters for a pattern."""
+    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in path)
+
+
+def _ddl(columns: Iterable[str]) -> str:
+    """Some of the columns, as Spark writes a schema."""
+    from pyspark.sql.types import StructType
+
+    types = {field.name: field.dataType.simpleString() for field in StructType.fromDDL(DDL).fields}
+    return ", ".join(f"{name} {types[name]}" for name in columns)
+
+
+def _within(spark: SparkSession, frame: DataFrame, spans: Sequence[Span], on: Sequence[str]) -> DataFrame:
+    """Only what lies in the spans, with the epoch of each."""
+    from pyspark.sql import functions as f
+
+    rows = [(span.topic, span.epoch, span.partition, span.start, span.end) for span in spans]
+    known = spark.createDataFrame(
+        rows, f"topic string, {EPOCH} bigint, partition int, span_start bigint, span_end bigint"
+    )
+    return frame.join(f.broadcast(known), list(on)).where("offset >= span_start and offset < span_end")
