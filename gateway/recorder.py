@@ -65,6 +65,14 @@ class Recorder(Protocol):
         """A reader met a range that fails its checksum or is not there; it was refused."""
         ...
 
+    def ingested(self, upstream: str, source: str, messages: int) -> None:
+        """Messages of an upstream were committed."""
+        ...
+
+    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None:
+        """Something between an upstream and the log went wrong; it will be tried again."""
+        ...
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge that `gateway.observe.metrics` declares."""
         ...
@@ -90,6 +98,8 @@ class NullRecorder:
     def limit_hit(self, listener: str, limit: str) -> None: ...  # noqa: D102
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
+    def ingested(self, upstream: str, source: str, messages: int) -> None: ...  # noqa: D102
+    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None: ...  # noqa: D102
     def gauge(self, name: str, value: float, **labels: str) -> None: ...  # noqa: D102
 
     def text(self) -> str:

@@ -38,9 +38,11 @@ class Bridges:
     names: tuple[str, ...]
 
     def conditions(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What has to hold for the gateway to be ready: a forward that has stopped needs somebody to look. One whose
-        upstream is away does not: it waits, and the rest of the gateway serves.
+        """What has to hold for the gateway to be ready: a forward that has stopped needs somebody to look, and so does an
+        upstream that refuses our credentials. One that is away does not: it is waited for, and the rest of the gateway serves.
         """
+        for pool in self.pools.values():
+            yield f"upstream {pool.name}", lambda pool=pool: pool.refused and f"refuses our login: {pool.refused}"  # type: ignore[misc]
         for name in self.names:
             yield f"forward {name}", lambda name=name: self.forwards.problem(name)  # type: ignore[misc]
 

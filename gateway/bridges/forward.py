@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 
 from gateway.bridges.lanes import Entry, Lanes, columns_of
-from gateway.bridges.pool import UpstreamPool
+from gateway.bridges.pool import UpstreamPool, refuses_login
 from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, cursor_row
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
@@ -274,7 +274,9 @@ class PartitionForward:
     def _ended(self, entries: Sequence[Entry], size: int, outcome: Outcome) -> None:
         self.in_flight -= len(entries)
         now = self._context.clock.now()
-        if isinstance(outcome, GatewayError):
+        if refuses_login(outcome):
+            self._lanes.give_back(entries)  # no message is to blame: all wait until we are let in
+        elif isinstance(outcome, GatewayError):
             self._give_up(self._lanes.failed(entries, outcome, now))
             self.progress.tried(entries)
         elif isinstance(outcome, Published) and outcome.refused:

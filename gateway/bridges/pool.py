@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import attrs
 import trio
@@ -17,7 +18,7 @@ import trio
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, jittered
 from gateway.broker.service import Timers
 from gateway.config import model
-from gateway.errors import GatewayError, TargetError, TargetLost
+from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Request
@@ -37,6 +38,13 @@ def client_tls(upstream: model.Upstream, transport: Transport) -> ClientTls | No
     if isinstance(tls, model.TlsSystem) or transport is Transport.QUIC:
         return ClientTls()
     return None
+
+
+def refuses_login(outcome: object) -> TypeGuard[TargetRefused]:
+    """Whether an upstream does not let us in with these credentials: nothing will get better by itself, and nothing that
+    was asked is to blame.
+    """
+    return isinstance(outcome, TargetRefused) and outcome.refusal is Status.UNAUTHENTICATED
 
 
 @attrs.define(eq=False)
@@ -71,6 +79,10 @@ class Connection:
     def complete(self, completions: Sequence[Completion]) -> None:
         """The session's answers. Those that come after their request was given up are dropped."""
         for number, outcome in completions:
+            if refuses_login(outcome):
+                self._pool.shut_out(outcome)  # before whoever asked looks where to go on
+                self._pool.withdraw(self)
+                self.over.set()
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
                 self.useful = self.useful or not isinstance(outcome, GatewayError)
@@ -125,6 +137,8 @@ class UpstreamPool:
         self.on_change: list[Callable[[GatewayError | None], None]] = []
         """Called when a connection came up (None), and after a failed attempt to connect (why)."""
         self.problem = "not connected yet"
+        self.refused = ""
+        """What the upstream said when it would not let us in; empty again once it does."""
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
         self.breaker = Breaker(self._chance)
         self._recorder = recorder
@@ -133,6 +147,7 @@ class UpstreamPool:
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
         recorder.gauge("gateway_upstream_connected", 0.0, upstream=upstream.name)
+        recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=upstream.name)
 
     @property
     def name(self) -> str:
@@ -185,12 +200,23 @@ class UpstreamPool:
             self.breaker.failed(trio.current_time())
 
     def leave(self, connection: Connection, error: GatewayError) -> None:
-        """Take a connection out of use."""
-        if connection in self._connections:
-            self._connections.remove(connection)
+        """Take a connection out of use: what is under way on it ends with this."""
+        if self.withdraw(connection):
             self.problem = error.message if not self._connections else ""
-            self._recorder.gauge("gateway_upstream_connected", float(bool(self._connections)), upstream=self.name)
         connection.end(error)
+
+    def withdraw(self, connection: Connection) -> bool:
+        """Give a connection nothing more to do; whether it was in use."""
+        if connection not in self._connections:
+            return False
+        self._connections.remove(connection)
+        self._recorder.gauge("gateway_upstream_connected", float(bool(self._connections)), upstream=self.name)
+        return True
+
+    def shut_out(self, error: GatewayError) -> None:
+        """The upstream does not let us in."""
+        self.refused = self.problem = error.message
+        self._recorder.gauge("gateway_upstream_login_refused", 1.0, upstream=self.name)
 
     # --- inside ---
 
@@ -207,14 +233,18 @@ class UpstreamPool:
     async def _keep_up(self) -> None:
         failures = 0
         while True:
+            refused = False
             for index in self._preference.order():
                 used = await self._connect(index)
                 if not isinstance(used, GatewayError):
                     failures = 0 if used else failures + 1  # up, and down again before it was of any use: no storm
                     break
+                refused = refused or refuses_login(used)
             else:
                 failures += 1
-                if isinstance(used, GatewayError):
+                if refused:  # nothing is tried in vain while nobody lets us in: it all waits
+                    self._tell(None)
+                elif isinstance(used, GatewayError):
                     self.problem = self.problem if self._connections else used.message
                     self._tell(used)
             await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
@@ -225,13 +255,16 @@ class UpstreamPool:
         try:
             async with self._dial(index, connection.complete) as driver:
                 connection.driver = driver
-                await self._use(index, connection, driver)
+                refusal = await driver.refusal(self.upstream.timeout)
+                if refusal is None:
+                    await self._use(index, connection, driver)
         except TargetError as error:
-            self.leave(connection, error)
-            return error
+            refusal = error
         finally:
             self.leave(connection, TargetLost("the connection to the upstream ended"))
-        return connection.useful
+        if refuses_login(refusal):
+            self.shut_out(refusal)
+        return refusal or connection.useful
 
     async def _use(self, index: int, connection: Connection, driver: ClientDriver) -> None:
         async with trio.open_nursery() as nursery:
@@ -240,8 +273,9 @@ class UpstreamPool:
                 nursery.start_soon(self._probe, connection)
             self._preference.use(index)
             self._connections.append(connection)
-            self.problem = ""
+            self.problem = self.refused = ""
             self._recorder.gauge("gateway_upstream_connected", 1.0, upstream=self.name)
+            self._recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=self.name)
             self._tell(None)
             await connection.over.wait()
             nursery.cancel_scope.cancel()
@@ -255,8 +289,8 @@ class UpstreamPool:
         while True:
             await trio.sleep(PROBE_SECONDS)
             try:
-                async with self._dial(0, lambda _completions: None):
-                    answers = True
+                async with self._dial(0, lambda _completions: None) as driver:
+                    answers = await driver.refusal(self.upstream.timeout) is None
             except TargetError:
                 answers = False
             if self._preference.probed(answers=answers):

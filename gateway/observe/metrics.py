@@ -54,6 +54,7 @@ CONNECTION_REFUSALS = (
     "idle",
     "write_timeout",
     "unknown_protocol",
+    "tls",
     "drain_deadline",
     "internal_error",
     # QUIC, before there is a connection; `retry` is a client that was asked to show its address first
@@ -67,6 +68,7 @@ CONNECTION_REFUSALS = (
 LIMITS = ("in_flight", "output", "budget", "open_files")
 CACHE_LIMIT = "cache"
 """Of the whole gateway, not of a listener."""
+INGEST_STATES = ("waiting", "running", "refused")
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 
@@ -165,6 +167,27 @@ STORE_SIZE = _gauge("gateway_store_size_bytes", "file", "Size of the store on di
 STORE_FREE = _gauge("gateway_store_free_bytes", "", "Free space where the store is.")
 STORE_TOPICS = _gauge("gateway_store_topics", "", "Topics there are.")
 UPSTREAM_CONNECTED = _gauge("gateway_upstream_connected", "upstream", "1 while a connection to the upstream is up.")
+UPSTREAM_LOGIN_REFUSED = _gauge(
+    "gateway_upstream_login_refused",
+    "upstream",
+    "1 while the upstream does not accept our credentials: everything waits.",
+)
+INGEST_STATE = _gauge(
+    "gateway_ingest_state",
+    "upstream source state",
+    "1 for the state an ingest is in: waiting for its upstream or its targets, running, refused by the upstream.",
+)
+INGEST_MESSAGES = _counter(
+    "gateway_ingest_messages", "upstream source", "Messages pulled from an upstream that are committed here."
+)
+INGEST_ERRORS = _counter(
+    "gateway_ingest_errors",
+    "upstream source reason",
+    "What went wrong between an upstream and the log, and was tried again.",
+)
+PROXY_IN_FLIGHT = _gauge(
+    "gateway_proxy_in_flight_messages", "upstream", "Messages whose publisher waits for the upstream's own answer."
+)
 FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
 PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
 BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")

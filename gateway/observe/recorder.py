@@ -239,6 +239,14 @@ class PrometheusRecorder(Collector):
         self._cells[m.STORE_DAMAGED_RANGES.name].set((), len(self._damaged))
         log.error("a damaged range was met", topic=topic, partition=partition, first=first, next_offset=next_offset)
 
+    def ingested(self, upstream: str, source: str, messages: int) -> None:
+        """Messages of an upstream were committed."""
+        self._cells[m.INGEST_MESSAGES.name].add((upstream, source), messages)
+
+    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None:
+        """Something between an upstream and the log went wrong."""
+        self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), 1)
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""
         family = m.GAUGES[name]

@@ -42,6 +42,8 @@ class ClientDriver:
         self.closed = False
         self.ended = trio.Event()
         """Set once the connection is gone."""
+        self._settled = trio.Event()
+        """Set once the broker has let us in or not."""
 
     def bind(self, link: Link) -> None:
         """The link this driver sends on."""
@@ -51,6 +53,19 @@ class ClientDriver:
     def in_flight(self) -> int:
         """Requests under way."""
         return self._session.in_flight
+
+    async def refusal(self, timeout: float) -> GatewayError | None:
+        """Wait until the broker has let us in; or why it has not."""
+        self._settle()
+        try:
+            with trio.fail_after(timeout):
+                await self._settled.wait()
+        except trio.TooSlowError:
+            return TargetError(f"no answer to the login within {timeout:g} s")
+        answer = self._session.admitted
+        if isinstance(answer, GatewayError):
+            return answer
+        return None if answer else TargetLost("the connection was closed during the login")
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Start requests; completions come through the callback."""
@@ -114,8 +129,13 @@ class ClientDriver:
             self.ended.set()
 
     def _report(self, completions: Sequence[Completion]) -> None:
+        self._settle()
         if completions:
             self._on_completions(completions)
+
+    def _settle(self) -> None:
+        if self.closed or self._session.admitted:
+            self._settled.set()
 
     def _flush(self) -> None:
         link = self._link

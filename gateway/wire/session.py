@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect, Limits
 
@@ -161,6 +162,11 @@ class ServerSession(Protocol):
         ...
 
     @property
+    def held(self) -> bool:
+        """Whether nothing more is to be read until something under way has ended (a barrier). It is no limit."""
+        ...
+
+    @property
     def handshaken(self) -> bool:
         """Whether the peer has done what the protocol asks for first; ends the handshake time-out."""
         ...
@@ -253,6 +259,13 @@ class ClientSession(Protocol):
     @property
     def in_flight(self) -> int:
         """Requests that are not completed."""
+        ...
+
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """Whether the broker has let us in, or why it never will (its refusal is `Status.UNAUTHENTICATED` then). Protocols
+        that log in with each stream say yes as soon as the connection is up.
+        """
         ...
 
 

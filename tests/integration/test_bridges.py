@@ -85,7 +85,10 @@ async def test_a_gateway_forwards_to_another_and_both_may_be_killed(tmp_path: Pa
     with running(tmp_path / "far", far_config) as far:
         port = far.ports["far"]
         near_config = NEAR.format(protocol=name, more=near_more, port=port, data=tmp_path / "near" / "data")
-        with running(tmp_path / "near", near_config) as near, trio.fail_after(120):  # three starts of a process on a loaded machine
+        with (
+            running(tmp_path / "near", near_config) as near,
+            trio.fail_after(120),
+        ):  # three starts of a process on a loaded machine
             await publish(near.ports["flymq"], VALUES[:200])
             assert await stored(far.ports["flymq"], 200) == VALUES[:200]
             await publish(near.ports["flymq"], VALUES[200:400])

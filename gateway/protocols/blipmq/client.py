@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.errors import GatewayError, TargetLost, Unauthenticated, WireError
+from gateway.errors import GatewayError, Status, TargetLost, TargetRefused, WireError
 from gateway.protocols.blipmq import codec, mapping
 from gateway.protocols.blipmq.exchange import Exchange
 from gateway.protocols.blipmq.frames import HEAD, LENGTH_BYTES, VERSION, FrameType
@@ -133,6 +133,11 @@ class BlipmqClient:
         """Requests that are not completed."""
         return len(self._exchange) + len(self._early)
 
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """HELLO and AUTH are acknowledged."""
+        return self._over if self._refused and self._over is not None else self._ready
+
     def _frame(self, data: bytes, position: int, end: int, now: float) -> Completions:
         kind, cid, start = codec.frame_type(data, position), codec.frame_cid(data, position), position + HEAD
         if self._greeting:
@@ -143,8 +148,9 @@ class BlipmqClient:
         if kind is FrameType.NACK:
             self._refused = True
             refusal = codec.decode_nack(data, start, end)
-            if refusal.code == mapping.UNAUTHORIZED:
-                return self._fail(Unauthenticated(refusal.text))
+            if refusal.code in mapping.FINAL:
+                text = f"{refusal.code} {refusal.text}"
+                return self._fail(TargetRefused(text, refusal=Status.UNAUTHENTICATED, final=True))
             return self._fail(mapping.upstream_error(refusal.code, refusal.text))
         if kind is not FrameType.ACK:
             raise WireError(f"{kind.name} in the handshake")

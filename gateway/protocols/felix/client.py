@@ -148,6 +148,11 @@ class FelixClient:
         """Requests that are not completed."""
         return len(self._open)
 
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """Streams log in one by one, each with its first request."""
+        return self._up
+
     # --- inside ---
 
     def _finish(self, request_id: int, outcome: Outcome) -> None:

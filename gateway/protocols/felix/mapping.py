@@ -37,6 +37,9 @@ TEXTS: Mapping[Status, str] = {
 UNAUTHORIZED = "unauthorized"
 """The document's word for a refusal that stock brokers call `forbidden`."""
 
+NOT_LOGGED_IN = ("auth required", "auth failed")
+"""What a server says to who is not, or not with these words, let in (Felix wire 2.5)."""
+
 FINAL_REFUSALS = ("stream not found", "forbidden", "tenant mismatch")
 
 
@@ -59,6 +62,8 @@ def cache_not_found(tenant: str, namespace: str, cache: str) -> str:
 
 def refused(text: str) -> TargetRefused:
     """A server's refusal as a client session reports it. Felix has no codes: an unknown scope or a denial is final."""
+    if text.startswith(NOT_LOGGED_IN):
+        return TargetRefused(text, refusal=Status.UNAUTHENTICATED, final=True)
     for start, status in ((FINAL_REFUSALS[0], Status.NOT_FOUND), *((f, Status.DENIED) for f in FINAL_REFUSALS[1:])):
         if text.startswith(start):
             return TargetRefused(text, refusal=status, final=True)

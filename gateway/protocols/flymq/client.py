@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused, Unsupported, WireError
+from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused, Unsupported, WireError
 from gateway.protocols.flymq.client_accounts import ACCOUNTS
 from gateway.protocols.flymq.client_operations import STEPS
 from gateway.protocols.flymq.client_publish import PublishedRun
@@ -60,12 +60,19 @@ class FlymqClient:
         self._paused: dict[int, tuple[float, _Job]] = {}
         self._outputs: list[bytes] = []
         self._closing = False
+        self._refused: TargetRefused | None = None
+        """What the broker said to our login."""
         self._now = 0.0
 
     @property
     def in_flight(self) -> int:
         """Requests that are not completed."""
         return len(self._queued) + len(self._sent) + len(self._paused)
+
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """Logged in, or nobody to log in as."""
+        return self._refused or self._machine.state is Phase.OPEN
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
         """The connection is up: log in if there is somebody to log in as."""
@@ -264,6 +271,9 @@ class FlymqClient:
             if ok:
                 return self._admit()
             refused = refusal(text or "invalid username or password")
+        if refused.final:  # whatever the words: with these credentials nothing will ever be taken
+            refused = TargetRefused(refused.message, refusal=Status.UNAUTHENTICATED, final=True)
+        self._refused = refused
         completions: list[Completion] = [(request.id, refused) for request in self._queued]
         self._queued.clear()
         return [*completions, *self._fail(refused.message)]

@@ -159,6 +159,11 @@ class FujinClient:
         writers = [*self._transactions.values(), *([self._writer] if self._writer is not None else [])]
         return len(self._early) + sum(map(len, writers)) + sum(map(len, self._readers.values()))
 
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """There is no login."""
+        return self._ready
+
     # --- requests ---
 
     def _start(self, request: Request, now: float) -> None:

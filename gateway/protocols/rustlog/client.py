@@ -188,6 +188,11 @@ class RustlogClient:
         """Requests that are not completed."""
         return len(self._open)
 
+    @property
+    def admitted(self) -> bool | GatewayError:
+        """There is no login."""
+        return self._up
+
     # --- inside ---
 
     def _call(self, operation: Operation, handler: Handler) -> None:

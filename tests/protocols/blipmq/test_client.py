@@ -14,7 +14,6 @@ from gateway.errors import (
     TargetLost,
     TargetRefused,
     TooLarge,
-    Unauthenticated,
     UnknownSubscription,
     Unsupported,
 )
@@ -80,9 +79,11 @@ def test_requests_wait_for_the_handshake() -> None:
 def test_a_refused_key_ends_everything() -> None:
     script = dialled().submit(publish(1, b"hi")).sends(GREETING)
     script.feed(vectors.HELLO_DONE + nack(2, 401, "invalid API key"))
-    assert script.expect(1, Unauthenticated).message == "invalid API key"
+    refused = script.expect(1, TargetRefused, refusal=Status.UNAUTHENTICATED, final=True)
+    assert refused.message == "401 invalid API key"
+    assert script.session.admitted is refused
     script.output(Close)
-    script.submit(publish(2, b"hi")).expect(2, Unauthenticated)
+    script.submit(publish(2, b"hi")).expect(2, TargetRefused)
     script.lost().quiet()
 
 

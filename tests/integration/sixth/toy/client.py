@@ -23,6 +23,10 @@ class ToyClient:
     def in_flight(self) -> int:
         return len(self._asked)
 
+    @property
+    def admitted(self) -> bool:
+        return True
+
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
         return NO_COMPLETIONS
 

@@ -1,0 +1,80 @@
+"""An upstream that does not let us in: everything waits, visibly, and nothing goes to the dead letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.config import model
+from gateway.settings import Backoff, Seconds
+from gateway.wire.session import Credentials
+from tests.unit.bridges.blip import Blip, blipping
+from tests.unit.bridges.house import bridged, forward, route
+from tests.unit.bridges.peers import until
+
+TWICE = model.Retry(2, Backoff(Seconds(0.001), Seconds(0.002)))
+
+
+@pytest.fixture
+async def blip():
+    blip = Blip()
+    async with blipping(blip):
+        yield blip
+
+
+def upstream(blip: Blip, key: str = "key", timeout: float = 5.0) -> model.Upstream:
+    auth = Credentials(api_key=key)
+    return model.Upstream("far", "blipmq", (("127.0.0.1", blip.port),), auth=auth, timeout=Seconds(timeout))
+
+
+async def test_a_backlog_survives_a_wrong_key_and_leaves_when_it_is_right(tmp_path: Path, blip: Blip):
+    blip.key = b"another"
+    target = forward(retry=TWICE, dead_letter="dead")
+    async with bridged(tmp_path, [upstream(blip)], route(target)) as gateway:
+        conditions = dict(gateway.bridges.conditions())
+        await gateway.client().publish("orders", b"1", b"2", keys=[b"a", b"b"])
+        await blip.until(lambda: blip.logins >= 4)
+        assert conditions["upstream far"]() == "refuses our login: 401 invalid API key"
+        assert gateway.backlog() == 2
+        assert gateway.counts.messages["dead_lettered", "refused"] == 0
+        assert await gateway.letters("dead") == []
+        blip.key = b"key"
+        await gateway.delivered()
+        assert blip.published == [b"1", b"2"]
+        assert conditions["upstream far"]() == ""
+
+
+async def test_who_never_answers_the_login_is_not_connected(tmp_path: Path, blip: Blip):
+    blip.mute = True
+    other = Blip()
+    async with blipping(other):
+        both = model.Upstream(
+            "far",
+            "blipmq",
+            (("127.0.0.1", blip.port), ("127.0.0.1", other.port)),
+            auth=Credentials(api_key="key"),
+            timeout=Seconds(0.3),
+        )
+        async with bridged(tmp_path, [both], route(forward())) as gateway:
+            await gateway.client().publish("orders", b"1")
+            await gateway.delivered()
+    assert other.published == [b"1"]
+    assert blip.published == []
+
+
+async def test_a_login_that_is_refused_later_on_blames_no_message(tmp_path: Path, blip: Blip):
+    target = forward(retry=TWICE, dead_letter="dead")
+    async with bridged(tmp_path, [upstream(blip)], route(target)) as gateway:
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+        blip.key = b"another"
+        await blip.hang_up()
+        await gateway.client().publish("orders", b"2")
+        with trio.fail_after(20):
+            await until(lambda: bool(gateway.bridges.pools["far"].refused))
+        blip.key = b"key"
+        await gateway.delivered()
+        assert blip.published == [b"1", b"2"]
+        assert await gateway.letters("dead") == []
