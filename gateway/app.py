@@ -21,7 +21,18 @@ from gateway.bridges.offered import check_offered
 from gateway.bridges.progress import stored_floor
 from gateway.broker.assembly import House, open_house
 from gateway.broker.service import ListenerInfo
-from gateway.config.model import AuthNone, AuthOpen, AuthUsers, ClientCert, Config, Listener, TlsFiles, TlsNone
+from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
+from gateway.config.model import (
+    Admin,
+    AuthNone,
+    AuthOpen,
+    AuthUsers,
+    ClientCert,
+    Config,
+    Listener,
+    TlsFiles,
+    TlsNone,
+)
 from gateway.errors import TargetError
 from gateway.observe.accounting import Accounting
 from gateway.observe.health import Health, Phase
@@ -118,7 +129,10 @@ class Gateway:
         self._drain = trio.Event()
         self.recorder = PrometheusRecorder(
             routes=[route.name for route in config.routes],
-            listeners={name: "+".join(listener.protocols) for name, listener in config.listeners.items()},
+            listeners={
+                **({LISTENER: PROTOCOL} if config.admin is not None else {}),
+                **{name: "+".join(listener.protocols) for name, listener in config.listeners.items()},
+            },
             targets=[*config.listeners, *config.upstreams],
             version=__version__,
         )
@@ -168,8 +182,12 @@ class Gateway:
             stop_admin = trio.Event()
             async with trio.open_nursery() as nursery:
                 if admin is not None:
+                    spoken = {name: listener.protocols for name, listener in config.listeners.items()}
+                    bulk = Bulk(store, house, table, Listeners(spoken))
+                    nursery.start_soon(bulk.run, stop_admin)
+                    make = functools.partial(self._admin_app, bulk)
                     nursery.start_soon(
-                        functools.partial(serve_http_when_asked, self._admin_app, admin, stop=stop_admin)
+                        functools.partial(serve_http_when_asked, make, admin, stop=stop_admin, tls=self._admin_tls())
                     )
                 finished = [trio.Event() for _ in listeners]
                 for listener, event in zip(listeners, finished, strict=True):
@@ -228,13 +246,21 @@ class Gateway:
         self.ports["admin"] = sock.getsockname()[1]
         return sock
 
-    def _admin_app(self) -> ASGIApp:
+    def _admin_app(self, bulk: Bulk) -> ASGIApp:
+        from gateway.bulk.api import bulk_routes
         from gateway.observe.admin import admin_app
 
-        admin = self._config.admin
-        return admin_app(self.recorder, self.health, token=admin.token if admin is not None else "")
+        admin = self._config.admin or Admin()
+        return admin_app(
+            self.recorder, self.health, token=admin.token, routes=bulk_routes(bulk, admin.host, admin.token)
+        )
 
-    def _certificate(self, listener: Listener) -> tuple[CertificateFiles, Path, Path]:
+    def _admin_tls(self) -> ssl.SSLContext | None:
+        admin = self._config.admin
+        make = self._tls(admin) if admin is not None else None
+        return make() if make is not None else None
+
+    def _certificate(self, listener: Listener | Admin) -> tuple[CertificateFiles, Path, Path]:
         """A listener's certificate, and the files it is in."""
         from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
 
@@ -254,7 +280,7 @@ class Gateway:
             return QuicListener(context, bound.sockets, served, self._certificate(listener)[0], _client_trust(listener))
         return TcpListener(context, bound.sockets, served, self._tls(listener))
 
-    def _tls(self, listener: Listener) -> Callable[[], ssl.SSLContext] | None:
+    def _tls(self, listener: Listener | Admin) -> Callable[[], ssl.SSLContext] | None:
         if isinstance(listener.tls, TlsNone):
             return None
         files, certificate, key = self._certificate(listener)
@@ -282,16 +308,21 @@ class Gateway:
             spec, lambda: spec.server(context), lambda peer, callback: house.broker.attach(info, peer, callback)
         )
 
+    def _shown_tls(self, listener: Listener | Admin) -> str:
+        if isinstance(listener.tls, TlsNone):
+            return ""
+        files, certificate, _key = self._certificate(listener)
+        return f" tls certificate {certificate} sha256 {files.fingerprint}"
+
     def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
         for one in bound:
             listener = one.listener
             line = f"listening {listener.name}: {'+'.join(listener.protocols)} on {one.kind} {listener.host}:{one.port}"
-            if not isinstance(listener.tls, TlsNone):
-                files, certificate, _key = self._certificate(listener)
-                line += f" tls certificate {certificate} sha256 {files.fingerprint}"
-            announce(line)
+            announce(line + self._shown_tls(listener))
         if "admin" in self.ports and self._config.admin is not None:
-            announce(f"listening admin: http on tcp {self._config.admin.host}:{self.ports['admin']}")
+            admin = self._config.admin
+            scheme = "http" if isinstance(admin.tls, TlsNone) else "https"
+            announce(f"listening admin: {scheme} on tcp {admin.host}:{self.ports['admin']}" + self._shown_tls(admin))
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")

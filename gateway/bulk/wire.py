@@ -27,6 +27,7 @@ OFFSET_FOR_TIME = "/v1/offset-for-time"
 APPEND = "/v1/append"
 PRODUCER = "/v1/producer"
 REDRIVE = "/v1/redrive"
+REDRIVEN = "/v1/redriven"
 
 LARGEST_APPEND = 32 << 20
 """Bytes of one request's body: twice the largest message there is."""
@@ -158,6 +159,12 @@ class RedriveResult(msgspec.Struct, frozen=True):
     """What became of each letter, in the order they were named."""
 
     letters: Sequence[Redriven]
+
+
+class Offsets(msgspec.Struct, frozen=True):
+    """Some offsets, ascending."""
+
+    offsets: Sequence[int]
 
 
 class Refusal(msgspec.Struct, frozen=True):

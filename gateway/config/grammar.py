@@ -258,7 +258,7 @@ def _bound_to(**values: Any) -> Mapping[str, Any]:
 
 ADMIN = Record(
     model.Admin,
-    (Field("bind", ENDPOINT), Field("token", Text("a token", _or_none), secret=True)),
+    (Field("bind", ENDPOINT), Field("token", Text("a token", _or_none), secret=True), Field("tls", LISTENER_TLS)),
     adapt=_bound_to,
 )
 

@@ -115,6 +115,7 @@ class Admin:
     host: str = "127.0.0.1"
     port: int = 9600
     token: str = attrs.field(default="", repr=False)
+    tls: ListenerTls = TlsNone()
 
 
 # --- the store ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 128
 LARGEST_HEADER = 16 << 10
+STALLED_MS = 15_000
+"""A client that takes nothing for so long is cut off: the server under this one cannot be made to give up on it."""
 
 
 def bind_http(host: str, port: int) -> socket.socket:
@@ -23,6 +26,7 @@ def bind_http(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)  # inherited by what is accepted
         sock.bind((host, port))
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -37,6 +41,7 @@ async def serve_http(
     sock: socket.socket,
     *,
     stop: trio.Event,
+    tls: ssl.SSLContext | None = None,
     grace: float = 2.0,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -45,7 +50,14 @@ async def serve_http(
     from hypercorn.trio.run import worker_serve
     from hypercorn.utils import wrap_app
 
-    config = Config()
+    class WithTls(Config):
+        """Takes a context that was made elsewhere."""
+
+        def create_ssl_context(self) -> ssl.SSLContext | None:
+            """The context, if there is one."""
+            return tls
+
+    config = WithTls()
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
     config.h11_max_incomplete_size = LARGEST_HEADER
@@ -54,13 +66,15 @@ async def serve_http(
     await worker_serve(
         wrap_app(app, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]  # two spellings of the same ASGI type
         config,
-        sockets=Sockets([], [sock], []),
+        sockets=Sockets([sock], [], []) if tls is not None else Sockets([], [sock], []),
         shutdown_trigger=stop.wait,
         task_status=task_status,
     )
 
 
-async def serve_http_when_asked(make: Callable[[], ASGIApp], sock: socket.socket, *, stop: trio.Event) -> None:
+async def serve_http_when_asked(
+    make: Callable[[], ASGIApp], sock: socket.socket, *, stop: trio.Event, tls: ssl.SSLContext | None = None
+) -> None:
     """Serve from the first connection on: the application and the server under it are a third of what a start would
     import. They are loaded in a thread, while the gateway works; the connection waits in the socket's backlog.
     """
@@ -74,7 +88,7 @@ async def serve_http_when_asked(make: Callable[[], ASGIApp], sock: socket.socket
         await trio.lowlevel.wait_readable(sock)
         nursery.cancel_scope.cancel()
     if not stop.is_set():
-        await serve_http(await trio.to_thread.run_sync(_load, make), sock, stop=stop)
+        await serve_http(await trio.to_thread.run_sync(_load, make), sock, stop=stop, tls=tls)
 
 
 def _load(make: Callable[[], ASGIApp]) -> ASGIApp:

@@ -1,0 +1,147 @@
+"""Ranges of the log as a stream of bytes: a little is read at a time, the next when that was taken.
+
+The store's own encoding is what costs least, here and there; Arrow is offered where pyarrow is installed. Either is made
+in a thread. A slow client holds one piece of at most a few megabytes, and nobody up.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import attrs
+import msgspec
+import trio
+
+from gateway.bulk import wire
+from gateway.envelope import Run
+from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic, Unsupported
+from gateway.store.chunk import encode
+from gateway.store.interface import PartitionState, Store
+
+READ_BYTES = 2 << 20
+"""Values read at a time."""
+THREADS = 2
+
+Encode = Callable[[Sequence[Run]], bytes]
+
+
+@attrs.frozen
+class RangeAsked:
+    """Offsets [start, end) of a partition; at most about `max_bytes` of values when that is not 0."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None = None
+    max_bytes: int = 0
+
+
+class Ranges:
+    """Reads ranges for the API."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._limiter = trio.CapacityLimiter(THREADS)
+
+    def find(self, asked: RangeAsked) -> PartitionState:
+        """The partition, once the range is known to begin in it. Raises UnknownTopic, UnknownPartition, OffsetOutOfRange."""
+        topic = self._store.topics.get(asked.topic)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {asked.topic}")
+        if not 0 <= asked.partition < len(topic.partitions):
+            raise UnknownPartition(f"{asked.topic} has partitions 0 to {len(topic.partitions) - 1}")
+        state = topic.partitions[asked.partition]
+        if asked.start < state.start:
+            raise OffsetOutOfRange(first=state.start, next_offset=state.end)
+        return state
+
+    async def chunks(self, asked: RangeAsked) -> AsyncIterator[bytes]:
+        """The range in frames (`gateway.bulk.wire`). An error in the midst of it is its last frame."""
+        offset = asked.start
+        try:
+            async for runs, read in self._read(asked):
+                yield await self._made(_frames, runs)
+                offset = read
+        except GatewayError as error:
+            yield wire.frame(wire.PROBLEM_FRAME, msgspec.json.encode(wire.problem_of(error)))
+        else:
+            yield wire.frame(wire.END_FRAME, wire.NEXT.pack(offset))
+
+    async def arrow(self, asked: RangeAsked) -> AsyncIterator[bytes]:
+        """The range as an Arrow IPC stream. An error in the midst of it is raised: the stream has no end then."""
+        encoder = await trio.to_thread.run_sync(arrow_encoder, limiter=self._limiter)
+        yield encoder.begin()
+        async for runs, _read in self._read(asked):
+            yield await self._made(encoder, runs)
+        yield encoder.finish()
+
+    async def _read(self, asked: RangeAsked) -> AsyncIterator[tuple[Sequence[Run], int]]:
+        state = self.find(asked)
+        end = state.end if asked.end is None else min(asked.end, state.end)
+        offset, left = asked.start, asked.max_bytes or (1 << 62)
+        while offset < end and left > 0:
+            place = (asked.topic, asked.partition, offset, end - offset, min(READ_BYTES, left), 0)
+            result = self._store.read_cached(*place) or await self._store.read(*place)
+            if not result.runs:
+                raise CorruptChunk(asked.topic, asked.partition, offset, end)
+            offset = result.next_offset
+            left -= sum(run.columns.value_bytes for run in result.runs) or 1
+            yield result.runs, offset
+
+    async def _made(self, make: Encode, runs: Sequence[Run]) -> bytes:
+        return await trio.to_thread.run_sync(make, runs, limiter=self._limiter)
+
+
+def _frames(runs: Sequence[Run]) -> bytes:
+    parts: list[bytes] = []
+    for run in runs:
+        chunk = encode(run)
+        parts.append(wire.FRAME.pack(wire.PLACE.size + len(chunk), wire.CHUNK_FRAME))
+        parts.append(wire.PLACE.pack(run.base_offset, run.count))
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+class ArrowEncoder:
+    """Runs as the messages of one Arrow IPC stream."""
+
+    def __init__(self) -> None:
+        try:
+            import pyarrow as pa
+
+            from gateway.pipeline.columns import batches
+            from gateway.pipeline.schema import SCHEMA
+        except ImportError as error:
+            raise Unsupported(
+                f"{error}: Arrow needs `pip install 'gateway[pipeline]'` on the gateway; {wire.CHUNKS} does not"
+            ) from error
+        self._batches = batches
+        self._sink = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._sink, SCHEMA)
+
+    def begin(self) -> bytes:
+        """The schema."""
+        return self._taken()
+
+    def __call__(self, runs: Sequence[Run]) -> bytes:
+        """Some record batches."""
+        for batch in self._batches(runs):
+            self._writer.write_batch(batch)
+        return self._taken()
+
+    def finish(self) -> bytes:
+        """The end."""
+        self._writer.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        data = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return data
+
+
+def arrow_encoder() -> ArrowEncoder:
+    """One for a stream. Raises Unsupported where pyarrow is missing."""
+    return ArrowEncoder()

@@ -1,0 +1,157 @@
+"""Dead letters are published again: each at most once, however often it is asked for.
+
+That a letter was redriven is written in the same commit that publishes its message; the letter itself stays until its
+topic is purged. A message goes back into the topic it came from, as of the route it came by (so a `forward` of that route
+delivers it), or by the routes to another address. How often it died goes with it: what died too often stays where it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from gateway.broker.dead_letters import PREFIX, Facts, split_headers
+from gateway.broker.service import Caller, Clock, Prepared, Publishing
+from gateway.bulk.wire import Redrive, Redriven
+from gateway.envelope import Batch, BatchIds, Columns, Run
+from gateway.errors import ConditionFailed, Conflict, InvalidRequest, RequestError, UnknownTopic
+from gateway.requests import Published
+from gateway.store.interface import Append, Placement, Put, Require, Store, Unit
+
+TABLE = "redriven"
+MOST = 1_000
+"""Letters in one request."""
+LETTER_BYTES = 64 << 20
+ROWS_AT_A_TIME = 500
+_LIFE, _OFFSET = struct.Struct(">q"), struct.Struct(">iq")
+
+
+@attrs.frozen
+class _Letter:
+    run: Run
+    facts: Facts
+    columns: Columns
+    """The message as it goes out again."""
+
+
+def _life(topic: str, epoch: int) -> bytes:
+    return topic.encode() + b"\0" + _LIFE.pack(epoch)
+
+
+class Redrives:
+    """Serves redrives."""
+
+    def __init__(self, store: Store, publishing: Publishing, clock: Clock) -> None:
+        self._store = store
+        self._publishing = publishing
+        self._clock = clock
+        self._ids = BatchIds()
+        self._lock = trio.Lock()
+
+    async def redrive(self, caller: Caller, asked: Redrive) -> Sequence[Redriven]:
+        """Publish letters again, or say why not, one after the other. Raises for a topic that is not what it was."""
+        state = self._store.topics.get(asked.topic)
+        if state is None:
+            raise UnknownTopic(f"there is no topic {asked.topic}")
+        if state.epoch != asked.epoch:
+            raise Conflict(f"{asked.topic} was purged and made again: look at it again")
+        if not 0 <= asked.partition < len(state.partitions):
+            raise InvalidRequest(f"{asked.topic} has no partition {asked.partition}")
+        if len(asked.offsets) > MOST:
+            raise InvalidRequest(f"at most {MOST} letters in one request, not {len(asked.offsets)}")
+        async with self._lock:
+            return [await self._one(caller, asked, offset) for offset in asked.offsets]
+
+    async def done(self, topic: str, epoch: int, partition: int, first: int, limit: int) -> Sequence[int]:
+        """Offsets from `first` on of letters that were redriven, at most so many."""
+        life = _life(topic, epoch)
+        rows = await self._store.scan(TABLE, life + _OFFSET.pack(partition, first), limit)
+        found = [(key, _OFFSET.unpack(key[-_OFFSET.size :])) for key, _value in rows if key.startswith(life)]
+        return [offset for _key, (number, offset) in found if number == partition]
+
+    async def forget(self) -> None:
+        """Drop what is known about topics that are gone."""
+        lives = {_life(topic.name, topic.epoch) for topic in self._store.topics.values()}
+        first = b""
+        while rows := await self._store.scan(TABLE, first, ROWS_AT_A_TIME):
+            gone = [key for key, _value in rows if key[: -_OFFSET.size] not in lives]
+            if gone:
+                await self._store.submit(Unit(puts=[Put(TABLE, key, None) for key in gone])).wait()
+            first = rows[-1][0] + b"\0"
+
+    # --- inside ---
+
+    async def _one(self, caller: Caller, asked: Redrive, offset: int) -> Redriven:
+        key = _life(asked.topic, asked.epoch) + _OFFSET.pack(asked.partition, offset)
+        before = await self._store.get(TABLE, key)
+        if before is not None:
+            return Redriven(offset, "before", before.decode())
+        try:
+            letter = await self._letter(asked, offset)
+            if letter is None:
+                return Redriven(offset, "gone", message="retention has removed it")
+            target = asked.to or letter.facts.topic
+            _check(letter, asked, target, self._clock.now_ms())
+            if asked.dry_run:
+                self._check_target(asked, target)
+                return Redriven(offset, "would", target)
+            prepared = self._again(caller, asked, letter, target)
+            ticket = self._publishing.commit(
+                [prepared], [Put(TABLE, key, target.encode())], [Require(TABLE, key, None)]
+            )
+            await ticket.wait()
+        except ConditionFailed:
+            return Redriven(offset, "before", target)
+        except RequestError as error:
+            return Redriven(offset, "refused", asked.to, error.message)
+        return Redriven(offset, "done", target)
+
+    async def _letter(self, asked: Redrive, offset: int) -> _Letter | None:
+        state = self._store.topics[asked.topic].partitions[asked.partition]
+        if not state.start <= offset < state.end:
+            return None
+        result = await self._store.read(asked.topic, asked.partition, offset, 1, LETTER_BYTES, 0)
+        run = result.runs[0]
+        columns = run.columns
+        own, facts = split_headers(columns.headers_of(0))
+        # the count goes with the message, so that one that dies again and again is seen
+        headers = (*own, (PREFIX + "count", str(facts.count).encode()))
+        expires = [facts.expires_ms] if facts.expires_ms else None
+        return _Letter(run, facts, Columns.of([columns.value(0)], [columns.key(0)], [headers], expires))
+
+    def _check_target(self, asked: Redrive, target: str) -> None:
+        if not asked.to and target not in self._store.topics:
+            raise UnknownTopic(f"the topic {target} is gone: name another place with --to")
+
+    def _again(self, caller: Caller, asked: Redrive, letter: _Letter, target: str) -> Prepared:
+        if asked.to:
+            prepared = self._publishing.prepare(caller, Batch(asked.to, letter.columns))
+            refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
+            if refused:
+                self._publishing.discard([prepared])
+                raise next(iter(refused.values()))
+            return prepared
+        self._check_target(asked, target)
+        partitions = len(self._store.topics[target].partitions)
+        partition = letter.facts.partition if letter.facts.partition < partitions else 0
+        now = self._clock.now_ms()
+        meta = attrs.evolve(letter.run.meta_of(0)[0], id=self._ids.next(now))
+        parts = ((meta.route, 1, letter.columns.value_bytes),)
+        self._publishing.adopt(parts)
+        append = Append(target, partition, letter.columns, meta)
+        return Prepared([append], (), lambda _placed: Published(target, now), parts, self._clock.now())
+
+
+def _check(letter: _Letter, asked: Redrive, target: str, now_ms: int) -> None:
+    """Raise unless a letter may go out again."""
+    if not letter.facts.reason:
+        raise InvalidRequest("this is no dead letter: it has no reason")
+    if not target:
+        raise InvalidRequest("it does not say which topic it came from: name a place with --to")
+    if 0 < letter.facts.expires_ms <= now_ms:
+        raise Conflict("it has expired meanwhile: nobody would get it")
+    if letter.facts.count > asked.max_replays:
+        raise Conflict(f"it died {letter.facts.count} times, and --max-replays is {asked.max_replays}")

@@ -1,0 +1,127 @@
+"""What the bulk API does, without HTTP: topics, ranges, appends, dead letters. One object for a running gateway."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from gateway.broker.assembly import House
+from gateway.broker.dead_letters import SUFFIX
+from gateway.broker.service import Caller, ListenerInfo
+from gateway.bulk import wire
+from gateway.bulk.appends import Appends
+from gateway.bulk.ranges import RangeAsked, Ranges
+from gateway.bulk.redrive import Redrives
+from gateway.envelope import Origin
+from gateway.errors import Conflict, InvalidRequest, StoreError, UnknownTopic
+from gateway.requests import Completion
+from gateway.routing.table import RoutingTable
+from gateway.store.interface import DeleteTopic, Store, TopicState, Unit
+
+LISTENER, PROTOCOL = "admin", "bulk"
+"""Where what is appended here came in, as the log and the metrics tell it."""
+SWEEP_SECONDS = 3600.0
+_ANYWHERE = 1 << 62
+
+
+@attrs.frozen
+class Listeners:
+    """The protocols of each configured listener, to write to their addresses."""
+
+    protocols: Mapping[str, Sequence[str]]
+
+    def info(self, protocol: str, listener: str) -> ListenerInfo:
+        """The listener whose clients' addresses are meant. Raises InvalidRequest."""
+        if not protocol and not listener:
+            return ListenerInfo(LISTENER, PROTOCOL)
+        for name, spoken in self.protocols.items():
+            if listener in ("", name) and (not protocol or protocol in spoken):
+                return ListenerInfo(name, protocol or spoken[0])
+        wanted = " ".join(part for part in (protocol, listener) if part)
+        raise InvalidRequest(f"no listener {wanted}; there are {', '.join(self.protocols) or 'none'}")
+
+
+class Bulk:
+    """The services behind the API."""
+
+    def __init__(self, store: Store, house: House, table: RoutingTable, listeners: Listeners) -> None:
+        self._store = store
+        self._house = house
+        self._table = table
+        self._listeners = listeners
+        self.ranges = Ranges(store)
+        self.appends = Appends(store, house.publisher, house.clock)
+        self.redrives = Redrives(store, house.publisher, house.clock)
+
+    def caller(self, peer: str, protocol: str = "", listener: str = "") -> Caller:
+        """Who publishes: routed like a client of that listener, remembered as what it is."""
+        client = self._house.broker.attach(self._listeners.info(protocol, listener), peer, _nobody_asks)
+        client.origin = Origin(PROTOCOL, LISTENER, "", peer)
+        return client
+
+    def topics(self, name: str = "") -> Sequence[wire.Topic]:
+        """All topics, or the one of this name if it exists."""
+        letters = self._letters()
+        if name:
+            state = self._store.topics.get(name)
+            return [_topic(state, letters)] if state is not None else []
+        return [_topic(state, letters) for state in self._store.topics.values()]
+
+    async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time."""
+        self.ranges.find(RangeAsked(topic, partition, _ANYWHERE))
+        return await self._store.offset_for_time(topic, partition, timestamp_ms)
+
+    async def purge(self, name: str) -> None:
+        """Drop dead letters, with their topic."""
+        if name not in self._store.topics:
+            raise UnknownTopic(f"there is no topic {name}")
+        if name not in self._letters():
+            raise InvalidRequest(f"{name} does not hold dead letters")
+        for objection in self._house.topics.before_delete:
+            reason = objection(name)
+            if reason is not None:
+                raise Conflict(reason)
+        await self._store.submit(Unit(deletes=[DeleteTopic(name)])).wait()
+        for callback in self._house.topics.after_delete:
+            callback(name)
+        await self.redrives.forget()
+
+    async def run(self, stop: trio.Event) -> None:
+        """Forget what is over, now and then."""
+        while not stop.is_set():
+            with contextlib.suppress(StoreError):  # read-only: there will be another time
+                await self.appends.sweep()
+                await self.redrives.forget()
+            with trio.move_on_after(SWEEP_SECONDS):
+                await stop.wait()
+
+    def _letters(self) -> frozenset[str]:
+        """The topics that hold dead letters."""
+        topics = self._store.topics
+        named = {rule.dead_letter(topic) for rule in self._table.forwards for topic in topics}
+        return frozenset(name for name in topics if name.endswith(SUFFIX) or name in named)
+
+
+def _nobody_asks(_completions: Sequence[Completion]) -> None:
+    """Publishing here ends with a ticket, not with a completion."""
+
+
+def _topic(state: TopicState, letters: frozenset[str]) -> wire.Topic:
+    config = state.config
+    return wire.Topic(
+        state.name,
+        state.epoch,
+        [
+            wire.Partition(number, one.start, one.end, one.last_time_ms, one.bytes)
+            for number, one in enumerate(state.partitions)
+        ],
+        config.durability.value,
+        config.retention_seconds,
+        config.retention_bytes,
+        config.schema,
+        state.name in letters,
+    )
