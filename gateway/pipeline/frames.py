@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest, UnknownTopic
 from gateway.pipeline.manifest import Archive, ArchiveFile
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import selected
-from gateway.pipeline.schema import COLUMNS, DDL
+from gateway.pipeline.schema import COLUMNS, SCHEMA
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ def _escaped(path: str) -> str:
 
 def _ddl(columns: Iterable[str]) -> str:
     """Some of the columns, as Spark writes a schema."""
-    from pyspark.sql.types import StructType
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    types = {field.name: field.dataType.simpleString() for field in StructType.fromDDL(DDL).fields}
+    types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA).fields}
     return ", ".join(f"{name} {types[name]}" for name in columns)
 
 
