@@ -28,6 +28,7 @@ from gateway.config.model import (
     AuthOpen,
     AuthUsers,
     ClientCert,
+    Cluster,
     Config,
     Listener,
     TlsFiles,
@@ -162,7 +163,9 @@ class Gateway:
             store.set_retention_floor(stored_floor(store))
             table = compile_table(config)
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
-            house = await stack.enter_async_context(open_house(store, table, self.recorder, accounts=accounts))
+            house = await stack.enter_async_context(
+                open_house(store, table, self.recorder, accounts=accounts, cluster=_cluster(config, bound))
+            )
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder))
             for name, problem in bridges.conditions():
                 self.health.condition(name, problem)
@@ -302,6 +305,7 @@ class Gateway:
             auth_required=not isinstance(listener.auth, AuthNone | AuthOpen),
             limits=listener.limits,
             advertised=f"{listener.host}:{port}",
+            server_id=self._config.cluster.id,
         )
         info = ListenerInfo(listener.name, name, listener.auth, context.settings)
         return Served(
@@ -326,6 +330,17 @@ class Gateway:
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")
+
+
+def _cluster(config: Config, bound: Sequence[Bound]) -> Cluster:
+    """What this gateway tells about itself: without an address of its own, that of its first TCP listener."""
+    if config.cluster.address:
+        return config.cluster
+    for one in bound:
+        if isinstance(one, BoundTcp):
+            host = f"[{one.listener.host}]" if ":" in one.listener.host else one.listener.host
+            return attrs.evolve(config.cluster, address=f"{host}:{one.port}")
+    return config.cluster
 
 
 def _client_trust(listener: Listener) -> ClientTrust | None:

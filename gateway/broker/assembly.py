@@ -28,6 +28,7 @@ from gateway.broker.timers import Pump, SystemClock
 from gateway.broker.topics import TopicService
 from gateway.broker.transactions import TransactionService
 from gateway.broker.watch import Watchers
+from gateway.config import model
 from gateway.config.model import AuthUsers
 from gateway.recorder import ConsumerCounts, Recorder, Snapshot
 from gateway.routing.table import RoutingTable
@@ -62,6 +63,7 @@ async def open_house(
     *,
     accounts: Iterable[AuthUsers] = (),
     clock: Clock | None = None,
+    cluster: model.Cluster | None = None,
 ) -> AsyncIterator[House]:
     """A broker on a store, with its tasks running inside the block; cursors are written when it ends."""
     clock = clock or SystemClock()
@@ -100,7 +102,8 @@ async def open_house(
             )
         )
         authorisation.subscribed = subscriptions.address_of
-        cluster = ClusterService(store)
+        known = cluster or model.Cluster()
+        gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         checking = NurseryOffload(threads=1)
         await nursery.start(checking.run)
         behind = {**publisher.handlers(), **transactions.handlers()}
@@ -116,7 +119,7 @@ async def open_house(
             transactions,
             delays,
             dead_letters,
-            cluster,
+            gateways,
             SchemaGate(behind, schemas, table, checking, publisher.refused),
         ]
         broker = Broker(
@@ -128,7 +131,7 @@ async def open_house(
             refused=publisher.refused,
         )
         nursery.start_soon(pump.run)
-        await nursery.start(cluster.run)
+        await nursery.start(gateways.run)
         await logins.start(accounts)
         await delays.start()
         await subscriptions.numbers.wait()

@@ -262,6 +262,18 @@ ADMIN = Record(
     adapt=_bound_to,
 )
 
+
+
+def _reachable(endpoint: tuple[str, int]) -> str:
+    host, port = endpoint
+    if not port:
+        raise ConfigProblem("the port of a gateway that others are to reach cannot be 0")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_REACHABLE = Then(ENDPOINT, _reachable)
+CLUSTER = record(model.Cluster, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
+
 LIMITS = record(Limits, connections=Number(1), per_address=Number(1), in_flight=Number(1))
 
 _COMMON = (
@@ -346,6 +358,7 @@ def grammar(specs: Specs) -> Record:
         Field("version", Number(VERSION, VERSION), required=True),
         Field("listeners", MapOf(ListenerShape(specs), _name, named=True, into="listeners"), required=True),
         Field("admin", ADMIN),
+        Field("cluster", CLUSTER),
         Field("storage", record(model.Storage, durability=DURABILITY)),
         Field("memory", record(model.Memory)),
         Field("topics", MapOf(TOPIC_SETTINGS, _glob)),

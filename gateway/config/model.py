@@ -118,6 +118,15 @@ class Admin:
     tls: ListenerTls = TlsNone()
 
 
+@attrs.frozen
+class Cluster:
+    """Which other gateways this one knows from the start. Each keeps its own log; others can be joined while it runs."""
+
+    id: str = "gateway"
+    address: str = ""  # host:port by which the others reach it; empty: that of its first TCP listener
+    peers: tuple[str, ...] = ()
+
+
 # --- the store ---
 
 
@@ -378,6 +387,7 @@ class Config:
     routes: tuple[Route, ...]
     admin: Admin | None = None
     """None: nothing is served."""
+    cluster: Cluster = attrs.Factory(Cluster)
     storage: Storage = attrs.Factory(Storage)
     memory: Memory = attrs.Factory(Memory)
     topics: Mapping[str, TopicSettings] = attrs.Factory(dict)

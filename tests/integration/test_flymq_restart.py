@@ -106,3 +106,38 @@ async def test_two_gateways_that_join(tmp_path: Path):
         for served in gateways:
             if served.running:
                 served.end(signal.SIGTERM)
+
+
+async def test_gateways_that_know_each_other_by_configuration(tmp_path: Path):
+    """The second is told of the first; each shows its own name and address, and the other's health as it changes."""
+    gateways = []
+    try:
+        for name in ("one", "two"):
+            home = tmp_path / name
+            home.mkdir()
+            peers = [f"127.0.0.1:{served.ports['flymq']}" for served in gateways]
+            cluster = f"cluster: {{id: {name}, peers: {peers}}}\n"
+            gateways.append(Served(home, CONFIG.format(port=0, data=home / "data") + cluster))
+            gateways[-1].start()
+        own = [f"127.0.0.1:{served.ports['flymq']}" for served in gateways]
+        with trio.fail_after(60):
+            async with flymq(gateways[0].ports["flymq"]) as first, flymq(gateways[1].ports["flymq"]) as second:
+                status = await first.ask(0x52)
+                assert status == s16("one") + bytes(4) + i32(1) + s16("one") + s16(own[0]) + b"\1\1"
+                assert await first.ask(0x50, s16(own[0])) == b"\0" + s16(f"{own[0]} is this gateway")
+                itself, other = s16("two") + s16(own[1]) + b"\1\1", s16(f"two-{own[0]}") + s16(own[0])
+                while await second.ask(0x52) != s16("two") + bytes(4) + i32(2) + itself + other + b"\1\0":
+                    await trio.lowlevel.checkpoint()
+                metadata = await second.ask(0x53)
+                assert metadata == s16("two") + bytes(4)  # no topics
+                await trio.to_thread.run_sync(gateways[0].end, signal.SIGKILL)
+                while await second.ask(0x52) != s16("two") + bytes(4) + i32(2) + itself + other + b"\0\0":
+                    await trio.lowlevel.checkpoint()
+                assert (await second.ask(0x51))[:1] == b"\1"
+                assert await second.ask(0x52) == s16("two") + bytes(4) + i32(1) + itself
+                assert (await second.ask(0x50, s16(own[0])))[:1] == b"\1"
+                assert own[0].encode() in await second.ask(0x52)
+    finally:
+        for served in gateways:
+            if served.running:
+                served.end(signal.SIGTERM)

@@ -210,6 +210,18 @@ topics:
     assert (c.retention, c.partitions) == (model.Retention(), 3)
 
 
+def test_the_gateways_that_are_known_from_the_start() -> None:
+    text = 'version: 1\nlisteners: {a: {protocol: rustlog, bind: "127.0.0.1:0"}}\n'
+    assert read(text).cluster == model.Cluster("gateway", "", ())
+    config = read(text + 'cluster: {id: eu-1, address: "a.example:9092", peers: ["b.example:9092", "[::1]:1"]}\n')
+    assert config.cluster == model.Cluster("eu-1", "a.example:9092", ("b.example:9092", "[::1]:1"))
+    assert read(text + 'cluster: {peers: "b.example:9092"}\n').cluster.peers == ("b.example:9092",)
+    for bad in ('{peers: ["b.example:0"]}', "{peers: [b.example]}", '{address: ":1"}', '{id: "a b"}', "{people: []}"):
+        found, problems = examine(text + f"cluster: {bad}\n", "routes.yaml", {}, TOYS)
+        assert len(problems) == 1, (bad, found)
+        assert problems[0].line == 3
+
+
 def test_every_transform_step() -> None:
     config = read(
         """
