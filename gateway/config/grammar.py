@@ -263,7 +263,6 @@ ADMIN = Record(
 )
 
 
-
 def _reachable(endpoint: tuple[str, int]) -> str:
     host, port = endpoint
     if not port:
