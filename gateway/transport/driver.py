@@ -93,6 +93,8 @@ class Driver:
         self._writing = 0
         self._charged = 0
         self._paused = False
+        self._hit = ""
+        """The limit because of which nothing is read."""
         self._closed = False
         self._busy = False
         self._backlog: list[Request] = []
@@ -251,16 +253,19 @@ class Driver:
         hit = ""
         if in_flight >= context.limits.in_flight:
             hit = "in_flight"
-        elif buffered >= context.limits.output or (self._paused and buffered > context.limits.output // 2):
+        elif buffered >= context.limits.output or (self._hit and buffered > context.limits.output // 2):
             hit = "output"
         elif context.budget.spent(writer=self._writing > 0):
             hit = "budget"
             context.budget.wait(self._key, self._link.wake)
-        if bool(hit) == self._paused:
-            return
-        self._paused = bool(hit)
-        if hit:
+        if hit and not self._hit:
             context.recorder.limit_hit(context.listener, hit)
+        self._hit = hit
+        paused = bool(hit) or self._session.held
+        if paused == self._paused:
+            return
+        self._paused = paused
+        if paused:
             self._link.pause()
         else:
             self._link.resume()

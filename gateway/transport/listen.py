@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
+from gateway.errors import TargetError
 from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
 from gateway.transport.limits import Admission
@@ -30,6 +31,14 @@ class Served:
     spec: ProtocolSpec
     session: Callable[[], ServerSession]
     attach: Attach
+
+
+class _Refused(TargetError):
+    """A connection ends before anything was served; the reason is counted unless it is empty (the peer simply left)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 async def open_tcp_sockets(host: str, port: int) -> list[socket.socket]:
@@ -71,6 +80,7 @@ class TcpListener:
         self._admission = Admission(context.limits)
         self._drivers: set[Driver] = set()
         self._accepting = trio.CancelScope()
+        self._sniffing: set[trio.CancelScope] = set()
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -100,6 +110,8 @@ class TcpListener:
     def drain(self) -> None:
         """Accept no more; every session says goodbye."""
         self._accepting.cancel()
+        for scope in list(self._sniffing):
+            scope.cancel()
         for driver in list(self._drivers):
             driver.drain()
 
@@ -148,62 +160,78 @@ class TcpListener:
         tls = TlsPipe(self._tls(), server_side=True) if self._tls is not None else None
         served, already = self._served[0], b""
         if len(self._served) > 1:
-            chosen, already = await self._sniff(sock, tls)
-            if chosen is None:
-                self._context.recorder.refused_connection(self._context.listener, "unknown_protocol")
+            try:
+                served, already = await self._choose(sock, tls)
+            except _Refused as refusal:
+                if refusal.reason:
+                    self._context.recorder.refused_connection(self._context.listener, refusal.reason)
                 return
-            served = chosen
         peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         link = TcpLink(sock, peer, self._nursery, self._context.clock, tls)
         driver = Driver(self._context, served.session(), link, served.attach)
         self._drivers.add(driver)
+        if self._accepting.cancel_called:
+            driver.drain()
         try:
             if tls is not None and tls.ready:
                 driver.opened(0, Kind.DUPLEX)
             await link.run(driver, already)
         finally:
             self._drivers.discard(driver)
+            if link.tls_failed:
+                self._context.recorder.refused_connection(self._context.listener, "tls")
 
-    async def _sniff(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served | None, bytes]:
+    async def _choose(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served, bytes]:
+        """Find out which protocol it is, until the time for that is over or the gateway goes down."""
+        with trio.move_on_after(_finite(self._context.limits.handshake)) as scope:
+            if self._accepting.cancel_called:
+                scope.cancel()
+            self._sniffing.add(scope)
+            try:
+                return await self._sniff(sock, tls)
+            finally:
+                self._sniffing.discard(scope)
+        raise _Refused("" if self._accepting.cancel_called else "handshake")
+
+    async def _sniff(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served, bytes]:
         """Read until the first bytes tell the protocol (under TLS: the first decrypted ones)."""
         seen = b""
-        with trio.move_on_after(_finite(self._context.limits.handshake)):
-            while len(seen) < SNIFF_LIMIT:
-                await trio.lowlevel.wait_readable(sock)
-                try:
-                    data = sock.recv(READ_SIZE)
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    return None, b""
-                if not data:
-                    return None, b""
-                plain = data if tls is None else _decrypt(sock, tls, data)
-                if plain is None:
-                    return None, b""
-                seen += plain
-                undecided = False
-                for served in self._served:
-                    verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO
-                    if verdict is Sniff.YES:
-                        return served, seen
-                    undecided = undecided or verdict is Sniff.MORE
-                if not undecided and seen:
-                    return None, b""
-        return None, b""
+        while len(seen) < SNIFF_LIMIT:
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                data = sock.recv(READ_SIZE)
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise _Refused("") from None
+            if not data:
+                raise _Refused("")
+            seen += data if tls is None else _decrypt(sock, tls, data)
+            undecided = not seen
+            for served in self._served:
+                verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO
+                if verdict is Sniff.YES:
+                    return served, seen
+                undecided = undecided or verdict is Sniff.MORE
+            if not undecided:
+                break
+        raise _Refused("unknown_protocol")
 
 
-def _decrypt(sock: socket.socket, tls: TlsPipe, data: bytes) -> bytes | None:
-    """What the peer said under TLS, and TLS's own answer to it; None if it does not speak TLS or does not read."""
-    plain: bytes | None
+def _decrypt(sock: socket.socket, tls: TlsPipe, data: bytes) -> bytes:
+    """What the peer said under TLS, and TLS's own answer to it."""
+    reason = ""
+    plain = b""
     try:
         plain = b"".join(tls.feed(data)[0])
     except TlsFailed:
-        plain = None
+        reason = "tls"
     try:
         sock.send(tls.pending())
     except OSError:
-        return None
+        raise _Refused(reason) from None
+    if reason:
+        raise _Refused(reason)
     return plain
 
 

@@ -49,6 +49,7 @@ class TcpLink:
         self._nursery = nursery
         self._clock = clock
         self._tls = tls
+        self.tls_failed = False
         self._handler: LinkHandler | None = None
         self._queue: list[bytes] = []
         self._out: list[bytes | memoryview] = []
@@ -234,6 +235,7 @@ class TcpLink:
         try:
             pieces, ended = self._tls.feed(data)
         except TlsFailed:
+            self.tls_failed = True
             self._send_raw(self._tls.pending())
             self.abort()
             return

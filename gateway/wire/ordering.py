@@ -13,11 +13,13 @@ class ReplyQueue:
     so a reply behind it is a barrier for everything before.
     """
 
-    __slots__ = ("_base", "_slots")
+    __slots__ = ("_base", "_slots", "size")
 
     def __init__(self) -> None:
         self._slots: deque[bytes | None] = deque()
         self._base = 0
+        self.size = 0
+        """Bytes of the replies that are known and whose turn it is not."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -43,10 +45,12 @@ class ReplyQueue:
         if index < 0 or self._slots[index] is not None:
             raise RuntimeError(f"slot {slot} was answered twice")
         self._slots[index] = data
+        self.size += len(data)
 
     def put(self, data: bytes) -> None:
         """Take a slot and fill it at once."""
         self._slots.append(data)
+        self.size += len(data)
 
     def ready(self) -> Iterator[bytes]:
         """Every reply whose turn it is, without the empty ones."""
@@ -55,4 +59,5 @@ class ReplyQueue:
             data = slots.popleft()
             self._base += 1
             if data:
+                self.size -= len(data)
                 yield data

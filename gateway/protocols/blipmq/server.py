@@ -123,11 +123,13 @@ class BlipmqServer:
 
     @property
     def in_flight(self) -> int:
-        """What is not answered yet. A peer that goes on sending while its key is checked is not read."""
-        count = self._operations.in_flight
-        if self._checking and len(self._buffer) > _MOST_HELD:
-            return max(count, self._limits.in_flight)
-        return count
+        """What is not answered yet."""
+        return self._operations.in_flight
+
+    @property
+    def held(self) -> bool:
+        """A peer that goes on sending while its key is checked is not read."""
+        return self._checking and len(self._buffer) > _MOST_HELD
 
     @property
     def handshaken(self) -> bool:

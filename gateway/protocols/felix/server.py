@@ -21,7 +21,6 @@ class FelixServer:
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else FelixSettings()
         self._peer = Peer(settings, context.dialect, context.auth_required)
-        self._bound = context.limits.in_flight
         self._streams: dict[int, ClientStream] = {}
         self._feeds = Feeds()
         self._draining = False
@@ -110,8 +109,13 @@ class FelixServer:
 
     @property
     def in_flight(self) -> int:
-        """Replies that are owed; waiting Takes are not. A held stream counts as full, so that nothing is read meanwhile."""
-        return max(self._peer.owed, self._bound) if self._peer.held else self._peer.owed
+        """Replies that are owed; waiting Takes are not."""
+        return self._peer.owed
+
+    @property
+    def held(self) -> bool:
+        """While one stream is held back nothing is read."""
+        return self._peer.held > 0
 
     @property
     def handshaken(self) -> bool:

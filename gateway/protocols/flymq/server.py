@@ -84,10 +84,15 @@ class FlymqServer:
 
     @property
     def in_flight(self) -> int:
-        """Requests under way; at its bound too while much waits behind an operation that bars the way."""
-        if len(self._buffer) > BACKLOG and self._blocked():
+        """Requests under way; at its bound too while much waits until there is room for more answers."""
+        if len(self._buffer) > BACKLOG and not self.held and self._blocked():
             return max(len(self._pending), self._context.limits.in_flight)
         return len(self._pending)
+
+    @property
+    def held(self) -> bool:
+        """While much waits behind an operation that bars the way nothing is read."""
+        return len(self._buffer) > BACKLOG and self._machine.state is not State.READY
 
     @property
     def handshaken(self) -> bool:

@@ -26,7 +26,6 @@ class FujinServer:
 
     def __init__(self, context: SessionContext) -> None:
         settings: FujinSettings = context.settings
-        self._limits = context.limits
         self._ping = settings.ping
         self._outbox = Outbox()
         self._streams: dict[int, Stream] = {}
@@ -142,11 +141,13 @@ class FujinServer:
 
     @property
     def in_flight(self) -> int:
-        """Requests under way. A client that goes on sending while a stream waits for a reply is not read."""
-        count = self._outbox.waiting
-        if any(stream.clogged for stream in self._streams.values()):
-            return max(count, self._limits.in_flight)
-        return count
+        """Requests under way."""
+        return self._outbox.waiting
+
+    @property
+    def held(self) -> bool:
+        """A client that goes on sending while a stream waits for a reply is not read."""
+        return any(stream.clogged for stream in self._streams.values())
 
     @property
     def handshaken(self) -> bool:

@@ -82,6 +82,10 @@ class _FindingGroup(_Pending):
     operation: Fetch
 
 
+SMALL_ANSWER = 4096
+"""What an answer of unknown size is taken for until it is there; then its real size counts."""
+
+
 class Desk:
     """Serves operations in the order they come, and puts their answers in that order."""
 
@@ -95,6 +99,9 @@ class Desk:
         self._fresh_group = fresh_group
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
+        self.reading = 0
+        """How many bytes the answers under way may have, but for those to Produce."""
+        self._shares: dict[int, int] = {}
 
     def serve(self, encoding: Encoding, operation: Operation) -> None:
         """Start an operation."""
@@ -107,6 +114,8 @@ class Desk:
     def finish(self, request_id: int, outcome: Outcome) -> None:
         """Turn an outcome into its answer, or into the second step of its operation."""
         pending = self._pending.pop(request_id, None)
+        if self._shares:
+            self.reading -= self._shares.pop(request_id, 0)
         if pending is not None:
             self._completions[type(pending)](self, pending, outcome)
 
@@ -123,6 +132,10 @@ class Desk:
         self.replies.fill(pending.slot, CODECS[pending.encoding].encode(answer))
 
     def _ask(self, request: Request, pending: _Pending) -> None:
+        if not isinstance(request, requests.Publish):
+            share = max(request.max_bytes, SMALL_ANSWER) if isinstance(request, requests.Fetch) else SMALL_ANSWER
+            self._shares[request.id] = share
+            self.reading += share
         self._pending[request.id] = pending
         self.asked.append(request)
 

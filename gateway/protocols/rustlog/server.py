@@ -10,7 +10,7 @@ from gateway.protocols.rustlog.codec import CODECS, encoding_of
 from gateway.protocols.rustlog.frames import HEADER, LENGTH, MAX_FRAME, Encoding, Refusal, Undecodable, check_length
 from gateway.protocols.rustlog.operations import Desk
 from gateway.protocols.rustlog.settings import RustlogSettings
-from gateway.protocols.rustlog.states import HELD, KEEPING, LEAVING, PARSING, READING, TABLE, Event, State
+from gateway.protocols.rustlog.states import HELD, KEEPING, LEAVING, READING, TABLE, Event, State
 from gateway.requests import Outcome
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
@@ -28,7 +28,9 @@ class RustlogServer:
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else RustlogSettings()
         self._desk = Desk(settings.fresh_group)
-        self._bound = context.limits.in_flight
+        self._limits = context.limits
+        self._unsent = 0
+        """Bytes of answers since the peer last took all of them, as far as is known."""
         self._machine = Machine(TABLE, State.OPEN)
         self._buffer = ReceiveBuffer()
         self._encoding = Encoding.BINARY  # of the last frame
@@ -71,19 +73,27 @@ class RustlogServer:
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         """Answers go out when it is their turn; a held connection goes on."""
-        desk = self._desk
-        was_waiting = desk.waiting
-        desk.finish(request_id, outcome)
-        if was_waiting and not desk.waiting:
-            self._machine.step(Event.RELEASE)
-            self._buffer.wanted = 0
-            if self._machine.state in PARSING:
-                return self._parse(self._buffer.feed(b""))
-        return self._settle()
+        self._desk.finish(request_id, outcome)
+        return self._go_on()
 
     def room(self, channel: int, now: float) -> Requests:
-        """Nothing waits for room."""
-        return NO_REQUESTS
+        """What was sent has left."""
+        self._unsent = 0
+        return self._go_on()
+
+    @property
+    def _load(self) -> int:
+        """Bytes of answers that are asked for, that wait for their turn, that the peer has not taken as far as is known."""
+        return self._desk.reading + self._desk.replies.size + self._unsent
+
+    def _go_on(self) -> Requests:
+        """Parse on if that had stopped and nothing stands in the way any more, well below the bounds."""
+        settled = self._settle()
+        if self._machine.state not in HELD or self._desk.waiting or self._load > self._limits.output // 2:
+            return settled
+        self._machine.step(Event.RELEASE)
+        self._buffer.wanted = 0
+        return [*settled, *self._parse(self._buffer.feed(b""))]
 
     def drain(self, now: float) -> Requests:
         """RustLog knows no goodbye: answer what is under way and close."""
@@ -103,7 +113,7 @@ class RustlogServer:
         """All answers of one pass in one Send."""
         queued: list[Output] = []
         if self._output:
-            queued.append(Send(CHANNEL, b"".join(self._output)))
+            queued.append(Send(CHANNEL, b"".join(self._output), notify=self._unsent > self._limits.output // 2))
             self._output.clear()
         if self._closing:
             self._closing = False
@@ -112,9 +122,14 @@ class RustlogServer:
 
     @property
     def in_flight(self) -> int:
-        """Answers that are owed. A held connection counts as full, so that it is not read meanwhile."""
+        """Answers that are owed; at its bound too while what is asked or answered has to get smaller first."""
         owed = len(self._desk.replies)
-        return max(owed, self._bound) if self._machine.state in HELD else owed
+        return max(owed, self._limits.in_flight) if self._machine.state in HELD and not self._desk.waiting else owed
+
+    @property
+    def held(self) -> bool:
+        """Nothing is read behind an operation that has to be through first."""
+        return self._desk.waiting
 
     @property
     def handshaken(self) -> bool:
@@ -126,7 +141,7 @@ class RustlogServer:
     def _parse(self, data: bytes) -> Requests:
         position, size = 0, len(data)
         wanted = 0
-        desk, machine = self._desk, self._machine
+        desk, machine, limit = self._desk, self._machine, self._limits.output
         gathering = desk.gathering
         while size - position >= HEADER:
             (length,) = LENGTH.unpack_from(data, position)
@@ -149,7 +164,7 @@ class RustlogServer:
                     continue
             position = end
             self._serve(data[start:end])
-            if desk.waiting:
+            if desk.waiting or self._load >= limit:
                 machine.step(Event.HOLD)
                 wanted = _NOTHING_IS_ENOUGH
                 break
@@ -181,7 +196,9 @@ class RustlogServer:
     def _settle(self) -> Requests:
         """Hand out the answers whose turn it is, close when none is owed, return what is to be asked."""
         desk = self._desk
-        self._output.extend(desk.replies.ready())
+        for reply in desk.replies.ready():
+            self._output.append(reply)
+            self._unsent += len(reply)
         if not desk.replies and self._machine.state in LEAVING:
             self._machine.step(Event.ANSWERED)
             self._closing = True

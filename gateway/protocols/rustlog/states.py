@@ -49,19 +49,14 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (State.LAST_HELD, Event.RELEASE): State.LAST,
     (State.LAST_HELD, Event.END): State.ENDING,
     (State.LAST_HELD, Event.LOST): State.CLOSED,
-    (State.ENDING, Event.RELEASE): State.ENDING,
     (State.ENDING, Event.EOF): State.ENDING,
     (State.ENDING, Event.END): State.ENDING,
     (State.ENDING, Event.ANSWERED): State.CLOSED,
     (State.ENDING, Event.LOST): State.CLOSED,
-    (State.CLOSED, Event.RELEASE): State.CLOSED,
     (State.CLOSED, Event.EOF): State.CLOSED,
     (State.CLOSED, Event.END): State.CLOSED,
     (State.CLOSED, Event.LOST): State.CLOSED,
 }
-
-PARSING = frozenset({State.OPEN, State.LAST})
-"""States in which frames are taken from the bytes."""
 
 READING = frozenset({State.OPEN, State.HELD})
 """States in which bytes are kept at all."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from gateway import requests
@@ -24,6 +26,7 @@ from gateway.errors import (
 from gateway.protocols.rustlog.frames import MAX_FRAME, MAX_VALUE
 from gateway.protocols.rustlog.settings import FreshGroup
 from gateway.requests import Request
+from gateway.settings import Limits, Size
 from gateway.wire.session import Close
 from tests.protocols.rustlog import vectors as v
 from tests.protocols.rustlog.values import fetch, fetched, framed, produce, published, refusal, serving, topics
@@ -385,13 +388,39 @@ def test_nothing_behind_a_group_fetch_runs_before_its_second_step():
     script = serving().feed(fetch("demo", 0, 100, "g") + v.PRODUCE_EMPTY)
     find = script.expect(requests.ReadOffset)
     script.quiet()
-    assert script.session.in_flight >= 1024, "a held connection is not read"
+    assert script.session.held, "a held connection is not read"
+    assert script.session.in_flight == 1, "and has reached no limit by that"
     script.feed(v.COMMIT_2).quiet()
     script.complete(find, requests.GroupOffset(1, True))
     script.expect(requests.Fetch)
     script.expect(requests.Publish)
     script.expect(requests.CommitOffset)
     assert script.session.in_flight == 3
+    assert not script.session.held
+
+
+def test_reads_are_asked_for_within_the_bound_on_output_and_go_on_when_the_peer_has_taken_the_answers():
+    """However many Fetches fit into a read: what they bring must not all be there at once."""
+    script = serving(limits=Limits(output=Size(10_000), in_flight=50)).feed(fetch("demo", 0, 5000) * 100)
+    asked = [script.expect(requests.Fetch) for _ in range(2)]
+    script.quiet()
+    assert script.session.in_flight == 50
+    assert not script.session.held
+    value = b"x" * 5000
+    answer = framed(b"\2" + struct.pack(">II", 1, 5000) + value + struct.pack(">Q", 1))
+    script.complete(asked[1], fetched([value])).quiet()  # it waits for the first, and its room with it
+    script.complete(asked[0], fetched([value])).sends(answer * 2).quiet()
+    script.room()
+    assert [script.expect(requests.Fetch) for _ in range(2)]
+    script.quiet()
+
+
+def test_answers_that_need_no_broker_stop_at_the_bound_as_well():
+    script = serving(limits=Limits(output=Size(1000))).feed(v.PING * 500).sends(v.PING * 200).quiet()
+    script.room()
+    script.sends(v.PING * 200).quiet()
+    script.room()
+    script.sends(v.PING * 100).quiet()
 
 
 def test_held_connection_collects_what_comes_in():

@@ -8,14 +8,15 @@ from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.protocols.rustlog.server import RustlogServer
 from gateway.protocols.rustlog.settings import FreshGroup, RustlogSettings
 from gateway.requests import Fetched, PartitionInfo, Published, TopicInfo, Topics
+from gateway.settings import Limits
 from gateway.wire.session import SessionContext
 from tests.protocols.script import Script
 
 META = BatchMeta(b"i" * 16, Origin("rustlog", "rustlog"))
 
 
-def serving(fresh_group: FreshGroup = FreshGroup.REQUESTED) -> Script:
-    return Script(RustlogServer(SessionContext("rustlog", RustlogSettings(fresh_group))))
+def serving(fresh_group: FreshGroup = FreshGroup.REQUESTED, limits: Limits | None = None) -> Script:
+    return Script(RustlogServer(SessionContext("rustlog", RustlogSettings(fresh_group), limits=limits or Limits())))
 
 
 def framed(payload: bytes) -> bytes:

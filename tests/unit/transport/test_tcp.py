@@ -149,6 +149,22 @@ async def test_reading_stops_at_the_in_flight_bound_and_goes_on_after():
             await trio.lowlevel.checkpoint()
 
 
+async def test_a_held_connection_is_not_read_and_has_reached_no_limit():
+    async with running(later=True) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"hold\n")
+        while gateway.broker.submitted < 1:
+            await trio.lowlevel.checkpoint()
+        await stream.send_all(b"b\n")
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert gateway.broker.submitted == 1
+        gateway.broker.release()
+        assert await read_until(stream, 5) == b"hold\n"
+        while gateway.broker.submitted < 2:
+            await trio.lowlevel.checkpoint()
+        assert gateway.recorder.limits == []
+
+
 async def test_a_peer_that_does_not_read_is_not_read_from_and_loses_nothing():
     limits = Limits(output=Size(100_000))
     async with running(limits) as gateway, await gateway.connect() as stream:
@@ -219,6 +235,20 @@ async def test_drain_says_goodbye_and_accepts_no_more():
             await trio.open_tcp_stream("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("tls", [False, True])
+async def test_drain_does_not_wait_for_who_has_not_said_yet_which_protocol_it_speaks(
+    tls: bool, authority: trustme.CA, tmp_path
+):
+    context = server_tls(authority, tmp_path) if tls else None
+    async with running(served=2, tls=context) as gateway, await gateway.connect() as stream:
+        while gateway.recorder.open < 1:
+            await trio.lowlevel.checkpoint()
+        gateway.listener.drain()
+        with trio.fail_after(5):
+            assert await read_all(stream) == b""
+        assert gateway.recorder.reasons == []
+
+
 @pytest.mark.parametrize("line", [b"crash\n", b"crash later\n"])
 async def test_a_mistake_in_a_session_ends_its_connection_and_nothing_else(line: bytes):
     async with running(later=True) as gateway, await gateway.connect() as bad, await gateway.connect() as good:
@@ -259,6 +289,28 @@ async def test_first_bytes_of_no_protocol_are_refused():
         await stream.send_all(b"GET / HTTP/1.1\r\n")
         assert await read_all(stream) == b""
         assert gateway.recorder.reasons == ["unknown_protocol"]
+
+
+async def test_who_goes_away_before_it_says_which_protocol_it_speaks_is_not_refused():
+    async with running(served=2) as gateway:
+        for said in (b"", b"B"):
+            async with await gateway.connect() as stream:
+                while gateway.recorder.open < 1:
+                    await trio.lowlevel.checkpoint()
+                await stream.send_all(said)
+            while gateway.recorder.open:
+                await trio.lowlevel.checkpoint()
+        assert gateway.recorder.reasons == []
+
+
+async def test_who_says_nothing_in_time_is_cut_for_that(mock_clock: MockClock):
+    limits = Limits(handshake=Seconds(30))
+    async with running(limits, served=2) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"B")
+        await wait_all_tasks_blocked(0.05)
+        mock_clock.jump(31)
+        assert await read_all(stream) == b""
+        assert gateway.recorder.reasons == ["handshake"]
 
 
 @pytest.fixture
@@ -324,6 +376,7 @@ async def test_garbage_instead_of_a_handshake_harms_nobody(served: int, authorit
         async with await gateway.connect() as bad:
             await bad.send_all(b"GET / HTTP/1.1\r\n\r\n" * 10)
             await read_all(bad)
+        assert gateway.recorder.reasons == ["tls"]
         raw = await gateway.connect()
         async with trio.SSLStream(raw, client_tls(authority), server_hostname="localhost") as stream:
             await stream.send_all(b"A\n")

@@ -11,7 +11,7 @@ from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Sen
 
 class LineSession:
     """Each line is asked of the broker (CacheGet) and answered with what it says, in order; `quit` closes; `big N` sends
-    N bytes at once; `tick` asks for a call a second later."""
+    N bytes at once; `tick` asks for a call a second later; while `hold` waits for its answer nothing is to be read."""
 
     def __init__(self, context: SessionContext) -> None:
         self.context = context
@@ -23,6 +23,7 @@ class LineSession:
         self._timeout: float | None = None
         self._ended = False
         self.handshaken = False
+        self.held = False
 
     @property
     def in_flight(self) -> int:
@@ -45,6 +46,7 @@ class LineSession:
             elif line == b"tick":
                 self._timeout = now + 1
             else:
+                self.held = self.held or line == b"hold"
                 self._next += 1
                 self._slots[self._next] = self._replies.take()
                 requests.append(CacheGet(self._next, "toy", line.decode()))
@@ -66,6 +68,7 @@ class LineSession:
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         if isinstance(outcome, CacheValue) and outcome.value == b"crash later":
             raise RuntimeError("a mistake while answering")
+        self.held = False
         value = outcome.value if isinstance(outcome, CacheValue) else b"!"
         self._replies.fill(self._slots.pop(request_id), (value or b"") + b"\n")
         return NO_REQUESTS

@@ -16,6 +16,7 @@ class ToyServer:
     """One connection."""
 
     handshaken = True
+    held = False
 
     def __init__(self, context: SessionContext) -> None:
         self._greeting: str = context.settings.greeting
