@@ -35,7 +35,7 @@ from gateway.pipeline.columns import batches
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, records, selected, starts, whole
 from gateway.pipeline.schema import DDL, SCHEMA, chosen
-from gateway.store.reader import LogReader
+from gateway.pipeline.source import Log, open_log
 
 Position = dict[str, dict[str, int]]
 """Topic -> {"epoch": its epoch, "0": next offset, ...}."""
@@ -54,7 +54,7 @@ class LogRange(InputPartition):
 
 
 class GatewayDataSource(DataSource):
-    """A gateway's log, read from the directory of its store, live or stopped."""
+    """A gateway's log, from the directory of its store or from its admin address; and the sink into a running one."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,7 +86,7 @@ def _columns(schema: StructType) -> tuple[str, ...]:
 def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if partition is None:
         return  # how Spark asks when there was nothing to plan
-    with LogReader(options.path) as reader:
+    with open_log(options.source) as reader:
         runs = records(reader, partition.value, fail_on_data_loss=options.fail_on_data_loss)
         yield from batches(runs, chosen(columns))
 
@@ -143,7 +143,7 @@ class Narrowing:
         if last is not None:
             self.before_ms = last + 1 if self.before_ms is None else min(self.before_ms, last + 1)
 
-    def apply(self, reader: LogReader, what: Range) -> Range:
+    def apply(self, reader: Log, what: Range) -> Range:
         """What is left of a range; it may be empty."""
         if (self.topics is not None and what.topic not in self.topics) or (
             self.partitions is not None and what.partition not in self.partitions
@@ -184,7 +184,7 @@ class GatewayReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """A task for each partition of the log, several for a long one."""
         options = self._options
-        with LogReader(options.path) as reader:
+        with open_log(options.source) as reader:
             ranges = [self._narrowing.apply(reader, one) for one in whole(reader, options)]
         return [LogRange(one) for one in cut(ranges, options.per_partition)]
 
@@ -211,7 +211,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         options = self._options
-        with LogReader(options.path) as reader:
+        with open_log(options.source) as reader:
             return {
                 topic.name: _position(topic.epoch, starts(reader, topic, options, LATEST))
                 for topic in selected(reader.topics(), options)
@@ -259,7 +259,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> Position:
         options = self._options
-        with LogReader(options.path) as reader:
+        with open_log(options.source) as reader:
             return {
                 topic.name: _position(topic.epoch, [one.end for one in topic.partitions])
                 for topic in selected(reader.topics(), options)
@@ -267,7 +267,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Position:
         """Where to go on in everything that `end` names; refuses, or passes over, what is gone."""
-        with LogReader(self._options.path) as reader:
+        with open_log(self._options.source) as reader:
             topics = reader.topics()
         strict = self._options.fail_on_data_loss
         lost = [f"the topic {name} was deleted" for name in start if name not in topics]

@@ -10,12 +10,17 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from gateway.errors import InvalidRequest
+from gateway.pipeline.endpoint import Endpoint
+from gateway.pipeline.source import Source, shown
 
 EARLIEST, LATEST = -2, -1
 """How an offset in the JSON of `startingOffsets` and `endingOffsets` says so."""
 
+PLACE_NAMES = ("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure")
+"""Where a running gateway is, and how it is trusted."""
 NAMES = (
     "path",
+    *PLACE_NAMES,
     "topics",
     "startingOffsets",
     "endingOffsets",
@@ -67,7 +72,7 @@ def _regex(glob: str) -> str:
 class ReadOptions:
     """The options, checked."""
 
-    path: str
+    source: Source
     topics: Topics = Topics()
     starting: Offsets | None = None
     """None: the earliest for a batch, the latest for a stream."""
@@ -77,23 +82,22 @@ class ReadOptions:
     per_partition: int = RECORDS_PER_PARTITION
     fail_on_data_loss: bool = True
 
+    @property
+    def where(self) -> str:
+        """The source, for people."""
+        return shown(self.source)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         """From Spark's options, whose names have no case. Raises InvalidRequest."""
-        known = {name.lower(): name for name in NAMES}
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = sorted(set(given) - set(known))
-        if unknown:
-            raise InvalidRequest(f"unknown option {', '.join(unknown)}; there are {', '.join(NAMES)}")
-        if not given.get("path"):
-            raise InvalidRequest("the option path is needed: the directory of a store")
+        given = checked(options, NAMES)
         starting = given.get("startingoffsets")
         starting_ms = given.get("startingtimestamp")
         if starting is not None and starting_ms is not None:
             raise InvalidRequest("startingOffsets and startingTimestamp exclude each other")
         per_trigger = given.get("maxrecordspertrigger")
         return cls(
-            path=given["path"],
+            source=_source(given),
             topics=Topics.parse(given.get("topics", "**")),
             starting=_offsets(starting, "startingOffsets") if starting is not None else None,
             ending=_offsets(given.get("endingoffsets", "latest"), "endingOffsets"),
@@ -104,6 +108,41 @@ class ReadOptions:
             ),
             fail_on_data_loss=_flag(given.get("failondataloss", "true"), "failOnDataLoss"),
         )
+
+
+def checked(options: Mapping[str, str], names: Sequence[str]) -> Mapping[str, str]:
+    """Options by their names in small letters. Raises InvalidRequest for one there is not."""
+    given = {key.lower(): value for key, value in options.items()}
+    unknown = sorted(set(given) - {name.lower() for name in names})
+    if unknown:
+        raise InvalidRequest(f"unknown option {', '.join(unknown)}; there are {', '.join(names)}")
+    return given
+
+
+def _source(given: Mapping[str, str]) -> Source:
+    path, url = given.get("path"), given.get("endpoint")
+    if path and url:
+        raise InvalidRequest("path and endpoint exclude each other: the directory of a store, or a running gateway")
+    if url:
+        return endpoint_of(given)
+    if not path:
+        raise InvalidRequest("the option path is needed (the directory of a store), or endpoint (a running gateway)")
+    lost = [name for name in PLACE_NAMES if name.lower() in given]
+    if lost:
+        raise InvalidRequest(f"{', '.join(lost)}: about an endpoint, not about a path")
+    return path
+
+
+def endpoint_of(given: Mapping[str, str]) -> Endpoint:
+    """The endpoint that checked options describe."""
+    return Endpoint.of(
+        given.get("endpoint", ""),
+        token=given.get("token", ""),
+        token_file=given.get("tokenfile", ""),
+        ca=given.get("ca", ""),
+        fingerprint=given.get("fingerprint", ""),
+        insecure=_flag(given.get("insecure", "false"), "insecure"),
+    )
 
 
 def milliseconds(text: str) -> int:

@@ -10,7 +10,8 @@ from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
-from gateway.store.reader import LogReader, StoredTopic
+from gateway.pipeline.source import Log
+from gateway.store.reader import StoredTopic
 
 
 class HistoryGone(StoreError):
@@ -42,11 +43,11 @@ def selected(topics: Mapping[str, StoredTopic], options: ReadOptions) -> list[St
     """The topics that the options mean. A name (not a glob) that there is not is an error."""
     missing = [name for name in options.topics.patterns if "*" not in name and name not in topics]
     if missing:
-        raise UnknownTopic(f"there is no topic {', '.join(missing)} in {options.path}")
+        raise UnknownTopic(f"there is no topic {', '.join(missing)} in {options.where}")
     return [topics[name] for name in options.topics.among(list(topics))]
 
 
-def starts(reader: LogReader, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
+def starts(reader: Log, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
     """Where to begin in each partition of a topic."""
     if options.starting_ms is not None:
         return [reader.offset_for_time(topic.name, one.number, options.starting_ms) for one in topic.partitions]
@@ -85,7 +86,7 @@ def _resolved(topic: StoredTopic, given: Offsets, unnamed: int, option: str) -> 
     return found
 
 
-def whole(reader: LogReader, options: ReadOptions) -> list[Range]:
+def whole(reader: Log, options: ReadOptions) -> list[Range]:
     """Everything a batch is to read."""
     return [
         Range(topic.name, partition.number, start, end, topic.epoch)
@@ -106,7 +107,7 @@ def cut(ranges: Sequence[Range], records: int) -> list[Range]:
     ]
 
 
-def records(reader: LogReader, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
+def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
     """The records of a range. What is gone (retention, a topic made anew) is HistoryGone, or left out."""
     topic = reader.topics().get(what.topic)
     if topic is None or topic.epoch != what.epoch:

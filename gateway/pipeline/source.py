@@ -57,3 +57,8 @@ class Log(Protocol):
 def open_log(source: Source) -> Log:
     """Open a log for reading. Not for use by two threads at a time."""
     return EndpointLog(source) if isinstance(source, Endpoint) else LogReader(source)
+
+
+def shown(source: Source) -> str:
+    """A source as it is called in messages."""
+    return source.url if isinstance(source, Endpoint) else str(source)
