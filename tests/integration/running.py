@@ -100,6 +100,12 @@ class Served:
         self._process.send_signal(number)
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether there is a process to end."""
         return self._process is not None

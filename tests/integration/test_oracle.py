@@ -1,0 +1,72 @@
+"""Every pair of protocols through every failure a network has: nothing acknowledged is lost, invented, changed or reordered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.faults import Fault
+from tests.integration.oracle import Oracle
+
+FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
+DEADLINE = 150
+SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
+
+
+async def suffer(oracle: Oracle, rounds: int) -> None:
+    """A fault of its own for each upstream at a time, with a gateway killed, stopped or out of space meanwhile."""
+    near, far = oracle.near, oracle.far
+    happenings = [
+        lambda: oracle.restart(near, signal.SIGKILL),
+        lambda: oracle.restart(near, signal.SIGTERM),
+        lambda: oracle.restart(far, signal.SIGKILL),
+        lambda: oracle.restart(far, signal.SIGTERM),
+    ]
+    oracle.chance.shuffle(happenings)
+    for number in range(rounds):
+        oracle.chance.shuffle(FAULTS)
+        for network, fault in zip(oracle.networks.values(), FAULTS, strict=False):
+            network.set(fault)
+        await oracle.more(oracle.chance.randint(5, 30))
+        await happenings[number % len(happenings)]()
+        await oracle.more(oracle.chance.randint(5, 30))
+        if number % 2:
+            oracle.set_faults(Fault.NONE)
+            await oracle.more(5)
+
+
+async def oracle_run(directory: Path, seed: int, rounds: int, pool: int = 1) -> None:
+    oracle = Oracle(directory, seed, pool=pool)
+    try:
+        with trio.fail_after(DEADLINE):
+            async with trio.open_nursery() as nursery:
+                await oracle.start(nursery)
+                await suffer(oracle, rounds)
+                oracle.set_faults(Fault.NONE)
+                await oracle.more(5)
+                oracle.stop_producing()
+                await oracle.settle()
+                await oracle.balanced()
+                nursery.cancel_scope.cancel()
+    finally:
+        oracle.end()
+    oracle.ledger.judge()
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_every_pair_survives_a_sample_of_faults(tmp_path: Path, seed: int):
+    await oracle_run(tmp_path, seed, rounds=3)
+
+
+@pytest.mark.soak
+async def test_every_pair_survives_every_fault(tmp_path: Path):
+    end = time.monotonic() + SECONDS
+    seed = 100
+    while time.monotonic() < end:
+        await oracle_run(tmp_path / str(seed), seed, rounds=8, pool=1 + seed % 2)
+        seed += 1
