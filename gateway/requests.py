@@ -179,6 +179,16 @@ class Subscribed:
 
 
 @attrs.frozen
+class Resume(Request):
+    """Go on with a subscription of an earlier connection -> Subscribed. For client sessions of brokers that keep one under
+    the number they gave out; they cannot say whether it is still there.
+    """
+
+    subscription: int
+    address: str
+
+
+@attrs.frozen
 class Unsubscribe(Request):
     """End a subscription and forget its cursor if it has no name -> Done."""
 

@@ -45,6 +45,7 @@ PERMISSIONS: Mapping[type[Request], Permission] = {
     # reading
     r.Subscribe: Permission.READ,
     r.Unsubscribe: Permission.OWN,
+    r.Resume: Permission.OWN,
     r.Take: Permission.HELD,
     r.Settle: Permission.HELD,
     r.Fetch: Permission.READ,

@@ -47,6 +47,14 @@ class Acknowledgement(enum.Enum):
     NOTHING = "nothing"
 
 
+class ReaderPosition(enum.Enum):
+    """Who remembers how far a reader of a broker elsewhere is, and how it is found again."""
+
+    NAMED = "named"  # the broker, under the reader's name
+    NUMBERED = "numbered"  # the broker, under the number it gave the subscription
+    OWN = "own"  # nobody but the reader: it asks for an offset
+
+
 @attrs.frozen
 class Carries:
     """What a protocol can carry, from which the fidelity of every route is worked out."""
@@ -87,6 +95,7 @@ class ProtocolSpec:
     shares_port_with: Sequence[str] = ()
     api_key_required: bool = False
     """Without keys nobody could ever log in: a configuration error unless `auth: open`."""
+    reader_position: ReaderPosition = ReaderPosition.NAMED
     address_of_path: Callable[[str], str] = attrs.field(default=lambda path: path)
     """From the path of a URL (`blipmq://host/orders`) or an address in routes.yaml to the canonical address."""
     local_address: Callable[[Any, str], str] = attrs.field(default=lambda _settings, address: address)

@@ -5,7 +5,15 @@ from gateway.protocols.blipmq.client import BlipmqClient
 from gateway.protocols.blipmq.frames import LARGEST_PUBLISH
 from gateway.protocols.blipmq.server import BlipmqServer
 from gateway.protocols.blipmq.settings import BlipmqSettings
-from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
+from gateway.protocols.registry import (
+    Acknowledgement,
+    Carries,
+    Ordering,
+    ProtocolSpec,
+    ReaderPosition,
+    Sniff,
+    Transport,
+)
 
 LONGEST_TOPIC = 512
 """Bytes of a topic's name, which shares a frame with the message."""
@@ -43,5 +51,6 @@ SPEC = ProtocolSpec(
     sniff=sniff,
     shares_port_with=("flymq",),
     api_key_required=True,
+    reader_position=ReaderPosition.NUMBERED,
 )
 """What the house knows about BlipMQ."""

@@ -30,6 +30,7 @@ from gateway.requests import (
     Publish,
     Published,
     Request,
+    Resume,
     Settle,
     Settled,
     Start,
@@ -112,6 +113,9 @@ class Exchange:
                 return self._settle(request)
             case Cancel():
                 return self._cancel(request)
+            case Resume():  # any connection may poll it, and the broker keeps silent about one that is gone (wire 1.3, 2)
+                self._subscriptions[request.subscription] = (request.address, True)
+                return ((request.id, Subscribed(request.subscription, request.address)),)
             case Unsubscribe():
                 # there is no frame for it; the broker forgets the subscription in its time
                 self._subscriptions.pop(request.subscription, None)

@@ -8,7 +8,7 @@ from gateway.protocols.felix.frames import MAX_PAYLOAD
 from gateway.protocols.felix.mapping import FINAL_REFUSALS, address_of_path, local_address
 from gateway.protocols.felix.server import FelixServer
 from gateway.protocols.felix.settings import FelixSettings
-from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, ReaderPosition, Transport
 
 SPEC = ProtocolSpec(
     name="felix",
@@ -35,4 +35,5 @@ SPEC = ProtocolSpec(
     has_dialects=True,
     address_of_path=address_of_path,
     local_address=local_address,
+    reader_position=ReaderPosition.OWN,
 )

@@ -124,8 +124,8 @@ def subscribe(upstream: Upstream, request: Subscribe) -> ClientSteps:
                 (kept,) = yield from upstream.ask(Op.GET_OFFSET, request.address, request.name, partition)
             except TargetRefused:  # a group that never committed
                 continue
-            if kept or mode == "earliest":  # 0 says "nothing committed here" as well
-                positions[partition] = kept
+            if kept:  # 0 says "nothing committed here" as well; below the log's start there is nothing to read any more
+                positions[partition] = max(kept, positions[partition]) if mode == "earliest" else kept
     number = upstream.number()
     upstream.readers[number] = Reader(request.address, request.name, request.acknowledge, positions)
     return Subscribed(number, request.address, positions[0] if len(positions) == 1 else 0)

@@ -285,9 +285,16 @@ class Poller:
         def group_found(answer: Answer) -> None:
             if isinstance(answer, GroupPosition) and answer.offset is not None:
                 cursor.offset = answer.offset
-                self._begun(subscription)
+                self._call(Fetch("", request.address, cursor.partition, answer.offset, 1), tried)
             else:
                 from_start()
+
+        def tried(answer: Answer) -> None:
+            """What the group has not read may be gone by now: then it goes on with what is left."""
+            if isinstance(answer, ErrorAnswer) and answer.code == READ_FAILED:
+                from_start()
+            else:
+                self._begun(subscription)
 
         if request.name:
             self._call(OffsetFetch(request.name, request.address, cursor.partition), group_found)

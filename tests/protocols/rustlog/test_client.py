@@ -225,6 +225,7 @@ def test_first_offset_is_found_by_halving():
 
 def test_named_subscription_keeps_its_place_in_a_group():
     script = subscribed(8, name="g", acknowledge=True).sends(v.OFFSET_FETCH).feed(v.OFFSET_2)
+    script.sends(fetch("demo", 2, 1)).feed(records(2))
     number = script.expect(1, requests.Subscribed, next_offset=2).subscription
     script.submit(requests.Take(2, number, 10)).feed(records(5, b"a", b"b", b"c"))
     script.sent()
@@ -234,6 +235,15 @@ def test_named_subscription_keeps_its_place_in_a_group():
     script.sends(v.COMMIT_2[:-1] + b"\x04").feed(v.COMMITTED)
     script.submit(requests.Settle(4, number, [first + 2], accepted=False)).expect(4, requests.Settled)
     script.submit(requests.Take(5, number, 10, max_bytes=9)).sends(fetch("demo", 4, 9))
+
+
+def test_a_group_whose_next_record_is_gone_goes_on_with_what_is_left():
+    script = subscribed(8, name="g", start=requests.Start.EARLIEST).sends(v.OFFSET_FETCH).feed(v.OFFSET_2)
+    script.sends(fetch("demo", 2, 1)).feed(refusal(4, "Fetch failed: offset out of range"))
+    for probe in (0, 4, 6):  # halving what is left, until 7 is the first that answers
+        script.sends(fetch("demo", probe, 1)).feed(refusal(4, "Fetch failed: offset out of range"))
+    script.sends(fetch("demo", 7, 1)).feed(records(8, b"h"))
+    script.expect(1, requests.Subscribed, next_offset=7)
 
 
 def test_unknown_subscription():
