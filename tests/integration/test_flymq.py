@@ -329,3 +329,88 @@ async def test_groups_are_those_of_rustlog(gateway: Served):
             await rust.expect(s32(b"\2" + i32(1) + s32(b"c") + u64(3)))
             await client.ask(0x65, s16("") + s16("team"))
             assert await client.refused(0x60, s16("shared") + s16("team") + i32(0))
+
+
+def stock_fetch(answer: bytes) -> tuple[int, list[tuple[int, bytes, bytes]]]:
+    """(next offset, [(offset, key, value)]) of the layout that shipped clients read."""
+    count, following = struct.unpack_from(">IQ", answer)
+    position, found = 12, []
+    for _ in range(count):
+        offset, key_size = struct.unpack_from(">QI", answer, position)
+        key = answer[position + 12 : position + 12 + key_size]
+        position += 12 + key_size
+        (size,) = struct.unpack_from(">I", answer, position)
+        found.append((offset, key, answer[position + 4 : position + 4 + size]))
+        position += 4 + size
+    assert position == len(answer)
+    return following, found
+
+
+async def test_filters_of_both_fetches(gateway: Served):
+    records = [
+        (b"k0", b'{"a":{"b":1}}'),
+        (b"", b"Plain Text"),
+        (b"ORDER-7", b'{"a":{}}'),
+        (b"", b"text 42"),
+        (b"", b""),
+    ]
+    wanted = {
+        "": [0, 1, 2, 3, 4],
+        "$.a": [0, 2],
+        "$.a.b": [0],
+        "TEXT": [1, 3],
+        "order": [2],  # keys are looked at too
+        "^text [0-9]+$": [3],
+        "nothing like it": [],
+    }
+    with trio.fail_after(30):
+        async with flymq(gateway.ports["flymq"]) as client:
+            for key, value in records:
+                await client.ask(1, produce("sieve", value, key))
+            for op in (7, 11):
+                for text, offsets in wanted.items():
+                    following, found = stock_fetch(await client.ask(op, fetch("sieve", most=10) + s16(text)))
+                    assert found == [(offset, *records[offset]) for offset in offsets], text
+                    assert following == 5, text  # a reader goes on behind what did not match
+                following, found = stock_fetch(await client.ask(op, fetch("sieve", most=1) + s16("text")))
+                assert (following, [offset for offset, _, _ in found]) == (2, [1])
+                for bad in ("(", "a{1,2000}{1,2000}", "x" * 2000):
+                    await client.wire.send(frame(op, fetch("sieve") + s16(bad)))
+                    assert (await client.read())[0] == 0xFF, bad
+        async with flymq(gateway.ports["document"]) as client:  # the same filter, the document's layout
+            answer = await client.ask(7, fetch("sieve") + s16("42"))
+            assert answer == b"\0\0\0\1" + s32(b"") + s32(b"text 42") + u64(3) + u64(5)
+
+
+async def test_an_answer_stays_below_what_clients_can_read(gateway: Served):
+    value, sent = bytes(1 << 20), 30
+    with trio.fail_after(60):
+        async with flymq(gateway.ports["stock"]) as client:
+            for _ in range(sent):
+                await client.ask(1, produce("heavy", value))
+            for suffix in (b"", s16("")):
+                offset = answers = 0
+                while offset < sent:
+                    answer = await client.ask(7, fetch("heavy", offset, 1000) + suffix)
+                    assert len(answer) <= 24 << 20
+                    following, found = stock_fetch(answer)
+                    assert [at for at, _, _ in found] == list(range(offset, following))
+                    assert all(got == value for _, _, got in found)
+                    assert following > offset
+                    offset, answers = following, answers + 1
+                assert answers > 1
+
+
+async def test_keys_up_to_their_limit(gateway: Served):
+    largest = b"k" * 65_535
+    with trio.fail_after(30):
+        async with flymq(gateway.ports["flymq"]) as client:
+            for flags, packed in ((1, bytes), (3, gzip.compress)):
+                payload = packed(produce("keys", b"v", largest + b"k"))
+                assert await client.refused(1, payload, flags) == "key too large: 65536 bytes, at most 65535"
+            assert s16("keys") not in await client.ask(8)  # not even the topic was made
+            whole = [produce("keys", b"1"), produce("keys", b"2", largest + b"k"), produce("keys", b"3", largest)]
+            await client.wire.send(b"".join(frame(1, payload) for payload in whole))
+            assert [(await client.read())[0] for _ in whole] == [1, 0xFF, 1]
+            assert await client.values("keys") == [b"1", b"3"]
+            assert await client.ask(2, s16("keys") + i32(0) + u64(1)) == s32(largest) + s32(b"3")
