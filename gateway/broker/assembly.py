@@ -129,6 +129,8 @@ async def open_house(
             waiters=[fetches, subscriptions],
             metrics_text=recorder.text,
             refused=publisher.refused,
+            hold=store.hold,
+            release=store.release,
         )
         nursery.start_soon(pump.run)
         await nursery.start(gateways.run)

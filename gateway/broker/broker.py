@@ -70,6 +70,8 @@ class Broker:
         waiters: Sequence[Waiters],
         metrics_text: Callable[[], str],
         refused: Callable[[Caller, Publish, GatewayError], None],
+        hold: Callable[[], None],
+        release: Callable[[int], None],
     ) -> None:
         self._handlers: dict[type[Request], Handler] = {Cancel: self._cancel, ReadMetrics: self._metrics}
         for service in services:
@@ -79,6 +81,9 @@ class Broker:
         self._waiters = waiters
         self._metrics_text = metrics_text
         self._refused = refused
+        self._hold = hold
+        """Around the requests of one read, so that the store commits together what came together."""
+        self._release = release
         self._numbers = itertools.count(1)
 
     def attach(
@@ -92,6 +97,8 @@ class Broker:
             dispatch=self._dispatch,
             soon=self._pump.soon,
             on_completions=on_completions,
+            hold=self._hold,
+            release=self._release,
         )
 
     def _dispatch(self, caller: BrokerClient, request: Request) -> None:

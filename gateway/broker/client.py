@@ -29,6 +29,8 @@ class BrokerClient:
         dispatch: Callable[[BrokerClient, Request], None],
         soon: Callable[[object, Callable[[], None]], None],
         on_completions: Callable[[Sequence[Completion]], None],
+        hold: Callable[[], None],
+        release: Callable[[int], None],
     ) -> None:
         self.id = number
         self.listener = listener
@@ -37,6 +39,8 @@ class BrokerClient:
         self._dispatch = dispatch
         self._soon = soon
         self._on_completions = on_completions
+        self._hold = hold
+        self._release = release
         self._writes: set[int] = set()
         self._waiting: deque[Request] = deque()
         self._subscribing: int | None = None
@@ -52,17 +56,21 @@ class BrokerClient:
     def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         """Start requests; what ends at once is returned."""
         self._collecting = True
-        for request in requests:
-            if self._waiting or self._subscribing is not None:
-                self._waiting.append(request)
-            elif isinstance(request, Write):
-                self._writes.add(request.id)
-                self._dispatch(self, request)
-            elif self._writes:
-                self._waiting.append(request)
-            else:
-                self._read(request)
-        self._collecting = False
+        self._hold()
+        try:
+            for request in requests:
+                if self._waiting or self._subscribing is not None:
+                    self._waiting.append(request)
+                elif isinstance(request, Write):
+                    self._writes.add(request.id)
+                    self._dispatch(self, request)
+                elif self._writes:
+                    self._waiting.append(request)
+                else:
+                    self._read(request)
+        finally:
+            self._release(self.id)
+            self._collecting = False
         done, self._done = self._done, []
         return done
 

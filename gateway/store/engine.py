@@ -12,6 +12,7 @@ from gateway.store.catalogue import Log
 from gateway.store.committer import Committer
 from gateway.store.cut import gather
 from gateway.store.interface import Capabilities, Durability, ReadResult, StoreHealth, Ticket, TopicState, Unit
+from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance, RetentionFloor
 from gateway.store.plan import check_unit
 from gateway.store.pool import Leftovers, ReadPool, reported
@@ -33,8 +34,10 @@ class Engine:
         pool: ReadPool,
         leftovers: Leftovers,
         recorder: Recorder,
+        loop: CommitLoop | None = None,
     ) -> None:
         self.committer = committer
+        self._loop = loop
         self._visible = visible
         self._topics = visible.catalogue.topics
         self._maintenance = maintenance
@@ -108,6 +111,16 @@ class Engine:
         """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         self._visible.on_visible(callback)
 
+    def hold(self) -> None:
+        """Units are coming: begin no commit before the `release` that goes with this."""
+        if self._loop is not None:
+            self._loop.hold()
+
+    def release(self, by: int) -> None:
+        """They are all there. `by`: the connection that hands them in."""
+        if self._loop is not None:
+            self._loop.release(by)
+
     def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Call these before and after the tickets of each commit are finished."""
         self.committer.around.append((before, after))
@@ -123,8 +136,8 @@ class Engine:
 
     def sweep(self) -> None:
         """Look for records that have grown too old, and have them removed."""
-        if self._maintenance.sweep():
-            self.committer.wake()
+        if self._maintenance.sweep() and self._loop is not None:
+            self._loop.wake()
 
     # --- reading ---
 

@@ -254,6 +254,16 @@ class Store(Protocol):
         """Queue a unit. Refusals known at once (read-only, unknown topic) come back in a finished ticket."""
         ...
 
+    def hold(self) -> None:
+        """Units are coming that should be committed together: wait for the `release` that goes with this. Both are called
+        without an await between them.
+        """
+        ...
+
+    def release(self, by: int) -> None:
+        """They are all there. `by`: the connection that hands them in; a store may serve who is alone at once."""
+        ...
+
     def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
         """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         ...

@@ -17,6 +17,7 @@ from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, Mode
 from gateway.store.database import Lock, Mark, StoreFiles, connect_read_only, create
 from gateway.store.engine import Engine
+from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance
 from gateway.store.memory import MemoryTopics
 from gateway.store.pool import Leftovers, ReadPool
@@ -106,8 +107,9 @@ async def open_store(
         maintenance = Maintenance(visible, now_ms)
         recorder = recorder or NullRecorder()
         committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder)
-        engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4), recorder)
-        if mode is not Mode.THREAD:
+        loop = CommitLoop(committer, catalogue) if mode is Mode.THREAD else None
+        engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4), recorder, loop)
+        if loop is None:
             try:
                 yield engine
             finally:
@@ -115,14 +117,14 @@ async def open_store(
                 committer.finish_up()
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(committer.run)
+            nursery.start_soon(loop.run)
             nursery.start_soon(_sweep, engine)
             try:
                 yield engine
             finally:
-                committer.close()
+                loop.close()
                 with trio.CancelScope(shield=True):
-                    await committer.closed.wait()
+                    await loop.closed.wait()
                 nursery.cancel_scope.cancel()
 
 

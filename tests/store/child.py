@@ -40,7 +40,7 @@ async def count(path: Path, durability: Durability, commits: int) -> None:
     """So many units, one after the other; the numbers of commits and of synced ones before and after are printed."""
     async with open_store(path) as store:
         await create(store, "a", durability=durability, interval=0.2)
-        writer = store.committer._writer
+        writer = store.committer.writer
         before = writer.number
         print("begin", flush=True)
         for _ in range(commits):

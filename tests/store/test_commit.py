@@ -127,12 +127,12 @@ class Gauges(NullRecorder):
 
 def fill(store) -> None:
     """A disk without room, as SQLite sees it: the database may not grow."""
-    pages = store.committer._writer.connection.execute("PRAGMA page_count").fetchone()[0]
-    store.committer._writer.connection.execute(f"PRAGMA max_page_count={pages}")
+    pages = store.committer.writer.connection.execute("PRAGMA page_count").fetchone()[0]
+    store.committer.writer.connection.execute(f"PRAGMA max_page_count={pages}")
 
 
 def make_room(store) -> None:
-    store.committer._writer.connection.execute("PRAGMA max_page_count=1000000")
+    store.committer.writer.connection.execute("PRAGMA max_page_count=1000000")
 
 
 async def test_a_full_disk_refuses_falls_back_and_heals(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_writes_are_refused_before_the_disk_is_full(tmp_path: Path, monkey
         store.submit(unit(append("t", b"1"), creates=NEW))
         store.committer.step()
         free = 1 << 20
-        store.committer._writer._check_at = 0.0  # it is time to look again
+        store.committer.writer._check_at = 0.0  # it is time to look again
         refused = store.submit(unit(append("t", b"2")))
         store.committer.step()
         assert isinstance(refused.error, StoreReadOnly)
@@ -264,7 +264,7 @@ async def test_cancelling_leaves_no_ticket_unfinished(tmp_path: Path) -> None:
 
 async def test_which_commits_are_synced(tmp_path: Path) -> None:
     async with open_stepwise(tmp_path) as store:
-        writer = store.committer._writer
+        writer = store.committer.writer
         interval = TopicConfig(durability=Durability.INTERVAL)
         none = TopicConfig(durability=Durability.NONE)
         store.submit(Unit(creates=[*NEW, CreateTopic("i", interval), CreateTopic("n", none)]))
@@ -294,7 +294,7 @@ async def test_which_commits_are_synced(tmp_path: Path) -> None:
 async def test_interval_topics_are_synced_within_their_interval(tmp_path: Path) -> None:
     async with open_store(tmp_path, SMALL) as store:
         await create(store, "i", durability=Durability.INTERVAL, interval=0.02)
-        writer = store.committer._writer
+        writer = store.committer.writer
         await publish(store, "i", b"x")
         assert writer.synced < writer.number
         await until(lambda: writer.synced == writer.number)

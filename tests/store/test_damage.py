@@ -218,13 +218,13 @@ async def test_a_read_only_directory_is_a_typed_error(tmp_path: Path) -> None:
         await_created = store.submit(unit(append("t", b"kept"), creates=NEW[:1]))
         store.committer.step()
         assert await_created.done
-        store.committer._writer.connection.execute("PRAGMA query_only=ON")
+        store.committer.writer.connection.execute("PRAGMA query_only=ON")
         refused = store.submit(unit(append("t", b"lost")))
         store.committer.step()
         assert refused.error is not None
         assert not store.health.writable
         assert await everything(store, "t") == [b"kept"]
-        store.committer._writer.connection.execute("PRAGMA query_only=OFF")
+        store.committer.writer.connection.execute("PRAGMA query_only=OFF")
         store.maintain()
         assert store.health.writable
         again = store.submit(unit(append("t", b"again")))

@@ -213,7 +213,7 @@ async def test_a_store_that_refuses_for_a_while_loses_and_doubles_nothing(
             await later(bench, number, "t", b"%02d" % number, delay_ms=1000)
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "disk_usage", lambda _path: shutil._ntuple_diskusage(100, 101, -1))
-            bench.store.committer._writer._check_at = 0.0  # type: ignore[attr-defined]  # it is time to look again
+            bench.store.committer.writer._check_at = 0.0  # type: ignore[attr-defined]  # it is time to look again
             for _ in range(5):
                 bench.advance(40.0)
                 await bench.idle()

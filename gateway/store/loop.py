@@ -1,0 +1,239 @@
+"""When commits are made in a store that runs in an event loop, and what is done between them.
+
+A commit begins when a connection has handed in all that one read brought (`hold`, `release`), or in the next pass of the
+loop if several are at it: then one commit takes what they all have. It runs in a thread, or here and now when it is small
+and need not be synced: the hop costs more than such a write. What the thread has done is finished as soon as it says so,
+and the next thing begins there: no task has to be woken for any of it. The task keeps the time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import outcome
+import trio
+
+from gateway.errors import ShuttingDown, StoreError
+from gateway.store.catalogue import Catalogue
+from gateway.store.committer import Commit, Committer, Job
+from gateway.store.hop import WriterThread
+from gateway.store.interface import Ticket
+from gateway.store.plan import small
+
+COMMITS_PER_JOB = 8
+"""While units wait, so many commits go before each step of maintenance."""
+
+T = TypeVar("T")
+
+
+class CommitLoop:
+    """Runs a committer."""
+
+    def __init__(self, committer: Committer, catalogue: Catalogue) -> None:
+        self.closed = trio.Event()
+        self._committer = committer
+        self._writer = committer.writer
+        self._catalogue = catalogue
+        self._thread: WriterThread | None = None
+        self._syncer: WriterThread | None = None
+        self._busy = False
+        """A commit or a step of maintenance is under way."""
+        self._syncing = False
+        self._held = 0
+        self._last = 0
+        """Who has handed in the last units."""
+        self._patience = 0
+        """Commits that still go before a step of maintenance."""
+        self._scope: trio.CancelScope | None = None
+        self._woken = False
+        self._closing = False
+        self._failure: outcome.Error | None = None
+        committer.submitted = self._submitted
+
+    # --- what tells it that there is something to do ---
+
+    def hold(self) -> None:
+        """Units are coming: begin no commit before the `release` that goes with this."""
+        self._held += 1
+
+    def release(self, by: int) -> None:
+        """They are all there. `by`: the connection that hands them in. Who is alone gets a commit at once; among several
+        it is left to the next pass of the loop, which has something of all of them.
+        """
+        self._held -= 1
+        if self._held or not self._committer.pending:
+            return
+        alone, self._last = by is self._last, by
+        if alone and self._thread is not None:
+            self._advance(together=False)
+        else:
+            self.wake()
+
+    def _submitted(self) -> None:
+        if not self._held:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look in the next pass of the loop."""
+        if self._scope is not None:
+            self._scope.deadline = -math.inf
+        else:
+            self._woken = True
+
+    def close(self) -> None:
+        """Commit what is pending and stop."""
+        self._closing = self._committer.closing = True
+        self.wake()
+
+    # --- one thing after the other ---
+
+    def _advance(self, *, together: bool = True) -> None:
+        """Begin what is next, unless something is under way; go on until something is, or nothing is left."""
+        while not self._busy and self._failure is None and self._begin(together=together):
+            pass
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, self._deadline())
+
+    def _begin(self, *, together: bool) -> bool:
+        committer = self._committer
+        if self._writer.checkpoint_due:
+            self._start(self._writer.checkpoint, lambda _nothing: None)
+        elif committer.pending and (self._patience or self._closing):
+            self._patience -= 1
+            self._commit(together=together)
+        elif not self._closing and self._maintain():
+            self._patience = COMMITS_PER_JOB
+        elif committer.pending:
+            self._patience = COMMITS_PER_JOB
+            self._commit(together=together)
+        else:
+            return False
+        return True
+
+    def _commit(self, *, together: bool) -> None:
+        taken = self._committer.take()
+        work = functools.partial(self._committer.write, taken)
+        if small(taken, self._catalogue):
+            self._busy = True
+            self._done(functools.partial(self._written, taken, together=together), outcome.capture(work))
+        else:
+            self._start(work, functools.partial(self._written, taken))
+
+    def _written(self, taken: list[Ticket], commit: Commit, *, together: bool = True) -> None:
+        # From inside a connection's own call, other connections hear of the commit in the next pass, as of anything.
+        around = self._committer.around if together else ()
+        for before, _after in around:
+            before()
+        self._committer.finish(taken, commit)
+        for _before, after in around:
+            after()
+
+    def _maintain(self) -> bool:
+        """Begin one thing that is due beside commits; False if nothing is."""
+        committer = self._committer
+        if not committer.health.writable:
+            if trio.current_time() < committer.probe_at:
+                return False
+            self._start(functools.partial(committer.attempt, self._writer.probe), self._noted)
+            return True
+        job = committer.next_job()
+        if job is None:
+            return False
+        work = functools.partial(job.write, self._writer)
+        self._start(functools.partial(committer.attempt, work), functools.partial(self._maintained, job))
+        return True
+
+    def _noted(self, error: StoreError | None) -> None:
+        self._committer.note(error)
+
+    def _maintained(self, job: Job, error: StoreError | None) -> None:
+        if self._committer.note(error):
+            job.apply()
+        else:
+            job.give_up()
+
+    def _start(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        assert self._thread is not None
+        self._busy = True
+        self._thread.start(work, functools.partial(self._finished, then))
+
+    def _finished(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
+        """The thread is done: in the event loop, but in no task of ours."""
+        self._done(then, result)
+        self._advance()
+        if self._closing or self._failure is not None:
+            self.wake()
+
+    def _done(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
+        """End what was under way. A mistake in it is the task's to raise: it ends the gateway, not who happened to ask."""
+        ended = outcome.capture(lambda: then(result.unwrap()))
+        self._busy = False
+        if isinstance(ended, outcome.Error):
+            self._failure = ended
+            self.wake()
+
+    # --- the task ---
+
+    async def run(self) -> None:
+        """Commit until closed."""
+        with WriterThread("store-writer") as self._thread, WriterThread("store-sync") as self._syncer:
+            try:
+                while not (self._closing and not self._busy and not self._committer.pending):
+                    self._advance()
+                    self._sync_if_due()
+                    await self._park()
+                    if self._failure is not None:
+                        self._failure.unwrap()
+            finally:
+                await self._end()
+
+    async def _end(self) -> None:
+        self._closing = self._committer.closing = True
+        self._committer.refuse_pending(ShuttingDown("the store is closing"))
+        with trio.CancelScope(shield=True):  # what a commit has begun is to be known
+            while self._busy or self._syncing:
+                await self._park()
+        self._committer.finish_up()
+        self.closed.set()
+
+    async def _park(self) -> None:
+        if self._woken:
+            self._woken = False
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(deadline=self._deadline()) as scope:
+            self._scope = scope
+            try:
+                await trio.sleep(math.inf)
+            finally:
+                self._scope = None
+
+    def _deadline(self) -> float:
+        committer = self._committer
+        if not committer.health.writable:
+            return math.inf if self._busy else committer.probe_at
+        return math.inf if self._syncing else committer.sync_at
+
+    def _sync_if_due(self) -> None:
+        """Sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not
+        wait for it.
+        """
+        committer = self._committer
+        if self._syncing or not committer.health.writable or trio.current_time() < committer.sync_at:
+            return
+        assert self._syncer is not None
+        committer.sync_at = math.inf
+        self._syncing = True
+        self._syncer.start(functools.partial(committer.attempt, self._writer.sync_log), self._synced)
+
+    def _synced(self, result: outcome.Outcome[StoreError | None]) -> None:
+        self._syncing = False
+        error = result.unwrap() if isinstance(result, outcome.Value) else None
+        if isinstance(result, outcome.Error):
+            self._failure = result
+        elif error is not None:
+            self._committer.note(error)
+        self.wake()

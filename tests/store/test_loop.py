@@ -1,0 +1,92 @@
+"""When a store in an event loop makes its commits: together what came together, at once for who is alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.store.interface import CreateTopic, Durability, Ticket, TopicConfig
+from gateway.store.sqlite import open_store
+from tests.store.kit import SMALL, append, everything, unit
+
+LAZY = TopicConfig(durability=Durability.INTERVAL, interval=0.005)
+
+
+def chunks(store, topic: str) -> list[int]:
+    """How many records each commit has put into a topic."""
+    slot = store.topics[topic].logs[0].slot
+    rows = store._pool.direct.execute("SELECT count FROM chunks WHERE id >> 43 = ? ORDER BY id", (slot,))
+    return [count for (count,) in rows]
+
+
+async def made(store, *topics: str, config: TopicConfig) -> None:
+    for topic in topics:
+        await store.submit(unit(append(topic, b"first"), creates=[CreateTopic(topic, config)])).wait()
+
+
+def handed_in(store, by: int, topic: str, *values: bytes) -> list[Ticket]:
+    """What the requests of one read lead to."""
+    store.hold()
+    tickets = [store.submit(unit(append(topic, value))) for value in values]
+    assert not any(ticket.done for ticket in tickets)
+    store.release(by)
+    return tickets
+
+
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.INTERVAL])
+async def test_what_came_in_one_read_is_one_commit(tmp_path: Path, durability: Durability) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=TopicConfig(durability=durability))
+        for number in range(3):
+            for ticket in handed_in(store, 1, "t", b"%d" % number, b"b", b"c"):
+                await ticket.wait()
+        assert chunks(store, "t") == [1, 3, 3, 3]
+        assert await everything(store, "t") == [b"first", b"0", b"b", b"c", b"1", b"b", b"c", b"2", b"b", b"c"]
+
+
+async def test_who_is_alone_has_a_small_unsynced_commit_at_once(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=LAZY)
+        for ticket in handed_in(store, 1, "t", b"0"):
+            await ticket.wait()
+        tickets = handed_in(store, 1, "t", b"1", b"2")
+        assert [ticket.placements[0].base_offset for ticket in tickets] == [2, 3]
+
+
+async def test_what_a_commit_leads_to_is_committed_too_and_not_by_it(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=LAZY)
+        await handed_in(store, 1, "t", b"0")[0].wait()
+        led_to: list[list[Ticket]] = []
+        store.hold()
+        store.submit(unit(append("t", b"1"))).on_done(lambda _ticket: led_to.append(handed_in(store, 1, "t", b"2")))
+        store.release(1)
+        assert led_to[0][0].done
+        assert chunks(store, "t") == [1, 1, 1, 1]
+
+
+async def test_several_share_a_commit(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=LAZY)
+        before = chunks(store, "t")
+        tickets = [handed_in(store, by, "t", b"%d" % by)[0] for by in range(1, 6)]
+        assert not any(ticket.done for ticket in tickets)
+        for ticket in tickets:
+            await ticket.wait()
+        assert chunks(store, "t") == [*before, 5]
+
+
+async def test_a_mistake_in_a_callback_ends_the_store_and_not_who_asked(tmp_path: Path) -> None:
+    def mistaken(_ticket: Ticket) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError):
+        async with open_store(tmp_path, SMALL) as store:
+            await made(store, "t", config=LAZY)
+            await handed_in(store, 1, "t", b"0")[0].wait()
+            store.hold()
+            store.submit(unit(append("t", b"1"))).on_done(mistaken)
+            store.release(1)  # it does not come out here
+            await trio.sleep(5)
