@@ -6,7 +6,8 @@ network because nobody thought of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from gateway.bulk import wire
 from gateway.bulk.appends import Refused
 from gateway.bulk.ranges import RangeAsked
 from gateway.bulk.service import Bulk
-from gateway.errors import Denied, GatewayError, InvalidRequest, RequestTimeout, TooLarge
+from gateway.errors import Denied, GatewayError, InvalidRequest, RequestTimeout, TooLarge, Truncated
 
 MOST_STREAMS = 16
 """Ranges that are sent at a time; further ones wait."""
@@ -39,7 +40,7 @@ log = structlog.get_logger()
 class Streamed(Response):
     """A body that is made while it is sent. An error in it ends the connection before the body's end."""
 
-    def __init__(self, parts: AsyncIterator[bytes], media_type: str, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, parts: AsyncGenerator[bytes], media_type: str, limiter: trio.CapacityLimiter) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
         self._parts = parts
@@ -56,8 +57,9 @@ class Streamed(Response):
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            async for part in self._parts:
-                await send(_body(part, more=True))
+            async with aclosing(self._parts) as parts:
+                async for part in parts:
+                    await send(_body(part, more=True))
         except GatewayError as error:
             log.warning("a range ended early", error=error.message, status=error.status.value)
             return
@@ -170,10 +172,11 @@ def bulk_routes(bulk: Bulk, host: str, token: str) -> Sequence[BaseRoute]:
     ]
 
 
-async def _begun(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part
+async def _begun(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for part in rest:
+            yield part
 
 
 async def _decoded(request: Request, kind: type[T]) -> T:
@@ -184,11 +187,16 @@ async def _decoded(request: Request, kind: type[T]) -> T:
     parts: list[bytes] = []
     size = 0
     with trio.move_on_after(BODY_SECONDS) as slow:
-        async for part in request.stream():
-            size += len(part)
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise Truncated("the connection ended before the body did")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
             if size > wire.LARGEST_APPEND:
                 raise TooLarge(f"a request has at most {wire.LARGEST_APPEND} bytes")
-            parts.append(part)
+            if not message.get("more_body", False):
+                break
     if slow.cancelled_caught:
         raise RequestTimeout(f"the body did not come within {BODY_SECONDS:g} s")
     decode = msgspec.msgpack.decode if sent == wire.MSGPACK else msgspec.json.decode

@@ -7,7 +7,8 @@ in a thread. A slow client holds one piece of at most a few megabytes, and nobod
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 import attrs
 import msgspec
@@ -56,27 +57,29 @@ class Ranges:
             raise OffsetOutOfRange(first=state.start, next_offset=state.end)
         return state
 
-    async def chunks(self, asked: RangeAsked) -> AsyncIterator[bytes]:
+    async def chunks(self, asked: RangeAsked) -> AsyncGenerator[bytes]:
         """The range in frames (`gateway.bulk.wire`). An error in the midst of it is its last frame."""
         offset = asked.start
         try:
-            async for runs, read in self._read(asked):
-                yield await self._made(_frames, runs)
-                offset = read
+            async with aclosing(self._read(asked)) as read:
+                async for runs, next_offset in read:
+                    yield await self._made(_frames, runs)
+                    offset = next_offset
         except GatewayError as error:
             yield wire.frame(wire.PROBLEM_FRAME, msgspec.json.encode(wire.problem_of(error)))
         else:
             yield wire.frame(wire.END_FRAME, wire.NEXT.pack(offset))
 
-    async def arrow(self, asked: RangeAsked) -> AsyncIterator[bytes]:
+    async def arrow(self, asked: RangeAsked) -> AsyncGenerator[bytes]:
         """The range as an Arrow IPC stream. An error in the midst of it is raised: the stream has no end then."""
         encoder = await trio.to_thread.run_sync(arrow_encoder, limiter=self._limiter)
         yield encoder.begin()
-        async for runs, _read in self._read(asked):
-            yield await self._made(encoder, runs)
+        async with aclosing(self._read(asked)) as read:
+            async for runs, _next_offset in read:
+                yield await self._made(encoder, runs)
         yield encoder.finish()
 
-    async def _read(self, asked: RangeAsked) -> AsyncIterator[tuple[Sequence[Run], int]]:
+    async def _read(self, asked: RangeAsked) -> AsyncGenerator[tuple[Sequence[Run], int]]:
         state = self.find(asked)
         end = state.end if asked.end is None else min(asked.end, state.end)
         offset, left = asked.start, asked.max_bytes or (1 << 62)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BACKLOG = 128
 LARGEST_HEADER = 16 << 10
-STALLED_MS = 15_000
+STALLED_MS = 5_000
 """A client that takes nothing for so long is cut off: the server under this one cannot be made to give up on it."""
 
 

@@ -30,11 +30,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, Unsupported
 from gateway.pipeline.columns import batches
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, records, selected, starts, whole
 from gateway.pipeline.schema import DDL, SCHEMA, chosen
+from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
 from gateway.pipeline.source import Log, open_log
 
 Position = dict[str, dict[str, int]]
@@ -72,6 +73,18 @@ class GatewayDataSource(DataSource):
     def streamReader(self, schema: StructType) -> GatewayStreamReader:  # noqa: N802  # Spark's name
         """For a stream."""
         return GatewayStreamReader(ReadOptions.parse(self.options), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> GatewayWriter:
+        """For a batch; always adds."""
+        if overwrite:
+            raise Unsupported('a log is only added to: mode("append")')
+        return GatewayWriter(WriteOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GatewayStreamWriter:  # noqa: N802  # Spark's name
+        """For a stream; always adds."""
+        if overwrite:
+            raise Unsupported('a log is only added to: outputMode("append")')
+        return GatewayStreamWriter(WriteOptions.parse(self.options), schema)
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

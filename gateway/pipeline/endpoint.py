@@ -13,7 +13,7 @@
         out.producer("job/3")                       # Producer(epoch, sequence): where to go on after a crash
 
 `gateway.pipeline.source.open_log(path_or_endpoint)` opens either kind of source; `gateway.pipeline.columns.batches` makes
-Arrow of runs and `gateway.pipeline.sink.columns_of` makes Columns of Arrow. An Endpoint is a value: it may be pickled and
+Arrow of runs and `gateway.pipeline.messages.messages` makes Columns of Arrow. An Endpoint is a value: it may be pickled and
 travel to executors (certificates travel inside it). The others hold a connection and serve one thread.
 
 An append is stored whole or not at all (a message that is refused refuses all). The same (producer, epoch, sequence) adds
@@ -33,8 +33,8 @@ import msgspec
 
 from gateway.bulk import wire
 from gateway.bulk.wire import Appended, Producer
-from gateway.envelope import PREFIX, Columns, Run
-from gateway.errors import CorruptChunk, UnknownPartition, UnknownTopic
+from gateway.envelope import Columns, Run
+from gateway.errors import CorruptChunk, TooLarge, UnknownPartition, UnknownTopic
 from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
 from gateway.store.chunk import decode
 from gateway.store.interface import Durability, TopicConfig
@@ -192,7 +192,10 @@ class EndpointWriter(_Client):
             partition=partition,
             create=create,
         )
-        return self._caller.ask("POST", wire.APPEND, Appended, msgspec.msgpack.encode(body), wire.MSGPACK)
+        data = msgspec.msgpack.encode(body)
+        if len(data) > wire.LARGEST_APPEND:
+            raise TooLarge(f"one append has at most {wire.LARGEST_APPEND} bytes, not {len(data)}")
+        return self._caller.ask("POST", wire.APPEND, Appended, data, wire.MSGPACK)
 
     def producer(self, producer: str) -> Producer:
         """The last append of a producer."""
@@ -206,16 +209,3 @@ class EndpointWriter(_Client):
         """Publish dead letters again, each at most once."""
         body = msgspec.json.encode(what)
         return self._caller.ask("POST", wire.REDRIVE, wire.RedriveResult, body, wire.JSON).letters
-
-
-def cut_to_fit(columns: Columns, messages: int, size: int) -> Iterator[Columns]:
-    """Columns in pieces of at most so many messages and about so many bytes: what one append should carry."""
-    start = 0
-    ends = columns.ends
-    while start < columns.count:
-        stop = min(start + messages, columns.count)
-        base = ends[start - 1] if start else 0
-        while stop > start + 1 and ends[stop - 1] - base > size + PREFIX:
-            stop = start + max((stop - start) // 2, 1)
-        yield columns.slice(start, stop)
-        start = stop

@@ -106,7 +106,7 @@ class ReadOptions:
             per_partition=_positive(
                 given.get("maxrecordsperpartition", str(RECORDS_PER_PARTITION)), "maxRecordsPerPartition"
             ),
-            fail_on_data_loss=_flag(given.get("failondataloss", "true"), "failOnDataLoss"),
+            fail_on_data_loss=flag(given.get("failondataloss", "true"), "failOnDataLoss"),
         )
 
 
@@ -141,7 +141,7 @@ def endpoint_of(given: Mapping[str, str]) -> Endpoint:
         token_file=given.get("tokenfile", ""),
         ca=given.get("ca", ""),
         fingerprint=given.get("fingerprint", ""),
-        insecure=_flag(given.get("insecure", "false"), "insecure"),
+        insecure=flag(given.get("insecure", "false"), "insecure"),
     )
 
 
@@ -189,7 +189,8 @@ def _positive(text: str, option: str) -> int:
     return int(text)
 
 
-def _flag(text: str, option: str) -> bool:
+def flag(text: str, option: str) -> bool:
+    """True or false."""
     if text.lower() not in {"true", "false"}:
         raise InvalidRequest(f"{option}: true or false, not {text!r}")
     return text.lower() == "true"
