@@ -226,6 +226,34 @@ def _all_lengths_are(packed: bytes, size: int) -> bool:
 
 
 @attrs.frozen
+class Copies:
+    """What the messages of a batch are copies of, when they come from another gateway: what one that is sent again is
+    known by.
+    """
+
+    source: bytes
+    """Sixteen bytes that stand for the log they were read from and who reads it."""
+    ranges: Sequence[tuple[int, bytes, int, int]]
+    """(first offset there, id of its batch, index in that batch, how many follow each other), in the batch's order."""
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return sum(one[3] for one in self.ranges)
+
+    def slice(self, start: int, stop: int) -> Copies:
+        """Messages [start, stop)."""
+        ranges = []
+        first = 0
+        for offset, batch_id, index, count in self.ranges:
+            begin, end = max(start - first, 0), min(stop - first, count)
+            if begin < end:
+                ranges.append((offset + begin, batch_id, index + begin, end - begin))
+            first += count
+        return Copies(self.source, ranges)
+
+
+@attrs.frozen
 class Batch:
     """Messages for one address that arrived together on one connection."""
 
@@ -238,6 +266,8 @@ class Batch:
     """Without key and partition: spread over the topic's partitions, instead of sticking to one per connection."""
     id: bytes = b""
     """Sixteen bytes, made at the door if empty; with the index it names each message for good."""
+    copies: Copies | None = None
+    """Set by gateways that forward; never by what a plain client sends."""
 
 
 @attrs.frozen

@@ -193,6 +193,8 @@ class ClientContext:
     credentials: Credentials = attrs.Factory(Credentials)
     dialect: Dialect = Dialect.AUTO
     settings: Any = None
+    says_copies: bool = False
+    """Offer to say which messages of another log these are (`Batch.copies`): a gateway that forwards does."""
 
 
 Completions = Sequence[Completion]

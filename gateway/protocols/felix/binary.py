@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import attrs
 
-from gateway.envelope import PREFIX, Columns, index_packed
+from gateway.envelope import PREFIX, Columns, Copies, index_packed
 from gateway.errors import Truncated, WireError
 from gateway.protocols.felix.frames import (
     ACK,
     ACKED,
     BATCH,
+    COPIES,
     EVENTS,
     HEADER,
     MAGIC,
@@ -30,6 +31,8 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _REQUEST = struct.Struct(">QB")  # request id, acknowledgement mode
+_COPIES = struct.Struct(">16sI")  # source, number of ranges
+_RANGE = struct.Struct(">Q16sII")  # first offset, batch id, index in it, how many
 _ACK = struct.Struct(">BQH")  # status, request id, length of the text
 
 ACK_MODES = frozenset({1, 2})
@@ -127,10 +130,37 @@ def encode_names(names: Names) -> bytes:
     return b"".join(parts)
 
 
-def encode_batch(names: bytes, columns: Columns, request_id: int | None = None) -> bytes:
+def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
+    """What the messages of a batch with flag COPIES are copies of, and where the names begin."""
+    if start + _COPIES.size > end:
+        raise MalformedBatch
+    source, count = _COPIES.unpack_from(data, start)
+    start += _COPIES.size
+    following = start + count * _RANGE.size
+    if following > end:
+        raise MalformedBatch
+    return Copies(source, tuple(_RANGE.iter_unpack(data[start:following]))), following
+
+
+def encoded_size(copies: Copies) -> int:
+    """Bytes of what `encode_copies` makes."""
+    return _COPIES.size + len(copies.ranges) * _RANGE.size
+
+
+def encode_copies(copies: Copies) -> bytes:
+    """The same, to be sent."""
+    parts = [_COPIES.pack(copies.source, len(copies.ranges))]
+    parts += [_RANGE.pack(*one) for one in copies.ranges]
+    return b"".join(parts)
+
+
+def encode_batch(names: bytes, columns: Columns, request_id: int | None = None, copies: Copies | None = None) -> bytes:
     """A whole frame: a publish batch, with an acknowledgement asked for when it has a request id."""
     head = b"" if request_id is None else _REQUEST.pack(request_id, PER_BATCH)
     flags = BATCH if request_id is None else BATCH | ACKED
+    if copies is not None:
+        head += encode_copies(copies)
+        flags |= COPIES
     size = len(head) + len(names) + 4 + len(columns.packed)
     header = HEADER.pack(MAGIC, VERSION, flags, size)
     return b"".join((header, head, names, _U32.pack(columns.count), columns.packed))

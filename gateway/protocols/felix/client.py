@@ -20,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.protocols.felix import codec
 from gateway.protocols.felix.events import Inflows
-from gateway.protocols.felix.frames import KNOWN, OFFSETS
+from gateway.protocols.felix.frames import COPIES, KNOWN, OFFSETS
 from gateway.protocols.felix.lines import Line, Login
 from gateway.protocols.felix.mapping import DEFAULT_SCOPE, escape, names_of, refused, unescape
 from gateway.protocols.felix.publisher import Publisher
@@ -41,7 +41,8 @@ class FelixClient:
             scope = f"{escape(credentials.tenant)}/{scope.partition('/')[2]}"
         self._scope = scope
         tenant = credentials.tenant or unescape(scope.partition("/")[0])
-        auth = None if self._document else codec.Auth(tenant, credentials.token, KNOWN)
+        flags = KNOWN | COPIES if context.says_copies and context.dialect is Dialect.AUTO else KNOWN
+        auth = None if self._document else codec.Auth(tenant, credentials.token, flags)
         self._login = Login(auth)
         self._outputs: list[Output] = []
         self._lines: dict[int, Line] = {}

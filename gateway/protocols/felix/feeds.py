@@ -36,6 +36,11 @@ MAX_FEEDS = 4096
 FRAMES_PER_TAKE = 4
 """Frames of small events that one Take may fill: a stream is kept busy, and a slow one holds one frame's bytes at most."""
 
+UNREAD_BYTES = 4 << 20
+LEAST_PER_TAKE = 16 << 10
+"""What one Take may bring is a share of this, so that a client with many subscriptions and no time to read them costs little:
+nothing holds its other streams back meanwhile."""
+
 BINARY_OVERHEAD = 24
 """Subscription, offset, count and length in front of a lone event."""
 
@@ -162,7 +167,7 @@ class Feed:
             self._peer.next_id(),
             self._number,
             max_messages=events.count * FRAMES_PER_TAKE,
-            max_bytes=events.bytes,
+            max_bytes=min(events.bytes, max(LEAST_PER_TAKE, UNREAD_BYTES // len(self._feeds))),
             hold_until=math.inf,
         )
         self._peer.ask(request, self._taken)

@@ -31,6 +31,10 @@ ACK = 0x0010
 OFFSETS = 0x0020
 """With EVENTS or SHARED_EVENTS: the offset of the first event comes before the count (Felix wire 1.2)."""
 
+COPIES = 0x4000
+"""With BATCH and ACKED, between gateways only: which messages of another log these are comes before the names. Named at
+login by both sides before it is used, so that no other peer ever sees it."""
+
 KNOWN = BATCH | EVENTS | SHARED_EVENTS | ACKED | ACK | OFFSETS
 
 UNADVERTISED = BATCH | EVENTS | SHARED_EVENTS

@@ -12,7 +12,7 @@ import attrs
 
 from gateway.errors import GatewayError, Status, TargetLost, TargetRefused, WireError
 from gateway.protocols.felix.codec import Auth, AuthOk, Error, Ok, decode_server, encode
-from gateway.protocols.felix.frames import HEADER, HEADER_SIZE, KNOWN, UNADVERTISED, check_header
+from gateway.protocols.felix.frames import COPIES, HEADER, HEADER_SIZE, KNOWN, UNADVERTISED, check_header
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.session import Finish, Kind, Open, Output, Send
 
@@ -107,7 +107,7 @@ class Line:
     def _logged_in(self, payload: bytes) -> None:
         match decode_server(payload):
             case AuthOk(server_flags=flags):
-                self._login.server_flags = flags & KNOWN
+                self._login.server_flags = flags & (KNOWN | COPIES)
             case Ok():
                 self._login.server_flags = UNADVERTISED
             case Error(message=text):

@@ -11,8 +11,8 @@ from gateway import requests
 from gateway.envelope import PREFIX, Columns
 from gateway.errors import GatewayError, TooLarge, WireError
 from gateway.protocols.felix import codec
-from gateway.protocols.felix.binary import decode_ack, encode_batch, encode_names
-from gateway.protocols.felix.frames import ACK, ACKED, MAX_PAYLOAD
+from gateway.protocols.felix.binary import decode_ack, encode_batch, encode_names, encoded_size
+from gateway.protocols.felix.frames import ACK, ACKED, COPIES, MAX_PAYLOAD
 from gateway.protocols.felix.lines import Line, Login
 from gateway.protocols.felix.mapping import names_of, refused
 from gateway.requests import Outcome
@@ -61,7 +61,8 @@ class Publisher:
         try:
             head = encode_names(names)
             acked_binary = not self._document and self._login.server_flags & ACKED
-            room = MAX_PAYLOAD - len(head) - 32
+            copies = request.batch.copies if self._login.server_flags & COPIES else None
+            room = MAX_PAYLOAD - len(head) - 32 - (encoded_size(copies) if copies is not None else 0)
             if acked_binary:
                 parts = split(request.batch.columns, room, room)
             else:  # base64, quotes and a comma: 7 bytes for the 5 of a one-byte message, nearly 4 for 3 of a long one
@@ -70,10 +71,13 @@ class Publisher:
             self._finish(request.id, error)
             return
         publishing = _Publishing(request, len(parts))
+        first = 0
         for part in parts:
+            copied = copies.slice(first, first + part.count) if copies is not None and len(parts) > 1 else copies
+            first += part.count
             request_id = None if self._document else next(self._ids)
             if acked_binary:
-                data = encode_batch(head, part, request_id)
+                data = encode_batch(head, part, request_id, copied)
             else:
                 values = part.values()
                 data = codec.encode(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway import requests
-from gateway.envelope import Batch, Columns, Delivery
+from gateway.envelope import Batch, Columns, Copies, Delivery
 from gateway.errors import GatewayError, OffsetOutOfRange, WireError
 from gateway.protocols.felix import codec, replies
 from gateway.protocols.felix.binary import (
@@ -11,6 +11,7 @@ from gateway.protocols.felix.binary import (
     REQUEST_SIZE,
     MalformedBatch,
     Names,
+    decode_copies,
     decode_names,
     decode_request,
     decode_values,
@@ -18,7 +19,16 @@ from gateway.protocols.felix.binary import (
 )
 from gateway.protocols.felix.caching import scope_of, serve_cache
 from gateway.protocols.felix.feeds import MAX_FEEDS, Feed, Feeds
-from gateway.protocols.felix.frames import ACKED, BATCH, HEADER, HEADER_SIZE, KNOWN, MalformedHeader, check_header
+from gateway.protocols.felix.frames import (
+    ACKED,
+    BATCH,
+    COPIES,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN,
+    MalformedHeader,
+    check_header,
+)
 from gateway.protocols.felix.gathering import Gathering
 from gateway.protocols.felix.mapping import address_of, stream_not_found, text_of
 from gateway.protocols.felix.peer import Peer
@@ -107,7 +117,7 @@ class ClientStream:
             try:
                 if self._peer.auth_required and self._tenant is None and flags & BATCH:
                     raise WireError("auth required")
-                if flags & ~KNOWN and self._peer.flags is not None:
+                if self._peer.flags is not None and flags & ~(KNOWN | self._peer.flags):
                     self._say(replies.error("unsupported frame flags"))
                 elif flags & BATCH:
                     self._batch(data, start, end, flags)
@@ -180,6 +190,7 @@ class ClientStream:
     def _batch(self, data: bytes, start: int, end: int, flags: int) -> None:
         """A binary publish batch: what follows the names is packed already (Felix document, Binary Format)."""
         sender = UNANSWERED
+        copies: Copies | None = None
         if flags & ACKED and not self._peer.document:
             request_id, mode = decode_request(data, start, end)
             if mode not in ACK_MODES:
@@ -187,17 +198,21 @@ class ClientStream:
             sender = Sender(Answering.BINARY, request_id)
             start += REQUEST_SIZE
         try:
+            if flags & COPIES and (self._peer.flags or 0) & COPIES:
+                copies, start = decode_copies(data, start, end)
             if not self._head or not data.startswith(self._head, start):
                 head = data[start : names_end(data, start, end)]
                 self._head_names, self._head = decode_names(head), head
             columns = decode_values(data, start + len(self._head), end)
+            if copies is not None and copies.count != columns.count:
+                raise MalformedBatch("malformed publish batch: not as many copies as messages")
         except MalformedBatch as error:
             if sender.answering is not Answering.BINARY:
                 raise
             self._say(replies.failure(sender, str(error.message), document=False))
             return
         self._check_tenant(self._head_names.tenant)
-        self._gather(self._head_names, sender, columns)
+        self._gather(self._head_names, sender, columns, copies)
 
     def _publish_json(self, message: codec.Publish | codec.PublishBatch) -> None:
         peer = self._peer
@@ -211,16 +226,26 @@ class ClientStream:
         self._check_tenant(message.tenant_id)
         self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, values)
 
-    def _gather(self, names: Names, sender: Sender, messages: Columns | list[bytes]) -> None:
+    def _gather(
+        self, names: Names, sender: Sender, messages: Columns | list[bytes], copies: Copies | None = None
+    ) -> None:
         if not messages:
             self._say(replies.success(sender))  # nothing to store; an acknowledged one is acknowledged
             return
         silent = sender.answering is Answering.SILENT
         delivery = Delivery.AT_MOST_ONCE if silent else Delivery.AT_LEAST_ONCE
         gathering = self._gathering
-        if gathering is None or gathering.delivery is not delivery or gathering.names != names:
+        source = copies.source if copies is not None else b""
+        if (
+            gathering is None
+            or gathering.delivery is not delivery
+            or gathering.source != source
+            or gathering.names != names
+        ):
             self._publish()
-            gathering = self._gathering = Gathering(names, delivery)
+            gathering = self._gathering = Gathering(names, delivery, source)
+        if copies is not None:
+            gathering.copies.extend(copies.ranges)
         gathering.senders.append((sender, len(messages)))
         if isinstance(messages, Columns):
             gathering.gather_values()
@@ -235,7 +260,8 @@ class ClientStream:
             return
         peer = self._peer
         names = gathering.names
-        batch = Batch(address_of(names, peer.settings.scope), gathering.joined(), gathering.delivery)
+        address = address_of(names, peer.settings.scope)
+        batch = Batch(address, gathering.joined(), gathering.delivery, copies=gathering.copied())
         request = requests.Publish(peer.next_id(), batch, create=peer.settings.create)
         slot, senders = self._take_slot(), gathering.senders
         peer.ask(request, lambda outcome, _: self._published(slot, names, senders, outcome))
@@ -309,7 +335,7 @@ class ClientStream:
         if message.client_flags is None:
             self._replies.fill(slot, codec.encode(codec.Ok()))
         else:
-            peer.flags = KNOWN & message.client_flags
+            peer.flags = (KNOWN | COPIES) & message.client_flags
             self._replies.fill(slot, codec.encode(codec.AuthOk(peer.flags)))
         self._buffer.wanted = 0
         whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""

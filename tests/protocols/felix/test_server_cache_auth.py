@@ -6,6 +6,7 @@ import pytest
 
 from gateway import requests
 from gateway.errors import NotFound, Unauthenticated
+from gateway.protocols.felix.frames import COPIES
 from gateway.settings import Dialect
 from gateway.wire.session import Finish, Kind, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, js, serving
@@ -117,7 +118,7 @@ def test_login_with_flags():
     script = serving().feed(FRAMES["auth_with_capabilities"]).answer(requests.Authenticate, IDENTITY)
     script.sends(FRAMES["auth_ok"])
     script = serving().feed(js(type="auth", tenant_id="t1", token="x", client_flags=0xFFFF))
-    script.answer(requests.Authenticate, IDENTITY).sends(js(type="auth_ok", server_flags=63))
+    script.answer(requests.Authenticate, IDENTITY).sends(js(type="auth_ok", server_flags=63 | COPIES))
 
 
 def test_failed_login_ends_the_stream():
