@@ -127,11 +127,23 @@ class DoorCounts:
     """Submitted to the store, not yet answered."""
     in_transactions: int = 0
     delayed: int = 0
+    proxied: int = 0
+    """Taken by a broker elsewhere, whose answer the publisher has."""
+    proxying: int = 0
+    """On their way there."""
 
     @property
     def unaccounted(self) -> int:
         """Anything but 0 is a message lost or counted twice."""
-        known = self.stored + self.refused + self.filtered + self.duplicate + self.rolled_back
+        known = (
+            self.stored
+            + self.refused
+            + self.filtered
+            + self.duplicate
+            + self.rolled_back
+            + self.proxied
+            + self.proxying
+        )
         return self.received - known - self.committing - self.in_transactions - self.delayed
 
 

@@ -12,11 +12,16 @@ import trio
 
 from gateway.bridges.forward import ForwardContext
 from gateway.bridges.forwards import Forwards
+from gateway.bridges.ingest import IngestContext
+from gateway.bridges.ingest_entry import EntryContext
+from gateway.bridges.ingests import Ingests
 from gateway.bridges.pool import UpstreamPool
+from gateway.bridges.proxy import Proxies
 from gateway.broker.assembly import House
 from gateway.config.model import Config, Forward
+from gateway.envelope import BatchIds
 from gateway.protocols.registry import protocol
-from gateway.recorder import Recorder
+from gateway.recorder import NullRecorder, Recorder
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
 
@@ -36,6 +41,8 @@ class Bridges:
     forwards: Forwards
     pools: dict[str, UpstreamPool]
     names: tuple[str, ...]
+    ingests: Ingests
+    proxies: Proxies
 
     def conditions(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """What has to hold for the gateway to be ready: a forward that has stopped needs somebody to look, and so does an
@@ -45,6 +52,21 @@ class Bridges:
             yield f"upstream {pool.name}", lambda pool=pool: pool.refused and f"refuses our login: {pool.refused}"  # type: ignore[misc]
         for name in self.names:
             yield f"forward {name}", lambda name=name: self.forwards.problem(name)  # type: ignore[misc]
+        for ingest in self.ingests.all:
+            yield f"ingest {ingest.pool.name} {ingest.name}", lambda ingest=ingest: ingest.problem  # type: ignore[misc]
+
+    def admit(self) -> None:
+        """The gateway serves: what is pulled from elsewhere may come in."""
+        self.ingests.admit()
+
+    def drain(self) -> None:
+        """The gateway goes down: nothing more is pulled."""
+        self.ingests.stop()
+
+    def refresh(self) -> None:
+        """Bring gauges up to date."""
+        self.ingests.show()
+        self.proxies.show()
 
 
 @asynccontextmanager
@@ -59,10 +81,24 @@ async def open_bridges(
     """Everything that goes to brokers elsewhere, running inside the block; cursors are written when it ends."""
     targets = [rule.target for rule in table.forwards if isinstance(rule.target, Forward)]
     chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
+    proxied = {route.proxy[1].upstream for route in table.routes if route.proxy is not None}
+    written = {target.upstream for target in targets} | proxied
     pools = {
         name: UpstreamPool(upstream, protocol(upstream.protocol), house.pump, recorder, chance)
         for name, upstream in config.upstreams.items()
-        if any(target.upstream == name for target in targets)
+        if name in written
+    }
+    # what is pulled has connections of its own: a large answer must not stand before a publish; the gauges are the others'
+    sources = {
+        name: UpstreamPool(
+            upstream,
+            protocol(upstream.protocol),
+            house.pump,
+            recorder if name not in pools else NullRecorder(),
+            chance,
+        )
+        for name, upstream in config.upstreams.items()
+        if upstream.ingest
     }
     async with trio.open_nursery() as nursery:
 
@@ -75,12 +111,25 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
+        proxies = Proxies({name: pools[name] for name in sorted(proxied)}, house.pump, house.clock, recorder)
+        house.publisher.proxy_by(proxies)
         await forwards.start()
-        for pool in pools.values():
+        ingests = Ingests(
+            IngestContext(store, house.pump, house.clock, recorder, chance),
+            EntryContext(
+                house.broker, store, house.pump, house.clock, recorder, house.dead_letters, chance, BatchIds()
+            ),
+            table,
+            sources,
+            pools,
+        )
+        for pool in (*pools.values(), *sources.values()):
             nursery.start_soon(pool.run)
         try:
-            yield Bridges(forwards, pools, tuple(dict.fromkeys(target.name for target in targets)))
+            names = tuple(dict.fromkeys(target.name for target in targets))
+            yield Bridges(forwards, pools, names, ingests, proxies)
         finally:
             with trio.CancelScope(shield=True):
+                await ingests.close()
                 await forwards.close()
             nursery.cancel_scope.cancel()

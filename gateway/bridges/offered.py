@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gateway.config import model
 from gateway.errors import ConfigError, ConfigProblem
 
-OFFERED = (model.Store, model.Bridge, model.Forward)
+OFFERED = (model.Store, model.Bridge, model.Forward, model.Proxy)
 """The targets of a route that are served."""
 
 
@@ -24,11 +24,6 @@ def missing(config: model.Config) -> Iterator[ConfigProblem]:
                     file=config.file,
                     path=f"routes[{number}] ({route.name}).to[{position}]",
                 )
-    for upstream in config.upstreams.values():
-        if upstream.ingest:
-            yield ConfigProblem(
-                "this version does not serve `ingest` yet", file=config.file, path=f"upstreams.{upstream.name}.ingest"
-            )
 
 
 def check_offered(config: model.Config) -> None:

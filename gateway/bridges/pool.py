@@ -178,11 +178,22 @@ class UpstreamPool:
 
     def submit(self, make: Callable[[int], Request], ended: Ended) -> bool:
         """Send a request, made for its id; False if there is nowhere to send it now."""
-        if not self.ready:
+        connection = self.choose()
+        if connection is None:
             return False
-        connection = min(self._connections, key=lambda one: len(one.waiting))
         connection.submit(make(next(self._ids)), ended)
         return True
+
+    def choose(self) -> Connection | None:
+        """The connection with the least to do; None if no request would be sent now."""
+        return min(self._connections, key=lambda one: len(one.waiting)) if self.ready else None
+
+    def submit_on(self, connection: Connection, make: Callable[[int], Request], ended: Ended) -> None:
+        """Send a request on this connection and no other: what it is about exists only there."""
+        if connection.over.is_set():
+            ended(TargetLost("the connection to the upstream is gone"))
+        else:
+            connection.submit(make(next(self._ids)), ended)
 
     async def run(self) -> None:
         """Keep the connections up until cancelled."""

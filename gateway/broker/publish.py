@@ -9,9 +9,11 @@ from typing import Protocol
 import attrs
 
 from gateway.broker.partitions import Partitioner
-from gateway.broker.service import Caller, Clock, Handler, Prepared
+from gateway.broker.placing import Share, compose, original, reply
+from gateway.broker.proxied import Proxying, ProxySender
+from gateway.broker.service import Caller, Clock, Handler, Prepared, ProxiedPart
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns
-from gateway.errors import GatewayError, NotRouted, UnknownTopic
+from gateway.errors import GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import DoorCounts, Recorder
 from gateway.requests import Publish, Published, Request
 from gateway.routing.table import ResolvedRoute, RoutingTable
@@ -37,15 +39,8 @@ class Door:
     rolled_back: int = 0
     held: int = 0
     committing: int = 0
-
-
-@attrs.define(eq=False)
-class _Share:
-    """One append of a batch's primary topic, for the reply."""
-
-    position: int
-    partition: int
-    indexes: Sequence[int] | None
+    proxied: int = 0
+    proxying: int = 0
 
 
 Defer = Callable[[Caller, Publish], None]
@@ -73,6 +68,7 @@ class Publisher:
         self._doors: dict[str, Door] = {}
         self._in_transaction: Defer | None = None
         self._later: Defer | None = None
+        self._proxying: Proxying | None = None
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Publish."""
@@ -82,6 +78,10 @@ class Publisher:
         """Who takes publishes inside transactions, and those that are due later."""
         self._in_transaction = in_transaction
         self._later = later
+
+    def proxy_by(self, sender: ProxySender) -> None:
+        """Who sends what a route has for brokers elsewhere."""
+        self._proxying = Proxying(sender, self._clock, self._recorder, self._door)
 
     def doors(self) -> Iterable[DoorCounts]:
         """The accounting at the door."""
@@ -95,6 +95,8 @@ class Publisher:
                 rolled_back=door.rolled_back,
                 committing=door.committing,
                 in_transactions=door.held,
+                proxied=door.proxied,
+                proxying=door.proxying,
             )
 
     # --- the handler ---
@@ -110,7 +112,12 @@ class Publisher:
         batch = request.batch
         if request.ttl_ms:
             batch = with_ttl(batch, self._clock.now_ms() + request.ttl_ms)
-        prepared = self.prepare(caller, batch, request.schema, request.create)
+        prepared = self._decide(caller, batch, request.schema, create=request.create)
+        if prepared.proxied:
+            if self._proxying is None:
+                raise self._withdraw(prepared)
+            self._proxying.start(caller, request, batch, prepared, lambda one: self.commit((one,)))
+            return
 
         def done(ticket: Ticket) -> None:
             caller.answer(request.id, ticket.error or prepared.finish(ticket.placements))
@@ -125,6 +132,12 @@ class Publisher:
 
     def prepare(self, caller: Caller, batch: Batch, schema: str = "", create: bool = True) -> Prepared:
         """Decide everything about a batch but its offsets."""
+        prepared = self._decide(caller, batch, schema, create=create)
+        if prepared.proxied:
+            raise self._withdraw(prepared)
+        return prepared
+
+    def _decide(self, caller: Caller, batch: Batch, schema: str, *, create: bool) -> Prepared:
         columns = batch.columns
         try:
             plan = self._table.writer(
@@ -181,6 +194,17 @@ class Publisher:
 
     # --- inside ---
 
+    def _withdraw(self, prepared: Prepared) -> Unsupported:
+        """What was prepared is not done, for it goes elsewhere: there are no transactions, delays and replays there."""
+        refusal = Unsupported("this address is answered by a broker elsewhere, which takes plain publishes only")
+        for route, messages, _size in prepared.parts:
+            self._doors[route].held -= messages
+            self._refuse_counted(route, messages, refusal)
+        for part in prepared.proxied:
+            self._doors[part.route].proxying -= part.columns.count
+            self._refuse_counted(part.route, part.columns.count, refusal)
+        return refusal
+
     def _prepare_plain(self, caller: Caller, batch: Batch, route: ResolvedRoute) -> Prepared | None:
         """The case of nearly all batches, without the steps that it does not need: one topic, which is there, and nothing
         to transform, to validate or to spread. None for any other.
@@ -223,8 +247,9 @@ class Publisher:
     ) -> Prepared:
         appends: list[Append] = []
         creates: list[CreateTopic] = []
-        shares: list[_Share] = []
+        shares: list[Share] = []
         accounted: list[tuple[str, int, int]] = []
+        proxied: list[ProxiedPart] = []
         batch_id = batch.id or self._ids.next(self._clock.now_ms())
         refused = refused if refused is not None else {}
         for route, indexes in parts:
@@ -235,6 +260,9 @@ class Publisher:
                 if kept is None:
                     continue
                 columns, indexes = kept
+                if route.proxy is not None:
+                    proxied.append(ProxiedPart(route.name, route.proxy, columns, indexes))
+                    continue
                 meta = BatchMeta(batch_id, caller.origin, route.name, batch.delivery)
                 for number, topic in enumerate(route.topics):
                     config = self._config(topic, creates, create=create)
@@ -242,23 +270,25 @@ class Publisher:
                         caller.id, topic, config.partitions, batch, columns
                     ):
                         picked = columns if chosen is None else columns.pick(chosen)
-                        original = _compose(indexes, chosen)
+                        members = compose(indexes, chosen)
                         if number == 0:
-                            shares.append(_Share(len(appends), partition, original))
-                        appends.append(Append(topic, partition, picked, meta, indexes=original))
+                            shares.append(Share(len(appends), partition, members))
+                        appends.append(Append(topic, partition, picked, meta, indexes=members))
             except GatewayError as error:
                 self._refuse_counted(route.name, columns.count, error)
-                for name, messages, _size in accounted:
+                for name, messages, _size in (*accounted, *((one.route, one.columns.count, 0) for one in proxied)):
                     self._refuse_counted(name, messages, error)
                 raise
             accounted.append((route.name, columns.count, columns.value_bytes))
         for name, messages, _size in accounted:
             self._doors[name].held += messages
+        for one in proxied:
+            self._doors[one.route].proxying += one.columns.count
 
         def finish(placements: Sequence[Placement]) -> Published:
-            return _reply(batch, shares, placements, refused)
+            return reply(batch, shares, placements, refused)
 
-        return Prepared(appends, creates, finish, accounted, self._clock.now())
+        return Prepared(appends, creates, finish, accounted, self._clock.now(), proxied)
 
     def _check(
         self,
@@ -273,14 +303,14 @@ class Publisher:
             before = columns.count
             columns, kept, errors = route.transform.apply(columns)
             for index, invalid in errors.items():
-                refused[_original(indexes, index)] = invalid
+                refused[original(indexes, index)] = invalid
             if errors:
                 self._refuse_counted(route.name, len(errors), next(iter(errors.values())))
             filtered = before - len(kept) - len(errors)
             if filtered:
                 self._doors[route.name].filtered += filtered
                 self._recorder.dropped(route.name, "filtered", filtered)
-            indexes = _compose(indexes, kept) if len(kept) != before else indexes
+            indexes = compose(indexes, kept) if len(kept) != before else indexes
             if not kept:
                 return None
         names = {self._table.topic_config(topic).schema for topic in route.topics} | {schema}
@@ -293,11 +323,11 @@ class Publisher:
                     raise first
                 keep = [index for index in range(columns.count) if index not in violations]
                 for index, violation in violations.items():
-                    refused[_original(indexes, index)] = violation
+                    refused[original(indexes, index)] = violation
                 self._refuse_counted(route.name, len(violations), first)
                 if not keep:
                     return None
-                columns, indexes = columns.pick(keep), _compose(indexes, keep)
+                columns, indexes = columns.pick(keep), compose(indexes, keep)
         return columns, indexes
 
     def _config(self, topic: str, creates: list[CreateTopic], *, create: bool) -> TopicConfig:
@@ -349,31 +379,3 @@ def with_ttl(batch: Batch, expires_ms: int) -> Batch:
     own: Iterable[int] = columns.expires if columns.expires is not None else repeat(0, columns.count)
     expires = [min(one, expires_ms) if one else expires_ms for one in own]
     return attrs.evolve(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))
-
-
-def _original(indexes: Sequence[int] | None, index: int) -> int:
-    return index if indexes is None else indexes[index]
-
-
-def _compose(outer: Sequence[int] | None, inner: Sequence[int] | None) -> Sequence[int] | None:
-    """Indexes into indexes."""
-    if outer is None or inner is None:
-        return inner if outer is None else outer
-    return [outer[index] for index in inner]
-
-
-def _reply(
-    batch: Batch, shares: Sequence[_Share], placements: Sequence[Placement], refused: Mapping[int, GatewayError]
-) -> Published:
-    if len(shares) == 1 and shares[0].indexes is None:
-        placement = placements[shares[0].position]
-        return Published(batch.address, placement.timestamp_ms, shares[0].partition, placement.base_offset)
-    scattered = [(0, 0)] * batch.columns.count
-    timestamp = 0
-    for share in shares:
-        placement = placements[share.position]
-        timestamp = max(timestamp, placement.timestamp_ms)
-        indexes = share.indexes if share.indexes is not None else range(batch.columns.count)
-        for order, index in enumerate(indexes):
-            scattered[index] = (share.partition, placement.base_offset + order)
-    return Published(batch.address, timestamp, scattered=scattered, refused=refused)

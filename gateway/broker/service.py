@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import attrs
 
-from gateway.envelope import Batch, Origin
+from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Identity, Outcome, Publish, Published, Request
+from gateway.routing.table import ResolvedProxy
 from gateway.store.interface import Append, CreateTopic, Placement, Ticket
 
 
@@ -83,6 +84,20 @@ class Service(Protocol):
 
 
 @attrs.frozen(eq=False)
+class ProxiedPart:
+    """Messages of a batch that go to a broker elsewhere instead of the log. `indexes` are theirs in the batch, None: all."""
+
+    route: str
+    proxy: ResolvedProxy
+    columns: Columns
+    indexes: Sequence[int] | None
+
+    def members(self, count: int) -> Sequence[int]:
+        """Their indexes in a batch of that many."""
+        return self.indexes if self.indexes is not None else range(count)
+
+
+@attrs.frozen(eq=False)
 class Prepared:
     """A batch that is routed, authorised, checked against its schema, transformed and spread over partitions: all that is
     left is to append it. `finish` makes the reply once the placements are known.
@@ -94,6 +109,8 @@ class Prepared:
     parts: Sequence[tuple[str, int, int]]
     """(route, messages, bytes) of what will be stored, for the accounting."""
     started: float
+    proxied: Sequence[ProxiedPart] = ()
+    """What is not for the log. Only a plain publish can have such parts."""
 
 
 class Publishing(Protocol):

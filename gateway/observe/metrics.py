@@ -69,6 +69,8 @@ LIMITS = ("in_flight", "output", "budget", "open_files")
 CACHE_LIMIT = "cache"
 """Of the whole gateway, not of a listener."""
 INGEST_STATES = ("waiting", "running", "refused")
+PROXY_LIMIT = "proxy"
+"""Batches that wait for a proxied upstream; of the whole gateway as well."""
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 

@@ -158,7 +158,8 @@ class PrometheusRecorder(Collector):
         for durability in ("synced", "unsynced"):
             cells[m.STORE_COMMITS.name].add((durability,), 0)
             cells[m.STORE_COMMIT_SECONDS.name].declare((durability,))
-        cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, m.CACHE_LIMIT), 0)
+        for limit in (m.CACHE_LIMIT, m.PROXY_LIMIT):
+            cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, limit), 0)
         cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
         cells[m.STORE_COMMIT_BYTES.name].add((), 0)
         cells[m.STORE_DAMAGED_READS.name].add((), 0)

@@ -171,6 +171,15 @@ class IngestRule:
         captures = self._matcher.glob.match(remote)
         return self._into.expand(captures) if captures is not None else None
 
+    def remote(self, address: str) -> str | None:
+        """The remote address that has this one here; None if there is none, or the one here does not say which."""
+        captures = self._into.invert(address)
+        pattern = self._matcher.glob
+        if captures is None or len(captures) < len(pattern.wilds):
+            return None
+        remote = whole(pattern).expand(captures)
+        return remote if self.address(remote) == address else None
+
     @property
     def exact(self) -> str | None:
         """The one remote address it names, if it has no wildcard: for brokers that cannot list theirs."""

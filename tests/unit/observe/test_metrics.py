@@ -13,7 +13,7 @@ from gateway.observe import metrics as m
 
 CONFIGURED_OR_CLOSED = {
     "route", "listener", "protocol", "target", "reason", "limit", "phase", "kind", "durability", "file", "upstream",
-    "forward", "version", "python", "family",
+    "forward", "version", "python", "family", "source", "state",
 }  # fmt: skip
 
 PROMISED = [
@@ -60,7 +60,7 @@ CLOSED = {
     "dead_lettered": (1, set(m.DEAD_LETTERS)),
     "refused_connection": (1, set(m.CONNECTION_REFUSALS)),
     "_on_refusal": (0, set(m.CONNECTION_REFUSALS)),
-    "limit_hit": (1, {*m.LIMITS, m.CACHE_LIMIT}),
+    "limit_hit": (1, {*m.LIMITS, m.CACHE_LIMIT, m.PROXY_LIMIT}),
     "gauge": (0, set(m.GAUGES)),
 }
 

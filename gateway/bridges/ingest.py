@@ -1,0 +1,369 @@
+"""One remote address on its way into the log.
+
+Data flow:
+
+    remote ──Take──► taken (at most one answer ahead) ──Publish──► the broker's entry ──committed──► Settle ──► remote
+                                                         │ refused for good                 └─ or our own bookmark
+                                                         └──► dead letters
+
+One batch is published at a time and its place at the remote moves only when it is committed here, so nothing that was
+acknowledged can be missing and the order stays. Back-pressure is not taking: while a commit waits, at most one more answer
+is held. Whatever breaks (a connection, a refusal, a reload of the remote) ends the *intake*: what was not committed is
+forgotten here and asked for again on the next one; what was committed but not settled comes a second time.
+
+    WAITING ──connection, targets ready──► SUBSCRIBING ──subscribed, place known──► RUNNING
+       ▲                                        │                                     │
+       └──────────── back-off ◄─────────────────┴──────────── lost, refused ◄─────────┘
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from gateway.bridges.breaker import BACKOFF, jittered
+from gateway.bridges.ingest_cursors import Bookmark
+from gateway.bridges.ingest_entry import Entry, Stored
+from gateway.bridges.pool import Connection, UpstreamPool, refuses_login
+from gateway.broker.service import Clock
+from gateway.broker.timers import Pump
+from gateway.errors import GatewayError, OffsetOutOfRange, Status, TargetLost, TargetRefused, Unsupported
+from gateway.protocols.registry import ReaderPosition
+from gateway.recorder import Recorder
+from gateway.requests import (
+    Delivered,
+    Outcome,
+    Request,
+    Resume,
+    Settle,
+    Start,
+    Subscribe,
+    Subscribed,
+    Take,
+    Taken,
+    Unsubscribe,
+)
+from gateway.store.interface import Store
+
+TAKE_MESSAGES = 1_000
+TAKE_BYTES = 1 << 20
+LOOK_AGAIN = 0.5
+"""Seconds until a target that was not ready is looked at again."""
+LONGEST_HOLD = 5.0
+"""Seconds an empty Take waits at most; half the upstream's time-out where that is less."""
+RESUME_SECONDS = 5.0
+"""How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
+
+
+class State(enum.Enum):
+    """Where an address is."""
+
+    WAITING = "waiting"
+    SUBSCRIBING = "subscribing"
+    RUNNING = "running"
+
+
+@attrs.frozen(eq=False)
+class IngestContext:
+    """What the addresses of all ingests work with."""
+
+    store: Store
+    pump: Pump
+    clock: Clock
+    recorder: Recorder
+    chance: random.Random
+
+
+@attrs.define(eq=False)
+class _Intake:
+    """A subscription on one connection. Answers for one that is no more are not looked at."""
+
+    connection: Connection
+    subscription: int = 0
+    start: Start | int = Start.EARLIEST
+    replays: bool = False
+    """Its offsets are the remote log's own: a bookmark made of them means something."""
+    taking: bool = False
+    fallback: int = 0
+    """The subscription to change to unless the one from before gives a sign of life in time."""
+    fallback_at: float = 0.0
+
+
+class Source:
+    """One remote address."""
+
+    def __init__(
+        self,
+        context: IngestContext,
+        pool: UpstreamPool,
+        names: tuple[str, str, str],
+        entry: Entry,
+        obstacle: Callable[[], str],
+    ) -> None:
+        """`names`: the ingest as metrics call it (its `from`), the group, the remote address."""
+        self._context = context
+        self._pool = pool
+        self._source, self._group, self.remote = names
+        self._entry = entry
+        self._obstacle = obstacle
+        self._bookmark = Bookmark(context.store, pool.name, self._group, self.remote)
+        self._position = pool.spec.reader_position
+        self.state = State.WAITING
+        self._blocked = ""
+        self._refused = ""
+        self._intake: _Intake | None = None
+        self._taken: deque[Delivered] = deque()
+        self._storing = False
+        self._failures = 0
+        self._due = 0.0
+        self._timer: Callable[[], None] | None = None
+        self._closing = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it is on its way into the log."""
+        return not self._storing
+
+    @property
+    def problem(self) -> str:
+        """Why it does not run, if somebody has to look."""
+        return self._blocked or self._refused
+
+    def wake(self) -> None:
+        """Something may be possible now."""
+        self._context.pump.soon(self, self._turn)
+
+    def stop(self) -> None:
+        """Take nothing more; what is being stored is stored, and settled."""
+        self._closing = True
+        self._taken.clear()
+        if self._timer is not None:
+            self._timer()
+            self._timer = None
+
+    def restart(self) -> None:
+        """The remote address has changed (more partitions): subscribe again."""
+        if self._intake is not None and self.state is State.RUNNING:
+            self._leave(self._intake)
+            self.wake()
+
+    # --- between intakes ---
+
+    def _turn(self) -> None:
+        if self._closing:
+            return
+        if self._intake is not None:
+            self._advance(self._intake)
+            return
+        now = self._context.clock.now()
+        if self._storing:
+            return
+        if now < self._due:
+            self._wake_at(self._due)
+            return
+        self._blocked = self._obstacle()
+        if self._blocked:
+            self._wake_at(now + LOOK_AGAIN)
+            return
+        connection = self._pool.choose()
+        if connection is None:
+            return  # the pool says when there is one
+        self._subscribe(_Intake(connection, start=self._first_start()))
+
+    def _first_start(self) -> Start | int:
+        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
+        if self._position is ReaderPosition.OWN and self._bookmark.number is not None:
+            return self._bookmark.number
+        return Start.LATEST if self._position is ReaderPosition.NUMBERED else Start.EARLIEST
+
+    def _subscribe(self, intake: _Intake) -> None:
+        self._intake = intake
+        self.state = State.SUBSCRIBING
+        self._send(
+            intake,
+            lambda number: Subscribe(number, self.remote, self._group, intake.start, acknowledge=True),
+            lambda outcome: self._subscribed(intake, outcome),
+        )
+
+    def _subscribed(self, intake: _Intake, outcome: Outcome) -> None:
+        if isinstance(outcome, Unsupported) and intake.start is not Start.LATEST:
+            intake.start = Start.LATEST  # where it begins is not ours to say
+            self._subscribe(intake)
+        elif isinstance(outcome, OffsetOutOfRange):
+            self._bookmark.move(outcome.first or None)
+            self._failed(intake, outcome)
+        elif not isinstance(outcome, Subscribed):
+            self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
+        elif self._position is ReaderPosition.NUMBERED:
+            self._find_number(intake, outcome.subscription)
+        else:
+            intake.subscription = outcome.subscription
+            intake.replays = self._position is ReaderPosition.OWN and intake.start is not Start.LATEST
+            self._run()
+
+    def _find_number(self, intake: _Intake, fresh: int) -> None:
+        """The subscription from before has what came meanwhile. Numbers only grow while a broker lives: one that gives out a
+        smaller one has started again, and the old number may be somebody else's.
+        """
+        before = self._bookmark.number
+        if before is None or fresh <= before:
+            self._use_number(intake, fresh)
+            return
+        intake.fallback = fresh
+        intake.fallback_at = self._context.clock.now() + RESUME_SECONDS
+
+        def resumed(outcome: Outcome) -> None:
+            if isinstance(outcome, Subscribed):
+                intake.subscription = before
+                self._run()
+            else:
+                self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
+
+        self._send(intake, lambda number: Resume(number, before, self.remote), resumed)
+
+    def _use_number(self, intake: _Intake, number: int) -> None:
+        """Nothing is taken before the number is kept: what was taken would be out of reach after a crash."""
+        intake.subscription = number
+        intake.fallback = 0
+        self.state = State.SUBSCRIBING
+
+        def kept(error: GatewayError | None) -> None:
+            if self._intake is intake:
+                if error is None:
+                    self._run()
+                else:
+                    self._failed(intake, error)
+
+        self._bookmark.move(number, synced=True).on_done(lambda ticket: kept(ticket.error))
+
+    def _run(self) -> None:
+        self.state = State.RUNNING
+        self._refused = ""
+        self.wake()
+
+    # --- while it runs ---
+
+    def _advance(self, intake: _Intake) -> None:
+        if self.state is not State.RUNNING:
+            return
+        if self._taken and not self._storing:
+            self._store_next(intake)
+        ahead = (
+            self._storing and self._position is ReaderPosition.NUMBERED
+        )  # there each delivery has a short time to be settled
+        if not intake.taking and not self._taken and not ahead:
+            self._take(intake)
+
+    def _take(self, intake: _Intake) -> None:
+        now = self._context.clock.now()
+        until = now + min(LONGEST_HOLD, self._pool.upstream.timeout / 2)
+        if intake.fallback:
+            until = min(until, intake.fallback_at)
+        intake.taking = True
+
+        def make(number: int) -> Request:
+            return Take(number, intake.subscription, TAKE_MESSAGES, TAKE_BYTES, until)
+
+        self._send(intake, make, lambda outcome: self._arrived(intake, outcome))
+
+    def _arrived(self, intake: _Intake, outcome: Outcome) -> None:
+        intake.taking = False
+        if not isinstance(outcome, Taken):
+            self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
+            return
+        self._failures = 0
+        if self._position is ReaderPosition.NUMBERED and any(
+            one.run.topic != self.remote for one in outcome.deliveries
+        ):
+            # the number belongs to somebody else by now: what is theirs is not settled, so it comes to them again
+            if not intake.fallback:
+                self._bookmark.move(None)
+                self._failed(intake, TargetLost("the subscription's number was given to somebody else"))
+                return
+            self._use_number(intake, intake.fallback)
+        elif intake.fallback and outcome.deliveries:
+            intake.fallback = 0  # it lives
+        elif intake.fallback and self._context.clock.now() >= intake.fallback_at:
+            self._use_number(intake, intake.fallback)
+        if outcome.ended:
+            self._failed(intake, TargetLost("the upstream ended the subscription"))
+        elif self.state is State.RUNNING:
+            self._taken.extend(outcome.deliveries)
+        self.wake()
+
+    def _store_next(self, intake: _Intake) -> None:
+        deliveries = list(self._taken)
+        self._taken.clear()
+        self._storing = True
+        self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
+
+    def _stored(self, intake: _Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
+        """Stored, or in the dead letters: the remote may forget them. `Entry` has not given up before."""
+        self._storing = False
+        recorder = self._context.recorder
+        for error in stored.errors:
+            recorder.ingest_failed(self._pool.name, self._source, error.status)
+        recorder.ingested(self._pool.name, self._source, stored.messages)
+        if intake.replays:
+            last = deliveries[-1].run
+            self._bookmark.move(last.next_offset)
+        if self._intake is intake:  # or else its tags mean nothing any more, and it all comes again
+            tags = [one.first_tag + index for one in deliveries for index in range(one.run.count)]
+            self._send(
+                intake,
+                lambda number: Settle(number, intake.subscription, tags),
+                lambda outcome: self._settled(intake, outcome),
+            )
+        self.wake()
+
+    def _settled(self, intake: _Intake, outcome: Outcome) -> None:
+        """A tag that cannot be settled any more is delivered again: that is all there is to it."""
+        if isinstance(outcome, GatewayError):
+            self._failed(intake, outcome)
+
+    # --- endings ---
+
+    def _failed(self, intake: _Intake, error: GatewayError) -> None:
+        """The intake is over: wait a while, then begin again where the remote, or the bookmark, says."""
+        self._context.recorder.ingest_failed(self._pool.name, self._source, error.status)
+        if (
+            isinstance(error, TargetRefused) and error.refusal in (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
+        ) or isinstance(error, Unsupported):
+            self._refused = f"{self.remote}: {error.message}"
+        self._leave(intake)
+        self._failures += 1
+        if not refuses_login(error) and not isinstance(error, OffsetOutOfRange):
+            delay = jittered(BACKOFF.delay(self._failures), self._context.chance)
+            self._due = self._context.clock.now() + delay
+        self.wake()
+
+    def _leave(self, intake: _Intake) -> None:
+        if self._intake is not intake:
+            return
+        self._intake = None
+        self.state = State.WAITING
+        self._taken.clear()
+        if intake.subscription and not intake.connection.over.is_set():
+            number = intake.subscription
+            self._pool.submit_on(intake.connection, lambda request: Unsubscribe(request, number), lambda _outcome: None)
+
+    def _send(self, intake: _Intake, make: Callable[[int], Request], ended: Callable[[Outcome], None]) -> None:
+        def current(outcome: Outcome) -> None:
+            if self._intake is intake and not self._closing:
+                ended(outcome)
+
+        self._pool.submit_on(intake.connection, make, current)
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer()
+
+        def fired() -> None:
+            self._timer = None
+            self._turn()
+
+        self._timer = self._context.pump.call_at(when, fired)

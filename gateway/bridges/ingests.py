@@ -1,0 +1,238 @@
+"""Every ingest of a configuration: the connections they share, the remote addresses they find, when they may start.
+
+An ingest that names one remote address has one source. One with wildcards asks the broker for its topics, again and again;
+where a broker cannot list them, the topics that exist here say which remote addresses there are.
+
+Nothing is asked of a remote before `admit`: the log is open, its own subscribers may connect, and then each source waits for
+what its route needs besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import trio
+
+from gateway.bridges.ingest import IngestContext, Source, State
+from gateway.bridges.ingest_entry import Entry, EntryContext
+from gateway.bridges.pool import UpstreamPool
+from gateway.broker.service import Timers
+from gateway.errors import GatewayError
+from gateway.requests import DescribeTopics, Outcome, Request, Topics
+from gateway.routing.address import is_reserved
+from gateway.routing.table import IngestRule, RoutingTable
+
+REFRESH_SECONDS = 5.0
+"""Between two looks for new remote topics."""
+MOST_SOURCES = 4_096
+"""Remote addresses of one ingest."""
+STOP_SECONDS = 2.0
+"""How long going down waits for what is being stored: what it does not wait for comes again."""
+
+
+class Ingest:
+    """One `ingest` of one upstream."""
+
+    def __init__(
+        self,
+        context: IngestContext,
+        entries: EntryContext,
+        pool: UpstreamPool,
+        rule: IngestRule,
+        table: RoutingTable,
+        obstacle: Callable[[str], str],
+    ) -> None:
+        self._context = context
+        self._entries = entries
+        self._table = table
+        self._obstacle = obstacle
+        self.pool = pool
+        self.rule = rule
+        self.name = rule.ingest.source
+        self._sources: dict[str, Source] = {}
+        self._doors: list[Entry] = []
+        self._partitions: dict[str, int] = {}
+        self._look_at: Callable[[], None] | None = None
+        self._admitted = False
+        self._shown: State | None = None
+        context.recorder.ingested(pool.name, self.name, 0)
+        self.show()
+
+    @property
+    def sources(self) -> Iterable[Source]:
+        """Its remote addresses."""
+        return self._sources.values()
+
+    @property
+    def problem(self) -> str:
+        """Why it does not go on, if somebody has to look."""
+        if self.pool.refused:
+            return f"refuses our login: {self.pool.refused}"
+        return next((source.problem for source in self.sources if source.problem), "")
+
+    def show(self) -> None:
+        """Bring the state in the metrics up to date."""
+        running = self.pool.connected and any(source.state is State.RUNNING for source in self.sources)
+        state = "refused" if self.problem else "running" if running else "waiting"
+        for each in ("waiting", "running", "refused"):
+            labels = {"upstream": self.pool.name, "source": self.name, "state": each}
+            self._context.recorder.gauge("gateway_ingest_state", float(each == state), **labels)
+
+    def admit(self) -> None:
+        """Begin."""
+        self._admitted = True
+        if self.rule.exact is not None:
+            self._add(self.rule.exact)
+        self.changed()
+
+    def changed(self) -> None:
+        """A connection came or went."""
+        if not self._admitted:
+            return
+        for source in list(self.sources):
+            source.wake()
+        if self.rule.exact is None and self._look_at is None:
+            self._look()
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._admitted = False
+        if self._look_at is not None:
+            self._look_at()
+        for source in self.sources:
+            source.stop()
+
+    def close(self) -> None:
+        """Store nothing more."""
+        for door in self._doors:
+            door.close()
+
+    # --- finding remote addresses ---
+
+    def _look(self) -> None:
+        self._look_at = None
+        if not self._admitted:
+            return
+        connection = self.pool.choose()
+        if connection is not None:
+            self.pool.submit_on(connection, _every_topic, self._found)
+            self._look_at = self._call_later()
+
+    def _call_later(self) -> Callable[[], None]:
+        return self._context.pump.call_at(self._context.clock.now() + REFRESH_SECONDS, self._look)
+
+    def _found(self, outcome: Outcome) -> None:
+        if not self._admitted:
+            return
+        if isinstance(outcome, Topics):
+            for info in outcome.topics:
+                self._add(info.address, len(info.partitions))
+        else:
+            for remote in self._known_here():
+                self._add(remote)
+
+    def _known_here(self) -> Iterator[str]:
+        protocol, listener = self.pool.spec.name, self.pool.name
+        for topic in list(self._context.store.topics):
+            address = self._table.address_of(protocol, listener, topic)
+            remote = self.rule.remote(address) if address is not None else None
+            if remote is not None:
+                yield remote
+
+    def _add(self, remote: str, partitions: int = 0) -> None:
+        before = self._partitions.get(remote, 0)
+        self._partitions[remote] = max(partitions, before)
+        known = self._sources.get(remote)
+        if known is not None:
+            if before and partitions > before:
+                known.restart()
+            return
+        address = self.rule.address(remote)
+        if address is None or is_reserved(remote) or len(self._sources) >= MOST_SOURCES:
+            return
+        host, port = self.pool.upstream.addresses[0]
+        door = Entry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address)
+        self._doors.append(door)
+        names = (self.name, self.rule.ingest.group, remote)
+        source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address))
+        self._sources[remote] = source
+        source.wake()
+
+
+def _every_topic(number: int) -> Request:
+    return DescribeTopics(number)
+
+
+class Ingests:
+    """All of them."""
+
+    def __init__(
+        self,
+        context: IngestContext,
+        entries: EntryContext,
+        table: RoutingTable,
+        pools: Mapping[str, UpstreamPool],
+        targets: Mapping[str, UpstreamPool],
+    ) -> None:
+        """`pools`: the connections they read from, by upstream; `targets`: those that proxies of their routes write to."""
+        self._context = context
+        self._table = table
+        self._targets = targets
+        self.all: Sequence[Ingest] = [
+            Ingest(context, entries, pool, rule, table, lambda address, pool=pool: self._obstacle(pool, address))  # type: ignore[misc]
+            for name, pool in pools.items()
+            for rule in table.ingests[name]
+        ]
+        for pool in pools.values():
+            pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+
+    def admit(self) -> None:
+        """What they pull may come in now."""
+        for ingest in self.all:
+            ingest.admit()
+
+    def show(self) -> None:
+        """Bring the states in the metrics up to date."""
+        for ingest in self.all:
+            ingest.show()
+
+    def stop(self) -> None:
+        """Take nothing more; what is being stored is stored, and settled."""
+        for ingest in self.all:
+            ingest.stop()
+
+    async def close(self) -> None:
+        """Wait for what is being stored."""
+        self.stop()
+        with trio.move_on_after(STOP_SECONDS):
+            while not all(source.idle for ingest in self.all for source in ingest.sources):
+                await _moment(self._context.pump, self._context.clock.now() + 0.01)
+        for ingest in self.all:
+            ingest.close()
+
+    # --- inside ---
+
+    def _changed(self, pool: UpstreamPool) -> None:
+        for ingest in self.all:
+            if ingest.pool is pool:
+                ingest.changed()
+
+    def _obstacle(self, pool: UpstreamPool, address: str) -> str:
+        """Why nothing may be pulled for an address here: where it would go is not ready."""
+        health = self._context.store.health
+        if not health.writable:
+            return f"the store is read-only: {health.reason}"
+        try:
+            plan = self._table.writer(pool.spec.name, pool.name, address)
+        except GatewayError as error:
+            return error.message
+        for route in (plan.route,) if plan.route is not None else plan.candidates:
+            if route.proxy is not None and not self._targets[route.proxy.upstream].connected:
+                return f"{address} waits for upstream {route.proxy.upstream}"
+        return ""
+
+
+async def _moment(timers: Timers, when: float) -> None:
+    passed = trio.Event()
+    timers.call_at(when, passed.set)
+    await passed.wait()
