@@ -119,6 +119,10 @@ class TcpLink:
         """Bytes the kernel has not taken."""
         return self._size
 
+    def waiting(self) -> tuple[int, int]:
+        """The same twice: there is one channel, and reading less is what bounds it."""
+        return self._size, self._size
+
     def wake(self) -> None:
         """Let the reading task come round."""
         if self._scope is not None:
@@ -128,9 +132,11 @@ class TcpLink:
 
     def set_deadline(self, when: float | None) -> None:
         """When the reading task comes round at the latest."""
-        self._deadline = math.inf if when is None else when
-        if self._scope is not None and self._scope.deadline != -math.inf:
-            self._scope.deadline = self._deadline
+        deadline = math.inf if when is None else when
+        if deadline != self._deadline:
+            self._deadline = deadline
+            if self._scope is not None and self._scope.deadline != -math.inf:
+                self._scope.deadline = deadline
 
     def flush(self) -> None:
         """Hand the queue to the kernel; what it does not take is written by a task."""
@@ -184,8 +190,9 @@ class TcpLink:
             if already:
                 handler.received(0, already)
             handler.turn(self._clock())
-            while not self._dead and not (self._finishing and not self._size and (self._closing or self._eof)):
-                await self._step(handler)
+            while self._going():
+                await self._until_woken(handler)
+                handler.turn(self._clock())
             if not self._dead:
                 await self._say_goodbye()
         finally:
@@ -195,12 +202,26 @@ class TcpLink:
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
+    def _going(self) -> bool:
+        """Whether there is anything left to do but to say goodbye."""
+        return not self._dead and not (self._finishing and not self._size and (self._closing or self._eof))
+
+    async def _until_woken(self, handler: LinkHandler) -> None:
+        """Read. One scope for many reads: to make one for each costs as much as the read."""
+        with trio.CancelScope(deadline=-math.inf if self._woken else self._deadline) as scope:
+            self._scope, self._woken = scope, False
+            try:
+                while self._going():
+                    await self._step(handler)
+            finally:
+                self._scope = None
+
     async def _step(self, handler: LinkHandler) -> None:
-        """Wait for something, or read at once if the last read may have left something."""
-        reading = not (self._paused or self._eof or self._closing)
-        if (self._drained or not reading) and not await self._wait(reading):
-            handler.turn(self._clock())
-            return
+        """Wait for something to read, unless the last read may have left something, and read it."""
+        if self._paused or self._eof or self._closing:
+            await trio.sleep(math.inf)
+        if self._drained:
+            await trio.lowlevel.wait_readable(self._sock)
         try:
             data = self._sock.recv(READ_SIZE)
         except BlockingIOError:
@@ -255,23 +276,6 @@ class TcpLink:
                 self._sock.send(data)
             except OSError:
                 self.abort()
-
-    async def _wait(self, reading: bool) -> bool:
-        """Until there is something to read (True), or the handler is to have its turn (False)."""
-        if self._woken:
-            self._woken = False
-            await trio.lowlevel.checkpoint()
-            return False
-        with trio.CancelScope(deadline=self._deadline) as scope:
-            self._scope = scope
-            try:
-                if reading:
-                    await trio.lowlevel.wait_readable(self._sock)
-                    return True
-                await trio.sleep(math.inf)
-            finally:
-                self._scope = None
-        return False
 
     async def _write_out(self) -> None:
         """Write what the kernel did not take, then hand the queue back to `flush`."""
