@@ -214,6 +214,27 @@ def test_both_orders_of_fetch_are_read_back(runs: list[Run], order: bool) -> Non
     assert codec_fetch.encode_chosen(list(codec_fetch.records(runs)), following, server=order) == payload
 
 
+@given(
+    count=st.sampled_from([1, 63, 64, 65, 200, 2048, 2100]),
+    size=st.sampled_from([0, 1, 100, 1020, 1021]),
+    base=st.sampled_from([0, 1 << 32, (1 << 63) - 5000]),
+    other=st.none() | st.integers(0, 2099),
+    keys=st.booleans(),
+    order=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_records_of_one_size_go_out_as_any_others(
+    count: int, size: int, base: int, other: int | None, keys: bool, order: bool
+) -> None:
+    values = [bytes((index & 0xFF,)) * size for index in range(count)]
+    if other is not None and other < count:
+        values[other] += b"longer"
+    columns = Columns.of(values, [None] * (count - 1) + [b"k"] if keys else None)
+    run = Run("t", 0, base, columns, [0] * count, ((0, 0, BatchMeta(b"", Origin("a", "b"))),))
+    payload = codec_fetch.encode([run], run.next_offset, server=order)
+    assert payload == codec_fetch.encode_chosen(list(codec_fetch.records([run])), run.next_offset, server=order)
+
+
 @given(runs=runs_of_records(), limit=st.integers(30, 400))
 @settings(max_examples=200, deadline=None)
 def test_an_answer_stays_below_its_limit_and_says_where_to_go_on(runs: list[Run], limit: int) -> None:
