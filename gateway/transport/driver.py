@@ -154,11 +154,11 @@ class Driver:
         finally:
             self._busy = False
         # looked up once for all that follows: this runs for every read and for every batch of replies
-        buffered, in_flight = self._link.buffered_total(), self._session.in_flight
-        if self._timed_out(now, buffered, in_flight):
+        (buffered, replies), in_flight = self._link.waiting(), self._session.in_flight
+        if self._timed_out(now, buffered, replies, in_flight):
             return
-        self._throttle(buffered, in_flight)
-        self._link.set_deadline(self._next_deadline(buffered, in_flight))
+        self._throttle(buffered, replies, in_flight)
+        self._link.set_deadline(self._next_deadline(buffered, replies, in_flight))
 
     @_supervised
     def lost(self) -> None:
@@ -244,7 +244,7 @@ class Driver:
         else:
             link.wake()
 
-    def _throttle(self, buffered: int, in_flight: int) -> None:
+    def _throttle(self, buffered: int, replies: int, in_flight: int) -> None:
         context = self._context
         held = self._writing + buffered
         if held != self._charged:
@@ -253,7 +253,7 @@ class Driver:
         hit = ""
         if in_flight >= context.limits.in_flight:
             hit = "in_flight"
-        elif buffered >= context.limits.output or (self._hit and buffered > context.limits.output // 2):
+        elif replies >= context.limits.output or (self._hit and replies > context.limits.output // 2):
             hit = "output"
         elif context.budget.spent(writer=self._writing > 0):
             hit = "budget"
@@ -270,19 +270,19 @@ class Driver:
         else:
             self._link.resume()
 
-    def _timed_out(self, now: float, buffered: int, in_flight: int) -> bool:
+    def _timed_out(self, now: float, buffered: int, replies: int, in_flight: int) -> bool:
         if self._closed:
             return True
         limits = self._context.limits
-        if not buffered or buffered < self._progress[0]:
-            self._progress = (buffered, now)
-        elif buffered > self._progress[0]:
-            self._progress = (buffered, self._progress[1])
+        if not replies or replies < self._progress[0]:
+            self._progress = (replies, now)
+        elif replies > self._progress[0]:
+            self._progress = (replies, self._progress[1])
         if not self._session.handshaken:
             reason = "handshake" if now >= self._opened_at + limits.handshake else ""
         else:
             reason = "idle" if now >= self._heard_at + limits.idle and not (in_flight or buffered) else ""
-        if not reason and buffered and now >= self._progress[1] + limits.write_timeout:
+        if not reason and replies and now >= self._progress[1] + limits.write_timeout:
             reason = "write_timeout"
         if not reason:
             return False
@@ -290,7 +290,7 @@ class Driver:
         self._link.abort()
         return True
 
-    def _next_deadline(self, buffered: int, in_flight: int) -> float | None:
+    def _next_deadline(self, buffered: int, replies: int, in_flight: int) -> float | None:
         limits, session = self._context.limits, self._session
         if not session.handshaken:
             soonest = self._opened_at + limits.handshake
@@ -301,6 +301,6 @@ class Driver:
         due = session.timeout_at()
         if due is not None and due < soonest:
             soonest = due
-        if buffered:
+        if replies:
             soonest = min(soonest, self._progress[1] + limits.write_timeout)
         return soonest if soonest < math.inf else None

@@ -69,6 +69,12 @@ class Link(Protocol):
         """Bytes queued and not taken by the network yet."""
         ...
 
+    def waiting(self) -> tuple[int, int]:
+        """The same, and how much of it are replies: what goes out with `notify` is bounded by whoever waits for `room`, on
+        its own channel; everything else only by reading less.
+        """
+        ...
+
     def wake(self) -> None:
         """See to it that the handler's `turn` is called soon, but not from inside this call."""
         ...

@@ -11,6 +11,7 @@ import trio
 
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.dial import dial_quic
+from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import CONNECTION, Kind
 
@@ -123,9 +124,12 @@ class Streams:
 
 
 @asynccontextmanager
-async def streams(port: int, alpn: str | None = None, tls: ClientTls | None = None) -> AsyncIterator[Streams]:
+async def streams(
+    port: int, alpn: str | None = None, tls: ClientTls | None = None, limits: QuicLimits | None = None
+) -> AsyncIterator[Streams]:
     """A connection."""
     wire = Streams()
-    async with dial_quic("127.0.0.1", port, alpn=alpn, tls=tls or ClientTls(insecure=True), handler=wire) as link:
+    trust = tls or ClientTls(insecure=True)
+    async with dial_quic("127.0.0.1", port, alpn=alpn, tls=trust, handler=wire, limits=limits) as link:
         wire.link = link
         yield wire

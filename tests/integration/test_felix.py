@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from gateway.transport.quic.aioquic_private import peer_certificates
+from gateway.transport.quic.limits import QuicLimits
 from gateway.wire.session import Kind
 from tests.integration.flymq_raw import flymq, i32, produce
 from tests.integration.quic_raw import Streams, streams
@@ -269,27 +270,57 @@ async def test_a_slow_subscriber_loses_nothing_and_delays_nobody(gateway: Served
                 quick.send(first, batch)
                 assert (await quick.felix(first))[1][:1] == b"\0"
 
-            async def read(client: Streams, channel: int) -> None:
-                found: list[bytes] = []
-                while len(found) < len(values):
-                    flags, payload = await client.felix(channel)
-                    assert flags == 2
-                    count, position = int.from_bytes(payload[8:12], "big"), 12
-                    for _ in range(count):
-                        size = int.from_bytes(payload[position : position + 4], "big")
-                        found.append(payload[position + 4 : position + 10])
-                        position += 4 + size
-                assert found == [value[:6] for value in values]
-
-            await read(quick, feeds[1])
+            assert await events_of(quick, feeds[1], len(values)) == values
             slow.link.resume()
-            await read(slow, feeds[0])
+            assert await events_of(slow, feeds[0], len(values)) == values
             quick.link.stop_sending(feeds[1], 0)  # unsubscribes
             quick.link.flush()
             quick.send(first, binary("slow", [b"after"], 9, struct.pack(">QB", 1, 1)))
             await quick.felix(first)
             assert (await slow.felix(feeds[0]))[1].endswith(s32(b"after"))
             await quick.until(lambda: feeds[1] in quick.broken or feeds[1] in quick.ended)
+
+
+async def test_streams_that_are_not_read_delay_no_other_of_their_connection(gateway: Served):
+    """Twenty subscriptions that grant no more credit; a twenty-first, a publisher and a cache share their connection."""
+    values = [b"%06d" % number + bytes(16_000) for number in range(100)]
+    auth = felix_frame({"type": "auth", "tenant_id": "t1", "token": "x"})
+    with trio.fail_after(60):
+        async with streams(gateway.ports["felix"], limits=QuicLimits(stream_window=20_000)) as client:
+            feeds = []
+            for _ in range(21):
+                control = client.open(auth + felix_frame({"type": "subscribe", **scope("jam")}), end=True)
+                await client.said(control)
+                await client.said(control)
+                feeds.append(await client.incoming())
+                await client.said(feeds[-1])
+            *slow, quick = feeds
+            for channel in slow:
+                client.link.pause(channel)
+            publisher = client.open()
+            for number, value in enumerate(values):
+                client.send(publisher, binary("jam", [value], 9, struct.pack(">QB", number, 1)))
+                assert (await client.felix(publisher))[1][:9] == b"\0" + struct.pack(">Q", number)
+            assert await events_of(client, quick, len(values)) == values
+            cache = client.open(asked("cache_get", "none", request_id=1))
+            assert (await client.said(cache))["request_id"] == 1
+            for channel in slow:  # and none of them has missed anything
+                client.link.resume(channel)
+                assert await events_of(client, channel, len(values)) == values
+
+
+async def events_of(client: Streams, channel: int, count: int) -> list[bytes]:
+    """So many events, in binary frames."""
+    found: list[bytes] = []
+    while len(found) < count:
+        flags, payload = await client.felix(channel)
+        assert flags == 2
+        left, position = int.from_bytes(payload[8:12], "big"), 12
+        for _ in range(left):
+            size = int.from_bytes(payload[position : position + 4], "big")
+            found.append(payload[position + 4 : position + 4 + size])
+            position += 4 + size
+    return found
 
 
 async def test_eight_mebibytes_from_flymq(gateway: Served):

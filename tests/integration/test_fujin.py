@@ -11,6 +11,7 @@ import trio
 
 from gateway.transport.quic.aioquic_private import peer_certificates
 from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, self_signed
+from gateway.transport.quic.limits import QuicLimits
 from tests.integration.flymq_raw import flymq, i32, produce
 from tests.integration.quic_raw import Streams, streams
 from tests.integration.raw import felix_frame, s32
@@ -176,6 +177,29 @@ async def test_push_readers(gateway: Served):
 async def fly_more(gateway: Served, value: bytes) -> None:
     async with flymq(gateway.ports["flymq"]) as fly:
         await fly.ask(1, produce("push", value))
+
+
+async def test_streams_that_are_not_read_delay_no_other_of_their_connection(gateway: Served):
+    """Twenty readers that grant no more credit; a twenty-first and a writer share their connection."""
+    values = [b"%06d" % number + bytes(16_000) for number in range(60)]
+    with trio.fail_after(60):
+        limits = QuicLimits(stream_window=20_000)
+        async with streams(gateway.ports["both"], "fujin", limits=limits) as client:
+            slow = [await reader(client, f"jam{number}", auto=True) for number in range(20)]
+            quick = await reader(client, "jam", auto=True)
+            for channel in slow:
+                client.link.pause(channel)
+            writer = client.open(CONNECT)
+            for cid, value in enumerate(values):
+                for number in range(20):
+                    client.send(writer, write(cid, f"jam{number}", value))
+                client.send(writer, write(cid, "jam", value))
+                await replies(client, writer, *[b"\2" + i32(cid) + OK] * 21)
+                assert await client.read(quick, 5 + len(value)) == b"\6" + s32(value)
+            for channel in slow:  # and none of them has missed anything
+                client.link.resume(channel)
+                for value in values:
+                    assert await client.read(channel, 5 + len(value)) == b"\6" + s32(value)
 
 
 async def test_pull_readers_and_pings(gateway: Served):

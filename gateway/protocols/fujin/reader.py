@@ -31,7 +31,10 @@ PUSH_BYTES = 128 << 10
 """Bounds of one Take of a push reader."""
 
 PUSH_WINDOW = 256 << 10
-"""Bytes on their way to a client that is not known to read."""
+UNREAD_BYTES = 4 << 20
+LEAST_WINDOW = 16 << 10
+"""Bytes on their way to a client that is not known to read: a share of what its connection may have, so that many readers
+and no time to read them cost little. Nothing holds the other streams back meanwhile."""
 
 FETCH_MESSAGES = 4096
 FETCH_BYTES = 1 << 20
@@ -249,13 +252,14 @@ class PushReader(Reader):
 
     def _pump(self) -> None:
         room = MOST_UNACKED - len(self._unacked) if self._acknowledges else PUSH_MESSAGES
-        if self._take or self._start_at is not None or room <= 0 or self._unsent >= PUSH_WINDOW or self._stream.ending:
+        window = min(PUSH_WINDOW, max(LEAST_WINDOW, UNREAD_BYTES // len(self._stream.context.streams)))
+        if self._take or self._start_at is not None or room <= 0 or self._unsent >= window or self._stream.ending:
             return
         take = partial(
             Take,
             subscription=self._subscription,
             max_messages=min(room, PUSH_MESSAGES),
-            max_bytes=PUSH_BYTES,
+            max_bytes=min(PUSH_BYTES, window),
             hold_until=math.inf,
         )
         self._take = self._stream.ask(take, partial(self._taken, self._subscription), background=True)

@@ -29,7 +29,7 @@ class FujinServer:
         self._ping = settings.ping
         self._outbox = Outbox()
         self._streams: dict[int, Stream] = {}
-        self._context = StreamContext(self._outbox, settings, context.dialect, {}, self._gone)
+        self._context = StreamContext(self._outbox, settings, context.dialect, {}, self._streams, self._gone)
         self._tokens = itertools.count(-1, -1)
         self._ping_at: float | None = None
         """When the next ping is due; none before the client has said something."""

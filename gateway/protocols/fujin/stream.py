@@ -7,7 +7,7 @@ and STOP_SENDING. One that never had a role goes without the `0a`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Protocol
 
 import attrs
@@ -43,6 +43,8 @@ class StreamContext:
     dialect: Dialect
     users: dict[int, int]
     """How many streams of this connection use a subscription."""
+    streams: Sized
+    """Those that are there."""
     gone: Callable[[int], None]
     """A stream has ended."""
 

@@ -34,6 +34,7 @@ class Channel:
         "queue",
         "queued",
         "refused",
+        "regulated",
         "send_over",
         "stop_code",
         "stream_id",
@@ -57,6 +58,7 @@ class Channel:
         self.queue: list[tuple[bytes, bool]] = []
         self.queued = 0
         self.finished = False
+        self.regulated = False
         self.send_over = kind is Kind.READ_ONLY
         self.stop_code: int | None = None
 

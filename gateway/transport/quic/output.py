@@ -36,6 +36,7 @@ class Output:
         self._unsent[number] = channel
         if notify:
             self._watched[number] = channel
+            channel.regulated = True
         if channel.stream_id < 0 or number in self._alone:
             channel.queue.append((data, alone))
             channel.queued += len(data)
@@ -112,21 +113,23 @@ class Output:
         """Bytes of one channel that are queued or not acknowledged."""
         return channel.queued + self._core.unacknowledged(channel.stream_id)
 
-    def total(self) -> int:
-        """Bytes of all channels that are queued or not acknowledged."""
-        total = 0
+    def waiting(self) -> tuple[int, int]:
+        """Bytes of all channels that are queued or not acknowledged; of those, the ones on channels without `notify`."""
+        total = replies = 0
         for number, channel in list(self._unsent.items()):
             size = self.buffered(channel)
             if size:
                 total += size
+                if not channel.regulated:
+                    replies += size
             elif not channel.queue:
                 del self._unsent[number]
-        return total
+        return total, replies
 
     @property
     def delivered(self) -> bool:
         """Whether the peer has acknowledged everything, ends of streams included."""
-        return not self.total() and all(
+        return not self.waiting()[0] and all(
             self._core.delivered(stream_id) for stream_id in self._channels.by_stream if stream_id >= 0
         )
 

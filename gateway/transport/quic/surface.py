@@ -105,7 +105,11 @@ class ChannelLink:
 
     def buffered_total(self) -> int:
         """The same, of all channels."""
-        return self._out.total()
+        return self._out.waiting()[0]
+
+    def waiting(self) -> tuple[int, int]:
+        """The same, and how much of it are replies."""
+        return self._out.waiting()
 
     def wake(self) -> None:
         """Have `turn` called in the endpoint's next pass."""

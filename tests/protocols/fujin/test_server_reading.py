@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from gateway.errors import Conflict, CorruptChunk, NotRouted, UnknownSubscription
 from gateway.protocols.fujin import codec
 from gateway.protocols.fujin.frames import LARGEST_PUSH, MOST_UNACKED, Op
-from gateway.protocols.fujin.reader import FETCH_MESSAGES, PUSH_DELAY, PUSH_MESSAGES, PUSH_WINDOW
+from gateway.protocols.fujin.reader import (
+    FETCH_MESSAGES,
+    PUSH_BYTES,
+    PUSH_DELAY,
+    PUSH_MESSAGES,
+    PUSH_WINDOW,
+    UNREAD_BYTES,
+)
 from gateway.protocols.fujin.settings import FujinSettings, ReaderSettings
 from gateway.requests import (
     DONE,
@@ -461,3 +468,16 @@ def test_garbage_ends_only_its_stream(garbage: bytes, push: bool, auto: bool) ->
         request = script.asked.popleft()
         script.complete(request, NOTHING if isinstance(request, Take) else DONE)
     script.open(4).feed(PUSH_AUTO, 4).expect(Subscribe)
+
+
+def test_many_readers_share_what_may_wait_for_a_client() -> None:
+    script = reader(push=True, auto=True)
+    script.expect(Take, max_bytes=PUSH_BYTES)
+    for channel in range(4, 4 * 64, 4):
+        script.open(channel)
+    script.open(256).feed(PUSH_AUTO, 256).answer(Subscribe, Subscribed(3, "sub"))
+    script.pass_time(PUSH_DELAY)
+    take = script.expect(Take, subscription=3, max_bytes=UNREAD_BYTES // 65)
+    script.complete(take, taken(b"v" * (UNREAD_BYTES // 65)))
+    script.sends(READER_OK + msg(b"v" * (UNREAD_BYTES // 65)), 256).quiet()
+    script.room(256).expect(Take, subscription=3)
