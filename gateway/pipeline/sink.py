@@ -71,7 +71,7 @@ class GatewayWriter(DataSourceArrowWriter):
     """Publishes a batch. A run has an id of its own, unless the option `producer` names one that a rerun shares."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema), options.topic)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
         self._options = options
         self._run = options.producer or f"batch-{uuid4().hex}"
 
@@ -90,7 +90,7 @@ class GatewayStreamWriter(DataSourceStreamArrowWriter):
     """Publishes micro-batches, each once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_columns(to_arrow_schema(schema), options.topic)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), options.topic)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

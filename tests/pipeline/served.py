@@ -58,9 +58,10 @@ class Gateway:
     ) -> None:
         config = model.Config(listeners={}, routes=tuple(routes) or (model.IDENTITY,))
         table = compile_table(config, {})
+        clock = {"now_ms": admin.pop("now_ms")} if "now_ms" in admin else {}
         self._token = trio.lowlevel.current_trio_token()
         async with (
-            open_store(path, SMALL, recorder=self.recorder) as self.store,
+            open_store(path, SMALL, recorder=self.recorder, **clock) as self.store,
             open_house(self.store, table, self.recorder) as self.house,
             trio.open_nursery() as nursery,
         ):
@@ -77,14 +78,16 @@ class Gateway:
             ready.set()
             await self._stop.wait()
 
-    def start(self, *args: Any, **admin: Any) -> None:
+    def start(
+        self, path: Path, token: str = "", routes: Sequence[model.Route] = (), protocols: Any = None, **admin: Any
+    ) -> None:
         """Returns when it serves."""
         ready = threading.Event()
         failed: list[BaseException] = []
 
         def serve() -> None:
             try:
-                trio.run(lambda: self.run(ready, *args, **admin))
+                trio.run(lambda: self.run(ready, path, token, routes, protocols or {}, **admin))
             except BaseException as error:  # noqa: BLE001  # raised in the test's own thread
                 failed.append(error)
             ready.set()
@@ -113,7 +116,7 @@ def gateway(
 ) -> Iterator[Gateway]:
     """A gateway on the store in a directory, for the length of the block."""
     made = Gateway()
-    made.start(path, token, routes, protocols or {}, **admin)
+    made.start(path, token, routes, protocols, **admin)
     try:
         yield made
     finally:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.pipeline.stored import Log, filled
+from tests.pipeline.places import MODES, Place, place
+from tests.pipeline.stored import Log
 from tests.store.kit import START_MS
 
 pytestmark = pytest.mark.spark
@@ -28,17 +29,26 @@ async def orders(log: Log) -> None:
     await log.append("other", [b"x"])
 
 
-def load(spark: Any, path: Path, **options: Any) -> Any:
-    return spark.read.format("gateway").options(path=str(path), **options).load()
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def load(spark: Any, store: Place, **options: Any) -> Any:
+    return spark.read.format("gateway").options(**store.options, **options).load()
 
 
 def values(frame: Any) -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_batch(spark: Any, tmp_path: Path) -> None:
-    filled(tmp_path, orders)
-    frame = load(spark, tmp_path, topics="orders.*")
+def test_a_batch(spark: Any, tmp_path: Path, mode: str) -> None:
+    with place(tmp_path / "store", mode, orders) as store:
+        read_in_a_batch(spark, store)
+
+
+def read_in_a_batch(spark: Any, store: Place) -> None:
+    frame = load(spark, store, topics="orders.*")
     assert frame.groupBy("topic").count().orderBy("topic").collect() == [("orders.eu", 30), ("orders.us", 1)]
     row = frame.where("topic = 'orders.eu' and partition = 0 and offset = 3").collect()[0].asDict(recursive=True)
     assert row.pop("timestamp").timestamp() * 1000 == START_MS + 1000
@@ -58,26 +68,29 @@ def test_a_batch(spark: Any, tmp_path: Path) -> None:
         "delivery": "at_least_once",
     }
     assert frame.where("offset = 2 and partition = 0").select("headers").first()[0] == [("h", bytearray(b"1"))]
-    assert values(load(spark, tmp_path, topics="orders.eu", startingOffsets='{"orders.eu": {"0": 18, "1": 9}}')) == [
+    assert values(load(spark, store, topics="orders.eu", startingOffsets='{"orders.eu": {"0": 18, "1": 9}}')) == [
         b"a9", b"b", b"c9",
     ]  # fmt: skip
     recent = frame.where("topic = 'orders.eu' and timestamp >= to_timestamp('2023-11-14 22:13:29')")
     assert recent.rdd.getNumPartitions() == 2
     assert values(recent) == [b"a9", b"b", b"c9"]
-    only = spark.read.format("gateway").schema("value binary").option("path", str(tmp_path)).load()
-    assert values(only.limit(1000)) == values(load(spark, tmp_path))
+    only = spark.read.format("gateway").schema("value binary").options(**store.options).load()
+    assert values(only.limit(1000)) == values(load(spark, store))
+
+
+def test_nothing_there_to_read(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="there is no store at"):
-        load(spark, tmp_path / "none").count()
+        load(spark, Place(tmp_path / "none")).count()
 
 
 class Stream:
     """A query that is run to the end of what there is, and may be run again from its checkpoint."""
 
-    def __init__(self, spark: Any, store: Path, work: Path) -> None:
+    def __init__(self, spark: Any, store: Place, work: Path) -> None:
         self.spark, self.store, self.work = spark, store, work
 
     def run(self, **options: str) -> list[dict[str, Any]]:
-        frame = self.spark.readStream.format("gateway").options(path=str(self.store), **options).load()
+        frame = self.spark.readStream.format("gateway").options(**self.store.options, **options).load()
         query = (
             frame.writeStream.format("parquet")
             .option("checkpointLocation", str(self.work / "checkpoint"))
@@ -96,10 +109,12 @@ class Stream:
         return sorted(map(tuple, out.select("topic", "partition", "offset").collect()))
 
 
-def test_a_stream_goes_on_where_it_ended(spark: Any, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    filled(store, orders)
-    stream = Stream(spark, store, tmp_path)
+def test_a_stream_goes_on_where_it_ended(spark: Any, tmp_path: Path, mode: str) -> None:
+    with place(tmp_path / "store", mode, orders) as store:
+        read_in_two_runs(Stream(spark, store, tmp_path))
+
+
+def read_in_two_runs(stream: Stream) -> None:
     progress = stream.run(topics="orders.*", startingOffsets="earliest", maxRecordsPerTrigger="12")
     assert [one["numInputRows"] for one in progress if one["numInputRows"]] == [12, 12, 7]
     first = stream.offsets()
@@ -110,15 +125,13 @@ def test_a_stream_goes_on_where_it_ended(spark: Any, tmp_path: Path) -> None:
         await log.create("orders.asia")
         await log.append("orders.asia", [b"new"])
 
-    filled(store, more)
+    stream.store.fill(more)
     stream.run(topics="orders.*", startingOffsets="earliest", maxRecordsPerTrigger="12")
     assert set(stream.offsets()) - set(first) == {("orders.eu", 1, 10), ("orders.asia", 0, 0)}
     assert len(stream.offsets()) == 33
 
 
-def test_a_stream_across_retention(spark: Any, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-
+def test_a_stream_across_retention(spark: Any, tmp_path: Path, mode: str) -> None:
     async def fill(log: Log) -> None:
         await log.create("t", retention_seconds=10.0)
         await log.append("t", [b"a", b"b"])
@@ -131,10 +144,14 @@ def test_a_stream_across_retention(spark: Any, tmp_path: Path) -> None:
         log.store.maintain()
         assert log.store.topics["t"].partitions[0].start == 5
 
-    filled(store, fill)
-    stream = Stream(spark, store, tmp_path)
-    stream.run(startingOffsets="earliest")
-    filled(store, trim)
+    with place(tmp_path / "store", mode, fill) as store:
+        stream = Stream(spark, store, tmp_path)
+        stream.run(startingOffsets="earliest")
+        store.fill(trim)
+        read_across(stream)
+
+
+def read_across(stream: Stream) -> None:
     with pytest.raises(PySparkException, match="t/0 begins at 5 now, 2 is next"):
         stream.run(startingOffsets="earliest")
     stream.run(startingOffsets="earliest", failOnDataLoss="false")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,15 @@ from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.options import Topics
 from gateway.pipeline.ranges import HistoryGone
 from gateway.pipeline.schema import SCHEMA, chosen
-from tests.pipeline.stored import Log, filled
+from tests.pipeline.places import MODES, Place, place
+from tests.pipeline.stored import Log
 from tests.store.kit import START_MS
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    filled(tmp_path / "store", orders)
-    return tmp_path / "store"
+@pytest.fixture(params=MODES)
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    with place(tmp_path / "store", request.param, orders) as opened:
+        yield opened
 
 
 async def orders(log: Log) -> None:
@@ -45,19 +46,19 @@ async def orders(log: Log) -> None:
     await log.append("other", [b"x"])
 
 
-def reader(store: Path, **options: str) -> Any:
-    return GatewayDataSource({"path": str(store), **options}).reader(from_arrow_schema(SCHEMA))
+def reader(store: Place, **options: str) -> Any:
+    return GatewayDataSource({**store.options, **options}).reader(from_arrow_schema(SCHEMA))
 
 
-def stream(store: Path, **options: str) -> Any:
-    return GatewayDataSource({"path": str(store), **options}).streamReader(from_arrow_schema(chosen(["offset"])))
+def stream(store: Place, **options: str) -> Any:
+    return GatewayDataSource({**store.options, **options}).streamReader(from_arrow_schema(chosen(["offset"])))
 
 
 def planned(parts: Sequence[Any]) -> list[str]:
     return [str(one.value) for one in parts]
 
 
-def test_an_input_partition_for_each_partition_and_range(store: Path) -> None:
+def test_an_input_partition_for_each_partition_and_range(store: Place) -> None:
     assert planned(reader(store).partitions()) == ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]
     made = reader(store, topics="orders.*", maxRecordsPerPartition="8")
     parts = made.partitions()
@@ -67,7 +68,7 @@ def test_an_input_partition_for_each_partition_and_range(store: Path) -> None:
     assert batch.column("offset").to_pylist() == list(range(8, 16))
 
 
-def test_where_nothing_was_planned_nothing_is_read(store: Path) -> None:
+def test_where_nothing_was_planned_nothing_is_read(store: Place) -> None:
     made = reader(store, startingOffsets="latest")
     assert made.partitions() == []
     assert list(made.read(None)) == []  # how Spark asks then
@@ -90,7 +91,7 @@ def test_where_nothing_was_planned_nothing_is_read(store: Path) -> None:
         ),
     ],
 )
-def test_options_choose_offsets(store: Path, options: dict[str, str], expected: list[str]) -> None:
+def test_options_choose_offsets(store: Place, options: dict[str, str], expected: list[str]) -> None:
     assert planned(reader(store, **options).partitions()) == expected
 
 
@@ -110,7 +111,7 @@ TIME = dt.datetime.fromtimestamp(START_MS / 1000 + 5)  # noqa: DTZ006  # Spark g
         ([EqualTo(("topic",), None)], ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]),
     ],
 )  # fmt: skip
-def test_filters_narrow_what_is_read_and_stay_with_spark(store: Path, filters: list[Any], expected: list[str]) -> None:
+def test_filters_narrow_what_is_read_and_stay_with_spark(store: Place, filters: list[Any], expected: list[str]) -> None:
     made = reader(store)
     assert list(made.pushFilters(filters)) == filters
     assert planned(made.partitions()) == expected
@@ -125,22 +126,39 @@ def test_filters_narrow_what_is_read_and_stay_with_spark(store: Path, filters: l
         ({"startingOffsets": '{"orders.eu": {"7": 0}}'}, UnknownPartition, "has partitions 0 to 1, not 7"),
         ({"startingOffsets": '{"orders.eu": {"0": "1"}}'}, InvalidRequest, "orders.eu has '0': '1'"),
         ({"startingOffsets": "first"}, InvalidRequest, "earliest, latest, or JSON like"),
-        ({"startingOffset": "earliest"}, InvalidRequest, "unknown option startingoffset; there are path, topics"),
+        ({"startingOffset": "earliest"}, InvalidRequest, "unknown option startingoffset; there are path, endpoint, token"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, InvalidRequest, "exclude each other"),
         ({"maxRecordsPerTrigger": "0"}, InvalidRequest, "a number from 1 on"),
         ({"startingTimestamp": "soon"}, InvalidRequest, "not a time: 'soon'"),
         ({"failOnDataLoss": "maybe"}, InvalidRequest, "true or false"),
-        ({"path": ""}, InvalidRequest, "path is needed"),
-        ({"path": "/nowhere"}, NotAStore, "there is no store at /nowhere"),
     ],
 )
-def test_options_that_make_no_sense(store: Path, options: dict[str, str], error: type[GatewayError], said: str) -> None:
+def test_options_that_make_no_sense(
+    store: Place, options: dict[str, str], error: type[GatewayError], said: str
+) -> None:
     with pytest.raises(error, match=said):
         reader(store, **options).partitions()
 
 
-def test_a_schema_of_ones_own_may_only_leave_out(store: Path) -> None:
-    source = GatewayDataSource({"path": str(store)})
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({}, InvalidRequest, r"path is needed \(the directory of a store\), or endpoint"),
+        ({"path": ""}, InvalidRequest, "path is needed"),
+        ({"path": "/nowhere"}, NotAStore, "there is no store at /nowhere"),
+        ({"path": "/a", "endpoint": "http://b"}, InvalidRequest, "path and endpoint exclude each other"),
+        ({"path": "/a", "token": "t"}, InvalidRequest, "token: about an endpoint"),
+        ({"endpoint": "gateway:9600"}, InvalidRequest, "like http://127.0.0.1:9600, not 'gateway:9600'"),
+        ({"endpoint": "https://b", "insecure": "maybe"}, InvalidRequest, "insecure: true or false"),
+    ],
+)
+def test_a_source_that_makes_no_sense(options: dict[str, str], error: type[GatewayError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        GatewayDataSource(options).reader(from_arrow_schema(SCHEMA)).partitions()
+
+
+def test_a_schema_of_ones_own_may_only_leave_out(store: Place) -> None:
+    source = GatewayDataSource(store.options)
     with pytest.raises(InvalidRequest, match="the column offset is bigint"):
         source.reader(StructType().add("offset", StringType()))
     with pytest.raises(InvalidRequest, match="no column size"):
@@ -155,7 +173,7 @@ def test_globs_and_our_own_topics() -> None:
     assert Topics.parse("__*").among(names) == []
 
 
-def test_a_stream_shares_its_limit_among_partitions(store: Path) -> None:
+def test_a_stream_shares_its_limit_among_partitions(store: Place) -> None:
     one = stream(store, startingOffsets="earliest", maxRecordsPerTrigger="12", topics="orders.*")
     at = one.initialOffset()
     taken = []
@@ -169,20 +187,20 @@ def test_a_stream_shares_its_limit_among_partitions(store: Path) -> None:
     assert stream(store, topics="orders.*").initialOffset() == at  # a stream begins at the end by default
 
 
-def test_available_now_ends_where_it_was_asked(store: Path) -> None:
+def test_available_now_ends_where_it_was_asked(store: Place) -> None:
     one = stream(store, startingOffsets="earliest")
     one.prepareForTriggerAvailableNow()
 
     async def more(log: Log) -> None:
         await log.append("other", [b"later"])
 
-    filled(store, more)
+    store.fill(more)
     end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
     assert end["other"]["0"] == 1
     assert stream(store).initialOffset()["other"]["0"] == 2
 
 
-def test_a_topic_deleted_and_made_again_is_history_gone(store: Path) -> None:
+def test_a_topic_deleted_and_made_again_is_history_gone(store: Place) -> None:
     from gateway.store.interface import DeleteTopic, Unit
 
     before = stream(store).initialOffset()
@@ -192,7 +210,7 @@ def test_a_topic_deleted_and_made_again_is_history_gone(store: Path) -> None:
         await log.create("other")
         await log.append("other", [b"1", b"2", b"3"])
 
-    filled(store, again)
+    store.fill(again)
     with pytest.raises(HistoryGone, match=r"orders.eu was deleted; the topic other was deleted and made again"):
         stream(store).latestOffset(before, ReadAllAvailable())
     tolerant = stream(store, failOnDataLoss="false")
