@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
-from gateway.bridges.lanes import Entry, Lanes, columns_of
+from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of
 from gateway.bridges.pool import UpstreamPool, refuses_login
-from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, cursor_row
+from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, cursor_row, source_of
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.config.model import Forward, Scope
@@ -65,11 +65,12 @@ class PartitionForward:
         self._address = rule.remote_address(topic.name) or topic.name
         self._letters_topic = rule.dead_letter(topic.name)
         carries = pool.spec.carries
+        epoch = topic.epoch
+        self._source = source_of(context.store, target.name, topic.name, epoch, partition) if carries.copies else b""
         self._smallest, self._largest = carries.min_value, carries.max_value
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self._letters_topic), chance=context.chance
         )
-        epoch = topic.epoch
         self.progress = Progress(
             lambda changed: cursor_row(target.name, self.topic, partition, epoch, changed),
             window,
@@ -246,7 +247,8 @@ class PartitionForward:
         return sent
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
-        batch = Batch(self._address, columns_of(entries))
+        copies = copies_of(self._source, entries) if self._source else None
+        batch = Batch(self._address, columns_of(entries), copies=copies)
 
         def request(number: int) -> Request:
             return Publish(number, batch)

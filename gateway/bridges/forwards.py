@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import trio
 
 from gateway.bridges.forward import ForwardContext, PartitionForward
 from gateway.bridges.pool import UpstreamPool
-from gateway.bridges.progress import TABLE, cursor_row, known_row, read_cursor, row_key
+from gateway.bridges.progress import IDENTITY, TABLE, cursor_row, known_row, read_cursor, row_key
 from gateway.broker.dead_letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
 from gateway.errors import GatewayError
@@ -42,6 +43,8 @@ class Forwards:
     async def start(self) -> None:
         """Find or make every cursor; what is made is on disk before anything is served."""
         puts: list[Put] = []
+        if IDENTITY not in self._store.table(TABLE):
+            await self._store.submit(Unit(puts=[Put(TABLE, IDENTITY, os.urandom(16))], synced=True)).wait()
         known = self._store.table(TABLE)
         new = {_target(rule).name for rule in self._rules if _target(rule).name.encode() not in known}
         puts += [known_row(name) for name in sorted(new)]

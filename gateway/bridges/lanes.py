@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import operator
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.bridges.breaker import jittered
 from gateway.config.model import Retry
-from gateway.envelope import Columns, Run
+from gateway.envelope import Columns, Copies, Run
 from gateway.errors import GatewayError, RequestError, ShuttingDown, Status, TargetRefused, Throttled
 
 PARK_MESSAGES = 4_096
 PARK_BYTES = 16 << 20
 """How much may be parked for one partition before its forward stops reading on."""
 _PASSING = (Throttled, ShuttingDown)
+_first_record = operator.itemgetter(0)
 
 
 def is_final(error: GatewayError) -> bool:
@@ -281,3 +284,26 @@ def columns_of(entries: Sequence[Entry]) -> Columns:
         parts.append(before.run.columns.slice(entries[start].index, before.index + 1))
         start = index
     return Columns.concat(parts)
+
+
+def copies_of(source: bytes, entries: Sequence[Entry]) -> Copies:
+    """Where the messages are in the log, and their ids, for a target that can tell by them what it was sent before."""
+    ranges: list[tuple[int, bytes, int, int]] = []
+    at = 0
+    while at < len(entries):
+        entry = entries[at]
+        run, start = entry.run, entry.index
+        meta, inner = run.meta_of(start)
+        known = bisect_right(run.batches, start, key=_first_record)
+        end = run.batches[known][0] if known < len(run.batches) else run.count
+        count = 1
+        while (
+            at + count < len(entries)
+            and start + count < end
+            and entries[at + count].run is run
+            and entries[at + count].index == start + count
+        ):
+            count += 1
+        ranges.append((entry.offset, meta.id, inner, count))
+        at += count
+    return Copies(source, ranges)

@@ -320,7 +320,7 @@ class UpstreamPool:
             host,
             port,
             complete,
-            context=ClientContext(credentials=self.upstream.auth, dialect=self.upstream.dialect),
+            context=ClientContext(self.upstream.auth, self.upstream.dialect, says_copies=True),
             tls=client_tls(self.upstream, self.spec.transport),
             timeout=self.upstream.timeout,
         )

@@ -6,6 +6,7 @@ time, together with the dead letters that settle a message: both happen or neith
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -35,6 +36,17 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 def known_row(forward: str) -> Put:
     """That a forward exists: from now on a topic without a cursor is one that is new."""
     return Put(TABLE, forward.encode(), b"1")
+
+
+IDENTITY = b"\0store"
+"""The key of a row that tells this store from all others; no forward's name has such a character."""
+
+
+def source_of(store: Store, forward: str, topic: str, epoch: int, partition: int) -> bytes:
+    """What tells a log, and who reads it, from all others: other gateways know by it what they were sent before."""
+    identity = store.table(TABLE).get(IDENTITY, b"")
+    text = b"\0".join((identity, forward.encode(), topic.encode(), b"%d %d" % (epoch, partition)))
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def row_key(forward: str, topic: str, partition: int) -> bytes:

@@ -14,6 +14,7 @@ from gateway.broker.authorisation import Authorisation
 from gateway.broker.broker import Broker, Jobs
 from gateway.broker.cache import CacheService
 from gateway.broker.cluster import ClusterService
+from gateway.broker.copies import CopyService
 from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.delays import DelayService
 from gateway.broker.groups import GroupService
@@ -45,6 +46,7 @@ class House:
     subscriptions: SubscriptionService
     topics: TopicService
     dead_letters: DeadLetterService
+    copies: CopyService
     clock: Clock
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
@@ -52,7 +54,7 @@ class House:
     def snapshot(self) -> Snapshot:
         """The accounting at this instant."""
         others = (counts for consumers in self.consumers for counts in consumers())
-        return Snapshot(tuple(self.publisher.doors()), (*self.subscriptions.consumers(), *others))
+        return Snapshot(tuple(self.copies.doors(self.publisher.doors())), (*self.subscriptions.consumers(), *others))
 
 
 @asynccontextmanager
@@ -106,7 +108,8 @@ async def open_house(
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         checking = NurseryOffload(threads=1)
         await nursery.start(checking.run)
-        behind = {**publisher.handlers(), **transactions.handlers()}
+        copies = CopyService(store, publisher, table, clock, recorder)
+        behind = {**copies.handlers(), **transactions.handlers()}
         services: list[Service] = [
             fetches,
             subscriptions,
@@ -136,9 +139,10 @@ async def open_house(
         await nursery.start(gateways.run)
         await logins.start(accounts)
         await delays.start()
+        await copies.start()
         await subscriptions.numbers.wait()
         try:
-            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, clock)
+            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, copies, clock)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await subscriptions.close()

@@ -72,6 +72,8 @@ class Carries:
     batch_atomic: bool
     consumer_acknowledges: bool
     """Whether a reader can say that it is done with a message."""
+    copies: bool = False
+    """Whether a publish can say which message of another gateway's log it copies, so that a resend is known (`Batch.copies`)."""
     final_refusals: Sequence[str] = ()
     """Refusals by an upstream that are not worth trying again, in words for the documentation."""
 

@@ -33,6 +33,8 @@ PROTOCOLS = ("blipmq", "flymq", "rustlog", "felix", "fujin")
 CREDENTIALS = Credentials(api_key="key")
 LETTERS = "lost"
 LARGEST_FOR_FUJIN = 65_536
+LARGEST_FILE = 4096
+"""Bytes, while a disk is said to be full."""
 
 LISTENERS = """
 version: 1
@@ -98,6 +100,9 @@ class Ledger:
     arrived: dict[str, list[Id]] = attrs.Factory(lambda: defaultdict(list))
     dead: dict[Id, int] = attrs.Factory(dict)
     """In the dead letters, and how large."""
+    refused_singly: bool = False
+    """The far gateway may have refused some messages of a request: of those without a key, an upstream that is told each one's
+    fate has the others before them."""
 
     def missing(self) -> set[Id]:
         """Acknowledged, and nowhere."""
@@ -118,6 +123,8 @@ class Ledger:
             for one in dict.fromkeys(arrivals):
                 numbers[one.key].append(one.number)
             for key, seen in numbers.items():
+                if not key and self.refused_singly and not protocol(arrivals[0].upstream).carries.batch_atomic:
+                    continue
                 assert seen == sorted(seen), f"out of order in {topic}, key {key!r}: {_where(seen)}"
         assert self.issued.issuperset(self.dead)
         hopeless = {one for one, size in self.dead.items() if one.upstream == "fujin" and size > LARGEST_FOR_FUJIN}
@@ -181,10 +188,20 @@ class Oracle:
             if gateway.running:
                 gateway.end(signal.SIGKILL)
 
-    def fill_disk(self, gateway: Served, *, full: bool) -> None:
-        """The next writes of a gateway fail, or work again: its files may not grow."""
-        limit = 4096 if full else resource.RLIM_INFINITY
-        resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    async def full_disk(self, gateway: Served) -> None:
+        """The files of a gateway may not grow until it has noticed."""
+        resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
+        self.ledger.refused_singly |= gateway is self.far
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_busy)
+            while await self.metric("gateway_store_writable", gateway):  # noqa: ASYNC110  # it happens in another process
+                await trio.sleep(0.05)
+            resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            nursery.cancel_scope.cancel()
+
+    async def _keep_busy(self) -> None:
+        while True:
+            await self.more(1)
 
     def _near_config(self) -> str:
         text = LISTENERS.format(data=self._directory / "near" / "data") + "topics:\n" + TOPICS + "upstreams:\n"
@@ -306,9 +323,9 @@ class Oracle:
                 pass
             await trio.sleep(0.1)
 
-    async def metric(self, name: str) -> float:
-        """The sum of the absolute values of a metric of the near gateway."""
-        stream = await trio.open_tcp_stream("127.0.0.1", self.near.ports["admin"])
+    async def metric(self, name: str, gateway: Served | None = None) -> float:
+        """The sum of the absolute values of a metric, of the near gateway if none is named."""
+        stream = await trio.open_tcp_stream("127.0.0.1", (gateway or self.near).ports["admin"])
         async with stream:
             await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: near\r\nConnection: close\r\n\r\n")
             text = b"".join([chunk async for chunk in stream]).decode()

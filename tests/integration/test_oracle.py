@@ -26,6 +26,8 @@ async def suffer(oracle: Oracle, rounds: int) -> None:
         lambda: oracle.restart(near, signal.SIGTERM),
         lambda: oracle.restart(far, signal.SIGKILL),
         lambda: oracle.restart(far, signal.SIGTERM),
+        lambda: oracle.full_disk(near),
+        lambda: oracle.full_disk(far),
     ]
     oracle.chance.shuffle(happenings)
     for number in range(rounds):

@@ -27,6 +27,7 @@ SPEC = ProtocolSpec(
         min_value=0,
         batch_atomic=True,
         consumer_acknowledges=False,
+        copies=True,
         final_refusals=FINAL_REFUSALS,
     ),
     server=FelixServer,
