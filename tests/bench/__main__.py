@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from tests.bench import loads
+from tests.bench import loads, loads_flymq
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -79,6 +79,11 @@ def rustlog(process: Process) -> None:
         report(f"RustLog Fetch of the last of {count:,} records", f"{median * 1e3:.3f} ms", "", "0.300 ms, both alike")
 
 
+def flymq(process: Process) -> None:
+    """Producing and fetching over FlyMQ."""
+    loads_flymq.flymq(process, report)
+
+
 def idle(process: Process) -> None:
     """What an idle connection costs."""
     before = process.memory()
@@ -97,11 +102,11 @@ def restart(directory: str) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "idle", "restart"}
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "idle", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
-            for part in (idle, blipmq, rustlog):
+            for part in (idle, blipmq, rustlog, flymq):
                 if part.__name__ in chosen:
                     part(process)
         if "restart" in chosen:
