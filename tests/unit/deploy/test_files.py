@@ -117,6 +117,42 @@ def test_the_image_installs_from_the_lock_and_runs_as_nobody_special() -> None:
     assert re.search(r"^USER (?!0\b|root\b)\S+", text, re.MULTILINE)
 
 
+def admitted(path: str) -> bool:
+    """Whether the image's build sees a path: the last pattern that matches it, or a folder above it, decides."""
+    seen = True
+    for pattern in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines():
+        name = pattern.removeprefix("!")
+        if name in ("*", path) or path.startswith(f"{name}/"):
+            seen = pattern.startswith("!")
+    return seen
+
+
+def test_the_image_is_built_from_files_that_are_there_and_that_its_build_sees() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    sources = [
+        source for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for source in line.split()[:-1]
+    ]
+    assert {"gateway", "pyproject.toml", "deploy/gateway.yaml", "deploy/locks/requirements.txt"} <= set(sources)
+    assert [source for source in sources if not Path(source).exists()] == []
+    assert [source for source in sources if not admitted(source)] == []
+    assert not admitted("tests")
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["gateway"]["build"]
+    context = DEPLOY / compose["context"]
+    assert (context / compose["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+
+
+def test_a_container_may_write_where_its_configuration_writes_and_nowhere_else() -> None:
+    config = load(DEPLOY / "gateway.yaml", {"BLIPMQ_KEY": "secret"})
+    text = (DEPLOY / "Dockerfile").read_text()
+    (volume,) = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
+    assert Path(config.storage.path).is_relative_to(volume)
+    (served,) = re.findall(r"^COPY deploy/gateway.yaml (\S+)$", text, re.MULTILINE)
+    assert f'"--config", "{served}"' in text
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["gateway"]
+    assert service["read_only"]
+    assert [one for one in service["volumes"] if one.endswith(f":{volume}")]
+
+
 def test_compose_publishes_them_and_prometheus_scrapes_the_admin_port() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     published = set()
