@@ -6,6 +6,7 @@ import enum
 
 import attrs
 
+from gateway.errors import GatewayError
 from gateway.protocols.felix.binary import encode_ack
 from gateway.protocols.felix.codec import (
     UNSET,
@@ -20,6 +21,16 @@ from gateway.protocols.felix.codec import (
     PublishOk,
     encode,
 )
+from gateway.requests import Outcome, Published
+
+
+def error_in(outcome: Outcome, first: int, count: int) -> GatewayError | None:
+    """What went wrong with messages [first, first + count) of a batch."""
+    if isinstance(outcome, GatewayError):
+        return outcome
+    if isinstance(outcome, Published) and outcome.refused:
+        return next((outcome.refused[i] for i in range(first, first + count) if i in outcome.refused), None)
+    return None
 
 
 class Answering(enum.Enum):

@@ -14,6 +14,9 @@ from gateway.wire.session import Close, Finish, Kind, Output, Requests, SessionC
 GOODBYE = "broker shutting down"
 """Reason of the close at a shutdown, with application code 0 (Felix wire 1.2)."""
 
+MAX_INCOMPLETE = 32 << 20
+"""Bytes of incomplete frames on all streams of a connection: a frame may have 16 MiB, and a client a thousand streams."""
+
 
 class FelixServer:
     """A `ServerSession` for Felix."""
@@ -23,6 +26,8 @@ class FelixServer:
         self._peer = Peer(settings, context.dialect, context.auth_required)
         self._streams: dict[int, ClientStream] = {}
         self._feeds = Feeds()
+        self._incomplete = 0
+        """What the streams hold of frames that are not whole; or more, where it was not looked at again since."""
         self._draining = False
         self._closed = False
 
@@ -36,7 +41,13 @@ class FelixServer:
         """Every frame that is whole now, in one pass."""
         stream = self._streams.get(channel)
         if stream is not None and not self._draining:
+            before = stream.incomplete
             stream.receive(data)
+            self._incomplete += stream.incomplete - before
+            if self._incomplete > MAX_INCOMPLETE:
+                self._incomplete = sum(each.incomplete for each in self._streams.values())
+                if self._incomplete > MAX_INCOMPLETE:
+                    stream.overflow()
         return self._requests()
 
     def eof(self, channel: int, now: float) -> Requests:

@@ -68,6 +68,11 @@ class ClientStream:
         self._finished = False  # the client sent FIN
         self._stopped = False  # the client reads no more
 
+    @property
+    def incomplete(self) -> int:
+        """Bytes of frames that are not whole, or that wait."""
+        return len(self._buffer)
+
     # --- events of the channel ---
 
     def receive(self, data: bytes) -> None:
@@ -76,6 +81,11 @@ class ClientStream:
             whole = self._buffer.feed(data)
             if whole:
                 self._parse(whole)
+        self._settle()
+
+    def overflow(self) -> None:
+        """Too many bytes wait, on all streams together."""
+        self._fail("too many bytes of incomplete frames")
         self._settle()
 
     def eof(self) -> None:
@@ -270,7 +280,7 @@ class ClientStream:
         answers: list[bytes] = []
         first = 0
         for sender, count in senders:
-            error = _error_in(outcome, first, count)
+            error = replies.error_in(outcome, first, count)
             first += count
             if error is None:
                 answers.append(replies.success(sender))
@@ -374,15 +384,6 @@ class ClientStream:
         self._check_tenant(scope.tenant)
         slot = self._take_slot()
         serve_cache(self._peer, message, scope, lambda reply: self._fill(slot, reply))
-
-
-def _error_in(outcome: Outcome, first: int, count: int) -> GatewayError | None:
-    """What went wrong with messages [first, first + count) of a batch."""
-    if isinstance(outcome, GatewayError):
-        return outcome
-    if isinstance(outcome, requests.Published) and outcome.refused:
-        return next((outcome.refused[i] for i in range(first, first + count) if i in outcome.refused), None)
-    return None
 
 
 def _document_shape(message: codec.ClientMessage) -> bool:

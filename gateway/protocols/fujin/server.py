@@ -20,6 +20,9 @@ from gateway.wire.session import CONNECTION, Close, Finish, Kind, Open, Output, 
 
 PING = bytes((Op.PING,))
 
+MAX_INCOMPLETE = 32 << 20
+"""Bytes of incomplete commands on all streams of a connection: a WRITE may have 16 MiB, and a client a thousand streams."""
+
 
 class FujinServer:
     """One connection."""
@@ -35,6 +38,8 @@ class FujinServer:
         """When the next ping is due; none before the client has said something."""
         self._pinging: int | None = None
         self._ping_until = 0.0
+        self._incomplete = 0
+        """What the streams hold of commands that are not whole; or more, where it was not looked at again since."""
         self._draining = False
         self._drain_until: float | None = None
         self._closed = False
@@ -59,7 +64,13 @@ class FujinServer:
             self._ping_at = now + self._ping.interval
         stream = self._streams.get(channel)
         if stream is not None and data:
+            before = stream.incomplete
             stream.receive(data, now)
+            self._incomplete += stream.incomplete - before
+            if self._incomplete > MAX_INCOMPLETE:
+                self._incomplete = sum(each.incomplete for each in self._streams.values())
+                if self._incomplete > MAX_INCOMPLETE:
+                    stream.end()
         return self._outbox.requests()
 
     def eof(self, channel: int, now: float) -> Requests:

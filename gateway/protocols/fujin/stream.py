@@ -103,6 +103,11 @@ class Stream:
         """Whether too many bytes wait for a reply."""
         return self.busy and len(self._buffer) > MOST_HELD
 
+    @property
+    def incomplete(self) -> int:
+        """Bytes of commands that are not whole, or that wait."""
+        return len(self._buffer)
+
     # --- what comes in ---
 
     def receive(self, data: bytes, now: float) -> None:

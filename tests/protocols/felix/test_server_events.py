@@ -11,7 +11,7 @@ import pytest
 from gateway import requests
 from gateway.errors import CorruptChunk, Denied, OffsetOutOfRange, Throttled, UnknownTopic
 from gateway.protocols.felix.binary import decode_events
-from gateway.protocols.felix.feeds import MAX_FEEDS
+from gateway.protocols.felix.feeds import MAX_FEEDS, UNREAD_BYTES
 from gateway.protocols.felix.settings import EventSettings
 from gateway.settings import Dialect
 from gateway.wire.session import Close, Finish, Kind, Open, Reset, Send
@@ -232,6 +232,16 @@ def test_one_take_at_a_time_and_none_without_room():
     script.answer(requests.Take, taken(b"x")).sends(event(b"x"), token).quiet()
     assert [o for o in script.history if isinstance(o, Send)][-1].notify
     script.room(token).answer(requests.Take, taken(b"y")).sends(event(b"y"), token).quiet()
+
+
+def test_many_subscriptions_share_what_may_wait_for_a_client():
+    script = serving()
+    begun(script, subscribe())
+    script.expect(requests.Take, max_bytes=EventSettings().bytes)
+    for number in range(6, 70):
+        script.feed(subscribe()).answer(requests.Subscribe, subscribed(number))
+        take = script.expect(requests.Take, subscription=number)
+    assert take.max_bytes == UNREAD_BYTES // 65
 
 
 def test_frames_that_are_not_full_keep_a_distance():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from gateway import requests
@@ -18,6 +20,7 @@ from gateway.errors import (
     UnknownTopic,
 )
 from gateway.protocols.felix.mapping import TEXTS
+from gateway.protocols.felix.server import MAX_INCOMPLETE
 from gateway.settings import Dialect
 from gateway.wire.session import Close, Finish, Kind, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, framed, js, serving
@@ -278,6 +281,23 @@ def test_other_streams_are_unharmed():
     script.output(Finish, channel=4)
     script.output(StopSending, channel=4)
     script.feed(publish(request_id=1)).answer(requests.Publish, PUBLISHED).sends(js(type="publish_ok", request_id=1))
+
+
+def test_frames_that_are_not_whole_have_a_bound_over_all_streams():
+    """A stream may wait for 16 MiB, and a client may open a thousand streams."""
+    script = serving()
+    part = struct.pack(">4sHHI", b"FLX1", 1, 1, 16 << 20) + bytes(MAX_INCOMPLETE // 4)
+    for channel in range(0, 12, 4):
+        if channel:
+            script.open(channel)
+        script.feed(part, channel).quiet()
+    script.open(12).feed(part, 12)
+    script.sends(js(type="error", message="too many bytes of incomplete frames"), 12)
+    script.output(Finish, channel=12)
+    script.output(StopSending, channel=12)
+    script.feed(bytes(1000)).quiet()  # the others go on
+    script.reset(0).open(16).feed(part, 16)  # and what one gives back another may have
+    assert not script.sent(16)
 
 
 def test_reset_stream_is_finished():

@@ -12,6 +12,7 @@ from gateway.envelope import Headers
 from gateway.errors import Conflict, GatewayError, NotFound, NotRouted, StoreReadOnly, TooLarge
 from gateway.protocols.fujin import codec
 from gateway.protocols.fujin.frames import Op
+from gateway.protocols.fujin.server import MAX_INCOMPLETE
 from gateway.protocols.fujin.settings import FujinSettings, WriteHeaders
 from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Rollback
 from gateway.settings import Dialect
@@ -445,3 +446,20 @@ def test_what_is_written_is_read(writes: list[tuple[int, bytes, bytes, Headers]]
         script.complete(request, STORED)
     assert found == [(t.decode(), v, h if headered else ()) for _, t, v, h in writes]
     assert script.sent() == b"".join(b"\x02" + c.to_bytes(4) + b"\0" for c, *_ in writes)
+
+
+def test_commands_that_are_not_whole_have_a_bound_over_all_streams() -> None:
+    """A stream may wait for 16 MiB, and a client may open a thousand streams."""
+    script = writer()
+    part = hexed("03 00000001 00000003 707562 01000000") + bytes(MAX_INCOMPLETE // 4)
+    for channel in range(0, 12, 4):
+        if channel:
+            script.open(channel).feed(CONNECT_WRITER, channel)
+        script.feed(part, channel).quiet()
+    script.open(12).feed(CONNECT_WRITER + part, 12).sends(GOODBYE, 12)
+    script.output(Finish, channel=12)
+    script.output(StopSending, channel=12)
+    script.feed(bytes(1000)).quiet()  # the others go on
+    script.reset(0).sends(GOODBYE)
+    script.open(16).feed(CONNECT_WRITER + part, 16)  # and what one gives back another may have
+    assert not script.sent(16)
