@@ -276,24 +276,28 @@ class Source:
             self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
             return
         self._failures = 0
-        if self._position is ReaderPosition.NUMBERED and any(
-            one.run.topic != self.remote for one in outcome.deliveries
-        ):
-            # the number belongs to somebody else by now: what is theirs is not settled, so it comes to them again
-            if not intake.fallback:
+        if outcome.ended:
+            self._failed(intake, TargetLost("the upstream ended the subscription"))
+        elif self._position is not ReaderPosition.NUMBERED or self._is_ours(intake, outcome):
+            self._taken.extend(outcome.deliveries)
+        self.wake()
+
+    def _is_ours(self, intake: _Intake, taken: Taken) -> bool:
+        """Whether a numbered subscription is still the one we made. What came to another's is theirs: nobody settles it here,
+        so it is delivered to them again.
+        """
+        if any(one.run.topic != self.remote for one in taken.deliveries):
+            if intake.fallback:
+                self._use_number(intake, intake.fallback)
+            else:
                 self._bookmark.move(None)
                 self._failed(intake, TargetLost("the subscription's number was given to somebody else"))
-                return
-            self._use_number(intake, intake.fallback)
-        elif intake.fallback and outcome.deliveries:
+            return False
+        if intake.fallback and taken.deliveries:
             intake.fallback = 0  # it lives
         elif intake.fallback and self._context.clock.now() >= intake.fallback_at:
             self._use_number(intake, intake.fallback)
-        if outcome.ended:
-            self._failed(intake, TargetLost("the upstream ended the subscription"))
-        elif self.state is State.RUNNING:
-            self._taken.extend(outcome.deliveries)
-        self.wake()
+        return True
 
     def _store_next(self, intake: _Intake) -> None:
         deliveries = list(self._taken)
