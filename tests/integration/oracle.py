@@ -119,6 +119,9 @@ class Ledger:
         for topic, arrivals in self.arrived.items():
             assert self.issued.issuperset(arrivals), f"invented: {set(arrivals) - self.issued}"
             assert {one.topic for one in arrivals} == {topic}
+            if arrivals and protocol(arrivals[0].upstream).carries.copies:
+                twice = [one for one, count in Counter(arrivals).items() if count > 1]
+                assert not twice, f"stored more than once: {len(twice)} of {topic}, {twice[:5]}"
             numbers: dict[str, list[int]] = defaultdict(list)
             for one in dict.fromkeys(arrivals):
                 numbers[one.key].append(one.number)
@@ -323,13 +326,14 @@ class Oracle:
                 pass
             await trio.sleep(0.1)
 
-    async def metric(self, name: str, gateway: Served | None = None) -> float:
+    async def metric(self, name: str, gateway: Served | None = None, label: str = "") -> float:
         """The sum of the absolute values of a metric, of the near gateway if none is named."""
         stream = await trio.open_tcp_stream("127.0.0.1", (gateway or self.near).ports["admin"])
         async with stream:
             await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: near\r\nConnection: close\r\n\r\n")
             text = b"".join([chunk async for chunk in stream]).decode()
-        values = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        labels = rf"\{{[^}}]*{label}[^}}]*\}}" if label else r"(?:\{[^}]*\})?"
+        values = re.findall(rf"^{name}{labels} (\S+)$", text, re.MULTILINE)
         assert values, text[-2000:]
         return sum(abs(float(value)) for value in values)
 

@@ -65,6 +65,28 @@ async def test_every_pair_survives_a_sample_of_faults(tmp_path: Path, seed: int)
     await oracle_run(tmp_path, seed, rounds=3)
 
 
+async def test_over_felix_each_arrives_once_however_often_a_gateway_is_killed(tmp_path: Path):
+    oracle = Oracle(tmp_path, 5, upstreams=("felix",), pool=2)
+    try:
+        with trio.fail_after(DEADLINE):
+            async with trio.open_nursery() as nursery:
+                await oracle.start(nursery)
+                for gateway in (oracle.near, oracle.near, oracle.far, oracle.near):
+                    oracle.set_faults(Fault.SWALLOW)  # everything is stored there, and nobody here knows
+                    await oracle.more(20)
+                    await oracle.restart(gateway, signal.SIGKILL)
+                    oracle.set_faults(Fault.NONE)
+                    await oracle.more(20)
+                oracle.stop_producing()
+                await oracle.settle()
+                duplicates = await oracle.metric("gateway_dropped_messages_total", oracle.far, 'reason="duplicate"')
+                nursery.cancel_scope.cancel()
+    finally:
+        oracle.end()
+    oracle.ledger.judge()
+    assert duplicates, "nothing was ever sent twice: this has shown nothing"
+
+
 @pytest.mark.soak
 async def test_every_pair_survives_every_fault(tmp_path: Path):
     end = time.monotonic() + SECONDS

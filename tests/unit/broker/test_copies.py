@@ -1,0 +1,131 @@
+"""What another gateway sends again is stored once, whatever happens in between; what is not known to be the same is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from gateway.broker import copies as module
+from gateway.config import model
+from gateway.envelope import Batch, Columns, Copies
+from gateway.errors import InvalidRequest
+from gateway.requests import Publish, Published, RegisterSchema
+from tests.unit.broker.house import Opened, opened
+
+SOURCE = b"s" * 16
+SCHEMA = b'{"type": "object"}'
+
+
+def copied(first: int, *values: bytes, batch: bytes = b"b" * 16, source: bytes = SOURCE, index: int = 0) -> Publish:
+    """Messages that lie side by side in another log, from offset `first` on."""
+    copies = Copies(source, [(first, batch, index, len(values))])
+    return Publish(0, Batch("copy", Columns.of(values), copies=copies))
+
+
+async def stored(place: Opened, topic: str = "copy") -> list[bytes]:
+    state = place.store.topics.get(topic)
+    if state is None:
+        return []
+    result = await place.store.read(topic, 0, 0, 1_000, 1 << 20, 0)
+    return [value for run in result.runs for value in run.columns.values()]
+
+
+def door(place: Opened) -> tuple[int, int, int, int]:
+    (counts,) = place.house.snapshot().doors
+    return counts.received, counts.stored, counts.duplicate, counts.unaccounted
+
+
+async def test_a_second_time_is_answered_and_not_stored(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        client = place.client()
+        assert isinstance(await client.ask(copied(5, b"a", b"b")), Published)
+        assert isinstance(await client.ask(copied(5, b"a", b"b")), Published)
+        await client.ask(copied(6, b"b", b"c", index=1))
+        assert await stored(place) == [b"a", b"b", b"c"]
+        assert door(place) == (6, 3, 3, 0)
+
+
+async def test_a_restart_forgets_nothing(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        await place.client().ask(copied(126, *[b"%d" % number for number in range(300)]))
+    async with opened(tmp_path) as place:
+        await place.client().ask(copied(127, b"1", index=1))
+        await place.client().ask(copied(425, b"299", b"300", index=299))
+        assert await stored(place) == [b"%d" % number for number in range(301)]
+
+
+async def test_other_messages_at_the_same_offsets_are_stored(tmp_path: Path):
+    """A log that was restored from a copy gives its offsets again."""
+    async with opened(tmp_path) as place:
+        client = place.client()
+        await client.ask(copied(0, b"a", b"b"))
+        await client.ask(copied(0, b"x", b"y", batch=b"c" * 16))
+        assert await stored(place) == [b"a", b"b", b"x", b"y"]
+
+
+async def test_a_source_belongs_to_who_sent_it(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        await place.client(name="one").ask(copied(0, b"a"))
+        await place.client(name="two").ask(copied(0, b"a"))
+        await place.client(name="two").ask(copied(0, b"a", source=b"t" * 16))
+        assert await stored(place) == [b"a"] * 3
+
+
+async def test_what_was_refused_is_not_known(tmp_path: Path):
+    """It may be sent again when the schema has changed."""
+    topics = {"copy": model.TopicSettings(schema="object")}
+    async with opened(tmp_path, topics=topics) as place:
+        client = place.client()
+        await client.ask(RegisterSchema(0, "object", "json", SCHEMA))
+        reply = await client.ask(copied(0, b"{}", b"[]", b'{"a": 1}'))
+        assert list(reply.refused) == [1]
+        reply = await client.ask(copied(0, b"{}", b"[]", b'{"a": 1}', b"{} "))
+        assert list(reply.refused) == [1]
+        assert await stored(place) == [b"{}", b'{"a": 1}', b"{} "]
+        assert door(place) == (7, 3, 2, 0)
+
+
+async def test_what_is_refused_as_a_whole_leaves_nothing_behind(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        client = place.client()
+        await client.ask(copied(0, b"a"))
+        await client.ask(attrs.evolve(copied(1, b"b", index=1), create=False))
+        bad = Publish(0, Batch("not/../allowed", Columns.of([b"c"]), copies=Copies(SOURCE, [(2, b"b" * 16, 2, 1)])))
+        assert isinstance(await client.ask(bad), Exception)
+        await client.ask(copied(2, b"c", index=2))
+        assert await stored(place) == [b"a", b"b", b"c"]
+
+
+async def test_more_or_fewer_copies_than_messages_are_refused(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        batch = Batch("copy", Columns.of([b"a"]), copies=Copies(SOURCE, [(0, b"b" * 16, 0, 2)]))
+        assert isinstance(await place.client().ask(Publish(0, batch)), InvalidRequest)
+
+
+async def test_twice_in_one_request_is_once(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        copies = Copies(SOURCE, [(0, b"b" * 16, 0, 2), (0, b"b" * 16, 0, 2)])
+        await place.client().ask(Publish(0, Batch("copy", Columns.of([b"a", b"b"] * 2), copies=copies)))
+        assert await stored(place) == [b"a", b"b"]
+
+
+async def test_sources_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MAX_SOURCES", 2)
+    async with opened(tmp_path) as place:
+        client = place.client()
+        for name in (b"1", b"2", b"1", b"3"):
+            await client.ask(copied(0, name, source=name * 16))
+        assert len({key[:16] for key in place.store.table(module.TABLE)}) == 2
+        await client.ask(copied(0, b"1", source=b"1" * 16))
+        assert await stored(place) == [b"1", b"2", b"3"]
+
+
+async def test_a_source_that_is_silent_for_long_is_forgotten_at_a_start(tmp_path: Path, monkeypatch):
+    async with opened(tmp_path) as place:
+        await place.client().ask(copied(0, b"a"))
+    monkeypatch.setattr(module, "KEEP_MS", -1_000)
+    async with opened(tmp_path) as place:
+        await place.client().ask(copied(0, b"a"))
+        assert await stored(place) == [b"a", b"a"]
