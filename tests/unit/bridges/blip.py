@@ -74,7 +74,7 @@ class Blip:
     async def until(self, condition: object) -> None:
         """Wait for something to be so."""
         assert callable(condition)
-        with trio.fail_after(20):
+        with trio.fail_after(60):  # a real process may have to start again first
             await until(condition)
 
     async def serve(self, stream: trio.SocketStream) -> None:

@@ -1,0 +1,64 @@
+"""A gateway that pulls is killed again and again: what it acknowledged to the broker elsewhere is in its log each time."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import trio
+
+from gateway.errors import NotFound
+from gateway.store.reader import LogReader
+from tests.integration.running import Served
+from tests.unit.bridges.blip import Blip, blipping
+
+NEAR = """
+version: 1
+listeners:
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+storage: {{path: "{data}", free_space_floor: 1}}
+upstreams:
+  far: {{protocol: blipmq, address: "127.0.0.1:{port}", auth: {{api_key: key}}, ingest: [{{from: orders, into: orders}}]}}
+"""
+VALUES = [b"%05d" % number for number in range(4_000)]
+
+
+def stored(data: Path) -> list[bytes]:
+    """What the log holds, whoever may be serving it."""
+    with LogReader(data) as log:
+        try:
+            return [value for run in log.read_chunks("orders", 0) for value in run.columns.values()]
+        except NotFound:
+            return []
+
+
+async def feed(blip: Blip) -> None:
+    for start in range(0, len(VALUES), 20):
+        blip.deliver(b"orders", *VALUES[start : start + 20])
+        await trio.sleep(0.005)  # a stream, so that the kill finds something at every stage of its way
+
+
+async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
+    blip = Blip()
+    async with blipping(blip):
+        near = Served(tmp_path, NEAR.format(port=blip.port, data=tmp_path / "data"))
+        near.start()
+        try:
+            await blip.until(lambda: bool(blip.queues) and blip.queues[7].polls)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed, blip)
+                await blip.until(lambda: len(blip.acknowledged) >= 500)
+                near.end(signal.SIGKILL)
+                acknowledged = list(blip.acknowledged)
+                assert set(acknowledged) <= set(stored(tmp_path / "data"))
+                assert len(acknowledged) < len(VALUES), "the kill came in the middle"
+                near.start()
+            await blip.until(lambda: set(VALUES) <= set(blip.acknowledged))
+            near.end(signal.SIGKILL)
+            found = stored(tmp_path / "data")
+            assert set(found) == set(VALUES)
+            assert list(dict.fromkeys(found)) == VALUES
+            assert len(found) - len(VALUES) <= 2 * 256, "at most what was taken and not acknowledged came twice"
+        finally:
+            if near.running:
+                near.end(signal.SIGKILL)
