@@ -122,6 +122,17 @@ class EndpointLog(_Client):
                 if offset == before:
                     return  # the log ends here
 
+    def redriven(self, topic: str, epoch: int, partition: int) -> Iterator[int]:
+        """The offsets of dead letters that were published again, ascending."""
+        first = 0
+        while True:
+            query = urlencode({"topic": topic, "epoch": epoch, "partition": partition, "first": first})
+            found = self._caller.ask("GET", f"{wire.REDRIVEN}?{query}", wire.Offsets).offsets
+            yield from found
+            if not found:
+                return
+            first = found[-1] + 1
+
     def _frames(self, topic: str, partition: int, start: int, end: int) -> Iterator[Run]:
         query = urlencode({"topic": topic, "partition": partition, "start": start, "end": end, "max_bytes": READ_BYTES})
         with self._caller.stream(f"{wire.LOG}?{query}", wire.CHUNKS) as read:
