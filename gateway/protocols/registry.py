@@ -72,6 +72,8 @@ class Carries:
     batch_atomic: bool
     consumer_acknowledges: bool
     """Whether a reader can say that it is done with a message."""
+    hands_on_expiry: bool = True
+    """Whether our client gives a message's expiry to a broker elsewhere, where the protocol has one."""
     copies: bool = False
     """Whether a publish can say which message of another gateway's log it copies, so that a resend is known (`Batch.copies`)."""
     final_refusals: Sequence[str] = ()

@@ -151,7 +151,7 @@ def _expiry(one: Carries, two: Carries, way: Way) -> Field:
         return Field("expiry", Fate.ABSENT)
     if way is Way.BRIDGE:
         return Field("expiry", Fate.KEPT, "expired messages are not delivered")
-    return Field("expiry", Fate.KEPT if two.expiry else Fate.LOST)
+    return Field("expiry", Fate.KEPT if two.expiry and two.hands_on_expiry else Fate.LOST)
 
 
 def _promise(one: Carries, two: Carries, way: Way) -> str:

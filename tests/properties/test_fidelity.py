@@ -160,3 +160,29 @@ def test_a_changed_row_of_the_table_is_noticed(
     rows = tuple(attrs.evolve(row, fate=fate) if row.name == field else row for row in promised.fields)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         trio.run(cross, gateway.ports, attrs.evolve(promised, fields=rows), [(b"k", None), (b"v", b"key")])
+
+
+async def outlived(ports: Mapping[str, int], target: str) -> None:
+    """A message whose time is over before anybody reads, and one that stays."""
+    address = f"short-lived-{target}"
+    with trio.fail_after(20):
+        async with connected(target, ports) as reader, connected("flymq", ports) as writer:
+            subscription = await begin(reader, target, address)
+            for value, ttl in ((b"gone", 1), (b"stays", 0)):
+                batch = Batch(address, Columns.of([value]))
+                assert isinstance(await writer.request(Publish(0, batch, ttl_ms=ttl)), Published)
+            runs: list[Run] = []
+            while [run.base_offset for run in runs] != [1]:  # until a millisecond is over, however long that takes
+                fetched = await writer.request(Fetch(0, address, 0, 0, 10, 1 << 20))
+                assert isinstance(fetched, Fetched)
+                runs = list(fetched.runs)
+            (run,) = await read(reader, target, address, subscription, 1)
+            assert run.columns.values() == [b"stays"]
+
+
+@pytest.mark.parametrize("target", ["flymq", "rustlog", "blipmq"])
+def test_what_expired_is_read_by_nobody(gateway: Served, target: str) -> None:
+    """For the protocols whose readers ask; what is pushed is away before its time is over."""
+    assert fidelity("flymq", target, CARRIES, Way.BRIDGE).field("expiry").fate is Fate.KEPT
+    assert fidelity("flymq", target, CARRIES, Way.FORWARD).losses >= {"expiry"}  # no broker elsewhere is told
+    trio.run(outlived, gateway.ports, target)

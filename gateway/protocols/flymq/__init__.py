@@ -26,13 +26,14 @@ SPEC = ProtocolSpec(
         partition=True,
         offset=True,
         time=False,
-        expiry=False,
+        expiry=True,  # PRODUCE_WITH_TTL
         ordering=Ordering.PARTITION,
         acknowledgement=Acknowledgement.STORED,
         max_value=(32 << 20) - (128 << 10),
         min_value=0,
-        batch_atomic=False,
+        batch_atomic=False,  # each PRODUCE is for itself; a transaction is one here, and several messages further on
         consumer_acknowledges=True,
+        hands_on_expiry=False,  # the operation with an expiry has no key and no partition
         final_refusals=(
             "topic not found",
             "partition not found",

@@ -70,6 +70,7 @@ RULES: list[tuple[str, dict[str, Any], dict[str, Any], Fate, Fate]] = [
     ("atomicity", {"batch_atomic": False}, {}, Fate.ABSENT, Fate.ABSENT),
     ("expiry", {}, {}, Fate.KEPT, Fate.KEPT),
     ("expiry", {}, {"expiry": False}, Fate.KEPT, Fate.LOST),
+    ("expiry", {}, {"hands_on_expiry": False}, Fate.KEPT, Fate.LOST),
     ("expiry", {"expiry": False}, {"expiry": False}, Fate.ABSENT, Fate.ABSENT),
     ("partition", {}, {"partition": False}, Fate.LOST, Fate.LOST),
     ("offset", {}, {}, Fate.MAPPED, Fate.MAPPED),
