@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.bridges import ingests
+from gateway.protocols.registry import protocol
+from gateway.requests import CreateTopic, DeleteTopic
+from gateway.transport.client import connect
 from tests.integration.inside import PROTOCOLS, far_config, gateway, metric, publish, stored, upstream
 
 NEAR = """
@@ -52,3 +56,63 @@ async def test_what_a_remote_gets_comes_in_and_goes_on_after_a_restart(tmp_path:
             assert list(dict.fromkeys(found)) == VALUES
             assert len(found) <= len(VALUES) + 300
             await metric(near, "gateway_route_unaccounted_messages", 0, route="pulled")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+async def test_a_remote_that_goes_away_is_waited_for(tmp_path: Path, name: str):
+    there, here = tmp_path / "far", tmp_path / "near"
+    async with gateway(far_config(name, there)) as far:
+        port = far.ports["far"]
+        await publish(far.ports["flymq"], VALUES[:1])
+    more = ", timeout: 1s, ingest: [{from: orders, into: far.orders}]"
+    start = 0 if name in REPLAYING else 1
+    async with gateway(NEAR.format(data=here, far=upstream(name, port, there, more))) as near:
+        async with gateway(far_config(name, there, port)) as far:
+            await metric(near, "gateway_ingest_state", 1, upstream="far", source="orders", state="running")
+            await publish(far.ports["flymq"], VALUES[1:400])
+            await stored(near.ports["flymq"], "far.orders", lambda found: set(VALUES[start:400]) <= set(found))
+        await metric(near, "gateway_ingest_state", 1, upstream="far", source="orders", state="waiting")
+        async with gateway(far_config(name, there, port)) as far:
+            await publish(far.ports["flymq"], VALUES[400:])
+            found = await stored(near.ports["flymq"], "far.orders", lambda found: set(VALUES[start:]) <= set(found))
+    assert list(dict.fromkeys(found)) == VALUES[start:]
+
+
+@pytest.mark.parametrize("name", ["flymq", "rustlog"])
+async def test_with_wildcards_it_finds_what_the_remote_has(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ingests, "REFRESH_SECONDS", 0.1)
+    there, here = tmp_path / "far", tmp_path / "near"
+    more = ', timeout: 20s, ingest: [{from: "alerts.*", into: "far.{1}"}]'
+    async with (
+        gateway(far_config(name, there)) as far,
+        connect(protocol("flymq"), "127.0.0.1", far.ports["flymq"]) as c,
+    ):
+        await c.request(CreateTopic(0, "alerts.wide", 3))
+        await publish(far.ports["flymq"], VALUES[:10], "alerts.fire")
+        await publish(far.ports["flymq"], VALUES[:10], "elsewhere")
+        config = NEAR.format(data=here, far=upstream(name, far.ports["far"], there, more))
+        async with gateway(config) as near:
+            for value in VALUES[:9]:  # one connection each, so that they spread over the partitions
+                await publish(far.ports["flymq"], [value], "alerts.wide")
+            await stored(near.ports["flymq"], "far.fire", lambda found: found == VALUES[:10])
+            await stored(near.ports["flymq"], "far.wide", lambda found: sorted(found) == VALUES[:9])
+            await publish(far.ports["flymq"], VALUES[:5], "alerts.late")
+            await stored(near.ports["flymq"], "far.late", lambda found: found == VALUES[:5])
+            await metric(near, "gateway_ingest_messages_total", 24, upstream="far", source="alerts.*")
+
+
+async def test_a_remote_log_that_was_made_again_is_read_from_its_start(tmp_path: Path):
+    """Felix: the place is remembered here alone, and is beyond the end of the new log."""
+    there, here = tmp_path / "far", tmp_path / "near"
+    more = ", timeout: 20s, ingest: [{from: orders, into: far.orders}]"
+    async with gateway(far_config("felix", there)) as far:
+        config = NEAR.format(data=here, far=upstream("felix", far.ports["far"], there, more))
+        await publish(far.ports["flymq"], VALUES[:100])
+        async with gateway(config) as near:
+            await stored(near.ports["flymq"], "far.orders", lambda found: found == VALUES[:100])
+        async with connect(protocol("flymq"), "127.0.0.1", far.ports["flymq"]) as connection:
+            await connection.request(DeleteTopic(0, "orders"))
+        await publish(far.ports["flymq"], VALUES[100:150])
+        async with gateway(config) as near:
+            await stored(near.ports["flymq"], "far.orders", lambda found: found == VALUES[:150])
+            await metric(near, "gateway_ingest_errors_total", 1, upstream="far", source="orders", reason="out_of_range")
