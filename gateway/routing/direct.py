@@ -9,7 +9,7 @@ interpreter decides, errors included. A test holds both to the same answers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,9 +77,16 @@ def _literal(children: list[Any]) -> Direct:
 
 
 def _ident(children: list[Any]) -> Direct:
-    if children[0] not in VARIABLES:  # the name of a type
-        raise Unsure
-    return operator.itemgetter(str(children[0]))
+    name = str(children[0])
+    if name in VARIABLES:
+        return operator.itemgetter(name)
+
+    def bound(variables: Variables) -> Any:
+        if name not in variables:  # the name of a type, or one that is bound elsewhere
+            raise Unsure
+        return variables[name]
+
+    return bound
 
 
 def _sound(value: Any) -> Any:
@@ -122,8 +129,15 @@ _TEXT_METHODS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def _method(children: list[Any]) -> Direct:
-    test = _TEXT_METHODS.get(str(children[1]))
-    if test is None or len(children) != 3 or len(children[2].children) != 1:
+    name = str(children[1])
+    if len(children) != 3:
+        raise Unsure
+    if name in _QUANTIFIERS:
+        return _quantifier(_QUANTIFIERS[name], children[0], *children[2].children)
+    if name == "matches":
+        return _matches(children[0], *children[2].children)
+    test = _TEXT_METHODS.get(name)
+    if test is None or len(children[2].children) != 1:
         raise Unsure
     source, argument = _compile(children[0]), _compile(children[2].children[0])
 
@@ -134,6 +148,73 @@ def _method(children: list[Any]) -> Direct:
         return test(text, wanted)
 
     return method
+
+
+def _exactly_one(truths: Iterator[bool]) -> bool:
+    return sum(truths) == 1
+
+
+_QUANTIFIERS: Mapping[str, Callable[[Iterator[bool]], bool]] = {"exists": any, "all": all, "exists_one": _exactly_one}
+"""`any` and `all` stop at the first that decides, as CEL may: whatever the others are, they change nothing."""
+
+
+def _quantifier(decide: Callable[[Iterator[bool]], bool], items: Any, name: Any, condition: Any) -> Direct:
+    source, test = _compile(items), _compile(condition)
+    (bound,) = map(str, name.scan_values(lambda _token: True))
+
+    def quantifier(variables: Variables) -> bool:
+        found = source(variables)
+        if type(found) is not list:
+            raise Unsure
+        scope = dict(variables)
+
+        def truths() -> Iterator[bool]:
+            for item in found:
+                scope[bound] = _sound(item)
+                yield _bool(test(scope))
+
+        return decide(truths())
+
+    return quantifier
+
+
+def _matches(text: Any, pattern: Any) -> Direct:
+    """Only for a pattern that is written out: it is compiled once, by the library that the interpreter uses."""
+    import re2
+
+    source, literal = _compile(text), _compile(pattern)
+    try:
+        search = re2.compile(literal({})).search
+    except (LookupError, TypeError, re2.error):  # no text that is known beforehand, or no pattern
+        raise Unsure from None
+
+    def matches(variables: Variables) -> bool:
+        found = source(variables)
+        if type(found) is not str:
+            raise Unsure
+        return search(found) is not None
+
+    return matches
+
+
+_CONVERSIONS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
+    "string": ((str, int), str),
+    "int": ((int,), int),
+    "double": ((int, float), float),
+}
+"""Only from the types where nothing can go wrong or be rounded in a way of its own."""
+
+
+def _conversion(kinds: tuple[type, ...], convert: Callable[[Any], Any], argument: Any) -> Direct:
+    source = _compile(argument)
+
+    def conversion(variables: Variables) -> Any:
+        value = source(variables)
+        if type(value) not in kinds:
+            raise Unsure
+        return convert(value)
+
+    return conversion
 
 
 def _call(children: list[Any]) -> Direct:
@@ -152,6 +233,8 @@ def _call(children: list[Any]) -> Direct:
         return size
     if children[0] == "has":
         return _has(arguments[0])
+    if children[0] in _CONVERSIONS:
+        return _conversion(*_CONVERSIONS[str(children[0])], arguments[0])
     raise Unsure
 
 
@@ -266,8 +349,8 @@ def _membership(left: Direct, right: Direct) -> Direct:
 
 def _sum(name: str, left: Direct, right: Direct) -> Direct:
     calculate = _SUMS.get(name)
-    if calculate is None:  # division and remainder round in their own way
-        raise Unsure
+    if calculate is None:
+        return _quotient(name, left, right)
     text = name == "addition_add"
 
     def calculation(variables: Variables) -> Any:
@@ -277,6 +360,27 @@ def _sum(name: str, left: Direct, right: Direct) -> Direct:
         return _sound(calculate(one, two))
 
     return calculation
+
+
+_QUOTIENTS: Mapping[str, Callable[[int, int], int]] = {
+    "multiplication_div": operator.floordiv,
+    "multiplication_mod": operator.mod,
+}
+
+
+def _quotient(name: str, left: Direct, right: Direct) -> Direct:
+    """Below 0 CEL rounds in another way than Python: left to the interpreter, as is a division by 0."""
+    divide = _QUOTIENTS.get(name)
+    if divide is None:
+        raise Unsure
+
+    def quotient(variables: Variables) -> int:
+        one, two = left(variables), right(variables)
+        if type(one) is not int or type(two) is not int or one < 0 or two <= 0:
+            raise Unsure
+        return divide(one, two)
+
+    return quotient
 
 
 _RULES: Mapping[str, Callable[[list[Any]], Direct]] = {

@@ -45,6 +45,13 @@ DIRECT = [
     "value.s + '-' + value.m.s",
     "value.m",
     "'kind' in headers",
+    "value.l.exists(x, x > 1)",
+    "value.l.all(x, x > 1) || value.e.all(x, x > 1)",
+    "value.l.exists_one(x, x == value.n - 1)",
+    "value.l.exists(x, value.l.exists(y, y > x))",
+    "value.n / 2 == 1 && value.n % 2 == 1",
+    "value.s.matches('^a.c$') && !value.s.matches('^b')",
+    "string(value.n) == '3' && int(value.n) == 3 && double(value.f) == 2.5",
 ]
 
 
@@ -55,10 +62,10 @@ def test_everyday_expressions_need_no_interpreter(text: str) -> None:
 
 
 INTERPRETED = [
-    "value.l.exists(x, x > 1)",
-    "value.n / 2 == 1",
-    "value.s.matches('a.*')",
-    "string(value.n) == '3'",
+    "value.l.map(x, x + 1) == [2, 3]",
+    "value.s.matches('(') || true",
+    "value.s.matches(value.s)",
+    "bool('true')",
     "{'a': 1}.a == 1",
 ]
 
@@ -79,6 +86,12 @@ UNSURE = [
     "9223372036854775807 + value.n > 0",
     "headers.raw.startsWith('x')",
     "value.t > false",
+    "(1 - value.n) / 2 == 0 - 1",
+    "value.n % 0 == 1",
+    "value.l.exists(x, x == 'a')",
+    "value.m.exists(x, x == 's')",
+    "value.l.exists(x, true) && x == 1",
+    "int('3') == 3",
 ]
 
 
@@ -96,8 +109,12 @@ ATOMS = [
     "value.n", "value.f", "value.s", "value.t", "value.z", "value.l", "value.m", "value.m.n", "value['s']", "value.q", "value.l[1]",
     "key", "headers.kind", "headers", "1", "3", "2.5", "'abc'", "'n'", "true", "false", "null", "value.e", "0",
 ]  # fmt: skip
-BINARY = ["==", "!=", "<", "<=", ">", ">=", "&&", "||", "+", "-", "*", "in"]
-SHAPES = ["!({})", "-({})", "[{}]", "size({})", "({}).startsWith('a')", "({}).contains('b')", "({}).endsWith('c')"]
+BINARY = ["==", "!=", "<", "<=", ">", ">=", "&&", "||", "+", "-", "*", "/", "%", "in"]
+SHAPES = [
+    "!({})", "-({})", "[{}]", "size({})", "({}).startsWith('a')", "({}).contains('b')", "({}).endsWith('c')",
+    "({}).exists(x, x > 1)", "({}).all(x, x != 'b')", "({}).exists_one(x, x == 1)", "({}).all(x, value.l.exists(y, y == x))",
+    "({}).matches('^a')", "string({})", "int({})", "double({})",
+]  # fmt: skip
 
 
 def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
