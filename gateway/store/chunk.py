@@ -19,6 +19,7 @@ Pure functions, importable without trio: a Spark executor decodes with the same 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 import sys
@@ -178,12 +179,15 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
             batch = known[id(meta)] = len(known)
             rows.append(_BATCH.pack(source, meta.delivery, len(meta.id)) + meta.id)
         stretches.append(_STRETCH.pack(first, inner, batch))
-    names: list[bytes] = []
-    for who, name in sources:
-        for text in (who.protocol, who.listener, who.principal, who.client, name):
-            raw = text.encode()
-            names.append(_U32.pack(len(raw)) + raw)
+    names = [_source(who, name) for who, name in sources]
     return b"".join((_STRETCH.pack(len(sources), len(rows), len(stretches)), *names, *rows, *stretches))
+
+
+@functools.lru_cache(maxsize=1024)
+def _source(who: Origin, route: str) -> bytes:
+    """Nearly every chunk has one of those that the chunks before it had."""
+    texts = [text.encode() for text in (who.protocol, who.listener, who.principal, who.client, route)]
+    return b"".join([_U32.pack(len(text)) + text for text in texts])
 
 
 class _Dictionary:

@@ -94,8 +94,8 @@ class CommitLoop:
         """Begin what is next, unless something is under way; go on until something is, or nothing is left."""
         while not self._busy and self._failure is None and self._begin(together=together):
             pass
-        if self._scope is not None:
-            self._scope.deadline = min(self._scope.deadline, self._deadline())
+        if self._scope is not None and (deadline := self._deadline()) < self._scope.deadline:
+            self._scope.deadline = deadline
 
     def _begin(self, *, together: bool) -> bool:
         committer = self._committer
@@ -114,13 +114,13 @@ class CommitLoop:
         return True
 
     def _commit(self, *, together: bool) -> None:
-        taken = self._committer.take()
-        work = functools.partial(self._committer.write, taken)
+        committer = self._committer
+        taken = committer.take()
         if small(taken, self._catalogue):
             self._busy = True
-            self._done(functools.partial(self._written, taken, together=together), outcome.capture(work))
+            self._ended(outcome.capture(lambda: self._written(taken, committer.write(taken), together=together)))
         else:
-            self._start(work, functools.partial(self._written, taken))
+            self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
 
     def _written(self, taken: list[Ticket], commit: Commit, *, together: bool = True) -> None:
         # From inside a connection's own call, other connections hear of the commit in the next pass, as of anything.
@@ -162,17 +162,18 @@ class CommitLoop:
 
     def _finished(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
         """The thread is done: in the event loop, but in no task of ours."""
-        self._done(then, result)
+        self._ended(outcome.capture(lambda: then(result.unwrap())))
         self._advance()
-        if self._closing or self._failure is not None:
+        if self._closing:
             self.wake()
 
-    def _done(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
-        """End what was under way. A mistake in it is the task's to raise: it ends the gateway, not who happened to ask."""
-        ended = outcome.capture(lambda: then(result.unwrap()))
+    def _ended(self, how: outcome.Outcome[None]) -> None:
+        """What was under way is over. A mistake in it is the task's to raise: it ends the gateway, not who happened to
+        ask.
+        """
         self._busy = False
-        if isinstance(ended, outcome.Error):
-            self._failure = ended
+        if type(how) is outcome.Error:
+            self._failure = how
             self.wake()
 
     # --- the task ---

@@ -20,7 +20,7 @@ from gateway.store.writer import Writer, chunk_row
 TRIM_CHUNKS = 64
 TRIM_BYTES = 8 << 20
 """Bounds of one step of removing: SQLite visits every page that it frees."""
-MERGE_CHUNKS = 1024
+MERGE_CHUNKS = 2048
 MERGE_BYTES = 256 << 10
 """Bounds of one step of merging."""
 LOW_WATER = 31 / 32

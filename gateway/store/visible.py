@@ -20,8 +20,8 @@ SMALL_RECORDS = 256
 SMALL_BYTES = 32 << 10
 """Chunks below both are worth merging."""
 
-MERGE_AFTER = 256
-"""So many small chunks in a row are merged."""
+MERGE_AFTER = 1024
+"""So many small chunks in a row are merged. Fewer would be merged again and again until they are a chunk of full size."""
 
 Key = tuple[str, int]
 

@@ -81,6 +81,7 @@ class Writer:
         """Of the last commit that is on disk for certain."""
         self._directory = files.directory
         self._log = files.database.with_name(files.database.name + "-wal")
+        self._log_file: int | None = None
         self._floor = floor
         self._mode = ""
         self._pages = 0
@@ -120,7 +121,7 @@ class Writer:
                 self.connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self.undo(error) from error
-        self._pages += sum([2 + row[6] // PAGE_SIZE for row in rows]) + len(plan.puts) // 8 + 1
+        self._pages += sum([1 + row[6] // PAGE_SIZE for row in rows]) + (1 + len(plan.puts) // 8 if plan.puts else 0)
         self._committed(plan.number, plan.synced)
         return written
 
@@ -267,11 +268,9 @@ class Writer:
         """
         number = self.number
         try:
-            log = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fdatasync(log)
-            finally:
-                os.close(log)
+            if self._log_file is None:  # SQLite keeps the file as long as this connection is open
+                self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+            os.fdatasync(self._log_file)
         except OSError as error:
             raise OutcomeUnknown(f"the write-ahead log cannot be synced: {error}") from error
         if number > self.synced:
@@ -294,5 +293,8 @@ class Writer:
 
     def close(self) -> None:
         """Close the files. SQLite carries over the rest of the write-ahead log if nobody else reads it."""
+        if self._log_file is not None:
+            os.close(self._log_file)
+            self._log_file = None
         self.connection.close()
         self.mark.close()

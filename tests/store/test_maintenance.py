@@ -215,6 +215,14 @@ async def test_memory_topics_are_bounded_by_default(opener) -> None:
 # --- merging ---
 
 
+@pytest.fixture
+def merging_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a quarter of the chunks that it takes otherwise."""
+    monkeypatch.setattr("gateway.store.visible.MERGE_AFTER", 256)
+    monkeypatch.setattr("gateway.store.maintenance.MERGE_AFTER", 256)
+
+
+@pytest.mark.usefixtures("merging_early")
 async def test_small_chunks_are_merged_and_read_the_same(opener, clock: Clock) -> None:
     async with opener(options=NO_CACHE) as store:
         await create(store, "t", "other")
@@ -243,6 +251,7 @@ async def test_small_chunks_are_merged_and_read_the_same(opener, clock: Clock) -
         assert (await publish(store, "t", b"next")).base_offset == 700
 
 
+@pytest.mark.usefixtures("merging_early")
 async def test_merged_chunks_are_retained_and_trimmed_like_others(tmp_path: Path, clock: Clock) -> None:
     async with open_stepwise(tmp_path, clock, NO_CACHE) as store:
         store.submit(Unit(creates=_creates("t", retention_bytes=40_000)))
