@@ -165,6 +165,8 @@ class ConsumerCounts:
     expired: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
+    topic: str = ""
+    partition: int = 0
 
     @property
     def unaccounted(self) -> int:

@@ -9,7 +9,7 @@ import attrs
 
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of
 from gateway.bridges.pool import UpstreamPool, refuses_login
-from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, cursor_row, source_of
+from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, Tally, counts_of, cursor_row, source_of
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.config.model import Forward, Scope
@@ -52,6 +52,7 @@ class PartitionForward:
         topic: TopicState,
         partition: int,
         window: AckWindow,
+        tally: Tally,
     ) -> None:
         target = rule.target
         assert isinstance(target, Forward)
@@ -72,8 +73,9 @@ class PartitionForward:
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self._letters_topic), chance=context.chance
         )
         self.progress = Progress(
-            lambda changed: cursor_row(target.name, self.topic, partition, epoch, changed),
+            lambda window, tally: cursor_row(target.name, self.topic, partition, epoch, window, tally),
             window,
+            tally,
             context.store,
             context.pump,
             context.clock.now,
@@ -123,7 +125,8 @@ class PartitionForward:
 
     def counts(self, state: PartitionState) -> ConsumerCounts:
         """For the accounting."""
-        return self.progress.counts(self.target.name, state)
+        progress = self.progress
+        return counts_of(self.target.name, self.topic, self.partition, state.end, progress.window, progress.tally)
 
     # --- reading ---
 

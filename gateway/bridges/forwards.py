@@ -9,7 +9,7 @@ import trio
 
 from gateway.bridges.forward import ForwardContext, PartitionForward
 from gateway.bridges.pool import UpstreamPool
-from gateway.bridges.progress import IDENTITY, TABLE, cursor_row, known_row, read_cursor, row_key
+from gateway.bridges.progress import IDENTITY, TABLE, Tally, cursor_row, known_row, read_cursor, row_key
 from gateway.broker.dead_letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
 from gateway.errors import GatewayError
@@ -159,11 +159,11 @@ class Forwards:
             for partition in range(len(state.partitions)):
                 if any(one.partition == partition and one.target.name == target.name for one in running):
                     continue
-                window, fresh = self._begin(target, state, partition, existing=target.name in new)
+                window, tally, fresh = self._begin(target, state, partition, existing=target.name in new)
                 if fresh:
-                    puts.append(cursor_row(target.name, state.name, partition, state.epoch, window))
+                    puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
                 pool = self._pools[target.upstream]
-                running.append(PartitionForward(self._context, rule, pool, state, partition, window))
+                running.append(PartitionForward(self._context, rule, pool, state, partition, window, tally))
         return puts
 
     def _reads(self, rule: RemoteRule, topic: str) -> bool:
@@ -172,19 +172,21 @@ class Forwards:
             return False
         return rule.remote_address(topic) is not None
 
-    def _begin(self, target: Forward, state: TopicState, partition: int, *, existing: bool) -> tuple[AckWindow, bool]:
-        """Where a cursor is, and whether it is new. `existing`: the topic was there before the forward was."""
+    def _begin(
+        self, target: Forward, state: TopicState, partition: int, *, existing: bool
+    ) -> tuple[AckWindow, Tally, bool]:
+        """Where a cursor is, how it came there, and whether it is new. `existing`: the topic was there before the forward was."""
         span = max(MAX_SPAN, 8 * target.window)
         kept = self._store.table(TABLE).get(row_key(target.name, state.name, partition))
         bounds = state.partitions[partition]
         if kept is not None:
-            epoch, window = read_cursor(kept, span)
+            epoch, window, tally = read_cursor(kept, span)
             if epoch == state.epoch:
-                return window, False
+                return window, tally, False
             self._context.recorder.dropped("", "epoch_changed", 1)
         elif existing and target.start is ForwardStart.NOW:
-            return AckWindow(bounds.end, span), True
-        return AckWindow(bounds.start, span), True
+            return AckWindow(bounds.end, span), Tally(bounds.end), True
+        return AckWindow(bounds.start, span), Tally(bounds.start), True
 
 
 def _target(rule: RemoteRule) -> Forward:

@@ -7,7 +7,7 @@ time, together with the dead letters that settle a message: both happen or neith
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
@@ -19,7 +19,7 @@ from gateway.envelope import Run
 from gateway.errors import GatewayError, StoreDamaged
 from gateway.recorder import ConsumerCounts
 from gateway.store.ack_window import MAX_SPAN, AckWindow
-from gateway.store.interface import Append, CreateTopic, PartitionState, Put, Store, Ticket, Unit
+from gateway.store.interface import Append, CreateTopic, Put, Store, Ticket, Unit
 
 TABLE = "forwards"
 WRITE_BEHIND = 0.02
@@ -31,6 +31,7 @@ TRY_AGAIN = 1.0
 class _Row(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     window: bytes
+    tally: tuple[int, int, int, int, int, int] | None = None
 
 
 def known_row(forward: str) -> Put:
@@ -54,35 +55,9 @@ def row_key(forward: str, topic: str, partition: int) -> bytes:
     return b"\0".join((forward.encode(), topic.encode(), str(partition).encode()))
 
 
-def cursor_row(forward: str, topic: str, partition: int, epoch: int, window: AckWindow) -> Put:
-    """Write a cursor."""
-    return Put(TABLE, row_key(forward, topic, partition), msgspec.msgpack.encode(_Row(epoch, window.to_bytes())))
-
-
-def read_cursor(value: bytes, max_span: int) -> tuple[int, AckWindow]:
-    """A row's epoch and window."""
-    try:
-        row = msgspec.msgpack.decode(value, type=_Row)
-    except msgspec.DecodeError as error:
-        raise StoreDamaged("a forward's cursor cannot be read") from error
-    return row.epoch, AckWindow.from_bytes(row.window, max_span)
-
-
-def stored_floor(store: Store) -> Callable[[str, int], int | None]:
-    """How far retention may go by what is written: until the forwards themselves are there to ask."""
-    lows: dict[tuple[str, int], int] = {}
-    for key, value in store.table(TABLE).items():
-        names = key.decode().split("\0")
-        if len(names) == 3:
-            place = names[1], int(names[2])
-            low = read_cursor(value, MAX_SPAN)[1].low
-            lows[place] = min(low, lows.get(place, low))
-    return lambda topic, partition: lows.get((topic, partition))
-
-
 @attrs.define(eq=False)
 class Tally:
-    """What became of the messages since this process began with the partition at `start`."""
+    """What became of the messages since the forward began with the partition at `start`."""
 
     start: int
     acknowledged: int = 0
@@ -90,6 +65,58 @@ class Tally:
     expired: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
+
+
+def cursor_row(forward: str, topic: str, partition: int, epoch: int, window: AckWindow, tally: Tally) -> Put:
+    """Write a cursor, with the account of how it came there."""
+    row = _Row(epoch, window.to_bytes(), attrs.astuple(tally))
+    return Put(TABLE, row_key(forward, topic, partition), msgspec.msgpack.encode(row))
+
+
+def read_cursor(value: bytes, max_span: int) -> tuple[int, AckWindow, Tally]:
+    """A row's epoch, window and account."""
+    try:
+        row = msgspec.msgpack.decode(value, type=_Row)
+    except msgspec.DecodeError as error:
+        raise StoreDamaged("a forward's cursor cannot be read") from error
+    window = AckWindow.from_bytes(row.window, max_span)
+    tally = Tally(*row.tally) if row.tally is not None else Tally(window.low, acknowledged=window.settled_above)
+    return row.epoch, window, tally
+
+
+def counts_of(forward: str, topic: str, partition: int, end: int, window: AckWindow, tally: Tally) -> ConsumerCounts:
+    """The account of one partition whose log ends at `end`. A cursor beyond that has passed what is not there."""
+    return ConsumerCounts(
+        kind="forward",
+        name=forward,
+        start=tally.start,
+        end=end,
+        acknowledged=tally.acknowledged,
+        backlog=max(0, end - window.low - window.settled_above),
+        filtered=tally.filtered,
+        expired=tally.expired,
+        dead_lettered=tally.dead_lettered,
+        trimmed=tally.trimmed,
+        topic=topic,
+        partition=partition,
+    )
+
+
+def stored_cursors(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str, int, bytes]]:
+    """(forward, topic, partition, row) of every cursor in the table."""
+    for key, value in rows:
+        names = key.decode().split("\0")
+        if len(names) == 3:
+            yield names[0], names[1], int(names[2]), value
+
+
+def stored_floor(store: Store) -> Callable[[str, int], int | None]:
+    """How far retention may go by what is written: until the forwards themselves are there to ask."""
+    lows: dict[tuple[str, int], int] = {}
+    for _forward, topic, partition, value in stored_cursors(store.table(TABLE).items()):
+        low = read_cursor(value, MAX_SPAN)[1].low
+        lows[topic, partition] = min(low, lows.get((topic, partition), low))
+    return lambda topic, partition: lows.get((topic, partition))
 
 
 @attrs.frozen(eq=False)
@@ -125,8 +152,9 @@ class Progress:
 
     def __init__(
         self,
-        put: Callable[[AckWindow], Put],
+        put: Callable[[AckWindow, Tally], Put],
         window: AckWindow,
+        tally: Tally,
         store: Store,
         timers: Timers,
         now: Callable[[], float],
@@ -134,7 +162,7 @@ class Progress:
         saved: Callable[[Sequence[Letter]], None],
     ) -> None:
         self.window = window
-        self.tally = Tally(window.low, acknowledged=window.settled_above)
+        self.tally = tally
         self.unsaved = 0
         """Acknowledged messages that a crash would send again."""
         self.error = ""
@@ -200,11 +228,12 @@ class Progress:
         if self._writing or self.closed or self.settled:
             return
         letters, self._letters = self._letters, []
-        window = self.window
+        window, tally = self.window, self.tally
         creates: list[CreateTopic] = []
         appends: list[Append] = []
         if letters:
             window = AckWindow.from_bytes(self.window.to_bytes())
+            tally = attrs.evolve(tally, dead_lettered=tally.dead_lettered + len(letters))
             for letter in letters:
                 window.settle(letter.entry.offset)
                 made, append = self._letter(letter)
@@ -212,24 +241,10 @@ class Progress:
                 appends.append(append)
         unsaved, low = self.unsaved, window.low
         self._writing, self._dirty = True, False
-        unit = Unit(creates=creates, appends=appends, puts=[self._put(window)], synced=None if letters else False)
-        self._store.submit(unit).on_done(lambda ticket: self._written(ticket, letters, unsaved, low))
-
-    def counts(self, name: str, state: PartitionState) -> ConsumerCounts:
-        """For the accounting."""
-        tally, window = self.tally, self.window
-        return ConsumerCounts(
-            kind="forward",
-            name=name,
-            start=tally.start,
-            end=state.end,
-            acknowledged=tally.acknowledged,
-            backlog=state.end - window.low - window.settled_above,
-            filtered=tally.filtered,
-            expired=tally.expired,
-            dead_lettered=tally.dead_lettered,
-            trimmed=tally.trimmed,
+        unit = Unit(
+            creates=creates, appends=appends, puts=[self._put(window, tally)], synced=None if letters else False
         )
+        self._store.submit(unit).on_done(lambda ticket: self._written(ticket, letters, unsaved, low))
 
     def _letter(self, letter: Letter) -> tuple[Sequence[CreateTopic], Append]:
         entry = letter.entry

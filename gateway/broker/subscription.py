@@ -345,4 +345,6 @@ class Subscription:
                 expired=tally.expired,
                 dead_lettered=tally.dead_lettered,
                 trimmed=tally.trimmed,
+                topic=self.topic,
+                partition=cursor.partition,
             )
