@@ -42,6 +42,8 @@ from gateway.observe.recorder import PrometheusRecorder
 from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
 from gateway.routing.table import compile_table
+from gateway.store.serving import Address
+from gateway.store.serving import note as note_serving
 from gateway.store.sqlite import StoreOptions, open_store
 from gateway.transport.driver import DriverContext
 from gateway.transport.limits import Budget
@@ -189,7 +191,7 @@ class Gateway:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
                     bulk = Bulk(store, house, table, Listeners(spoken))
                     nursery.start_soon(bulk.run, stop_admin)
-                    make = functools.partial(self._admin_app, bulk)
+                    make = functools.partial(self._admin_app, bulk, house)
                     nursery.start_soon(
                         functools.partial(serve_http_when_asked, make, admin, stop=stop_admin, tls=self._admin_tls())
                     )
@@ -197,6 +199,7 @@ class Gateway:
                 for listener, event in zip(listeners, finished, strict=True):
                     nursery.start_soon(_run_listener, listener, event)
                 self._announce(announce, bound)
+                note_serving(Path(config.storage.path), self._addresses())
                 self.health.enter(Phase.READY)
                 announce("ready")
                 bridges.admit()
@@ -252,14 +255,14 @@ class Gateway:
         self.ports["admin"] = sock.getsockname()[1]
         return sock
 
-    def _admin_app(self, bulk: Bulk) -> ASGIApp:
+    def _admin_app(self, bulk: Bulk, house: House) -> ASGIApp:
         from gateway.bulk.api import bulk_routes
         from gateway.observe.admin import admin_app
+        from gateway.observe.audit import audit_route
 
         admin = self._config.admin or Admin()
-        return admin_app(
-            self.recorder, self.health, token=admin.token, routes=bulk_routes(bulk, admin.host, admin.token)
-        )
+        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot)]
+        return admin_app(self.recorder, self.health, token=admin.token, routes=routes)
 
     def _admin_tls(self) -> ssl.SSLContext | None:
         admin = self._config.admin
@@ -320,6 +323,13 @@ class Gateway:
             return ""
         files, certificate, _key = self._certificate(listener)
         return f" tls certificate {certificate} sha256 {files.fingerprint}"
+
+    def _addresses(self) -> Sequence[Address]:
+        """Where it listens, with the real ports."""
+        hosts = {one.name: one.host for one in self._config.listeners.values()}
+        if self._config.admin is not None:
+            hosts["admin"] = self._config.admin.host
+        return [(hosts[name], port) for name, port in self.ports.items()]
 
     def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
         for one in bound:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.options import examples, output_option
-
-if TYPE_CHECKING:
-    from gateway.pipeline.spread import Spread
+from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, show, spread, with_bar
+from gateway.cli.pipeline_replay import replay
 
 PATH = click.option(
     "--path", required=True, metavar="DIR", help="The directory of a store, live or stopped (`storage.path`)."
 )
-TOPICS = click.option("--topics", default="**", show_default=True, help="Names and globs, separated by commas.")
-MASTER = click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs; empty under spark-submit."
-)
-SPARK_LOGS = click.option("--spark-logs", is_flag=True, help="Let Spark write its warnings to standard error.")
 
 
 @click.group(
@@ -33,14 +24,7 @@ SPARK_LOGS = click.option("--spark-logs", is_flag=True, help="Let Spark write it
     )
 )
 def command() -> None:
-    """Archive what is stored as Parquet, and prove that nothing is missing."""
-
-
-def _spread(master: str, spark_logs: bool) -> Spread:
-    from gateway.pipeline.session import spark_session
-    from gateway.pipeline.spread import OnSpark
-
-    return OnSpark(spark_session(master, noisy=spark_logs))
+    """Archive what is stored as Parquet, prove that nothing is missing, and play it back."""
 
 
 @command.command(
@@ -79,16 +63,16 @@ def archive(
     from gateway.pipeline.archive import archive as run
     from gateway.pipeline.options import Topics
 
-    spread = _spread(master, spark_logs)
+    tasks = spread(master, spark_logs)
     wanted = Topics.parse(topics)
     stop = _until_signalled() if follow else None
     while True:
-        done = _with_bar(
+        done = with_bar(
             "archiving",
-            lambda progress: run(path, to, topics=wanted, spread=spread, accept_gaps=accept_gaps, progress=progress),
+            lambda progress: run(path, to, topics=wanted, spread=tasks, accept_gaps=accept_gaps, progress=progress),
         )
         if done.records or not follow:
-            _show(
+            show(
                 output,
                 {"records": done.records, "files": done.files, "bytes": done.bytes, "gaps": done.gaps},
                 f"archived {done.records} records in {done.files} files ({done.bytes} bytes) to {to}",
@@ -129,7 +113,7 @@ def audit(path: str, directory: Path, topics: str, master: str, spark_logs: bool
     from gateway.pipeline.audit import audit as run
     from gateway.pipeline.options import Topics
 
-    found = run(path, directory, topics=Topics.parse(topics), spread=_spread(master, spark_logs))
+    found = run(path, directory, topics=Topics.parse(topics), spread=spread(master, spark_logs))
     counts = [
         {"topic": topic, "partition": partition, "route": route, "records": count}
         for (topic, partition, route), count in sorted(found.routes.items())
@@ -137,7 +121,7 @@ def audit(path: str, directory: Path, topics: str, master: str, spark_logs: bool
     lines = [f"{one['topic']}/{one['partition']} by route {one['route']}: {one['records']} records" for one in counts]
     lines += [f"{found.compared} of {found.archived} archived records compared with the store", *found.findings]
     lines.append("clean" if not found.findings else f"{len(found.findings)} findings")
-    _show(
+    show(
         output,
         {"compared": found.compared, "archived": found.archived, "routes": counts, "findings": found.findings},
         "\n".join(lines),
@@ -145,17 +129,38 @@ def audit(path: str, directory: Path, topics: str, master: str, spark_logs: bool
     return 1 if found.findings else 0
 
 
-def _with_bar(label: str, work: Callable[[Callable[[int, int], None]], Any]) -> Any:
-    """Do it under a progress bar, which is on standard error and only on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
+@command.command(epilog=examples("gateway pipeline merge --archive ./archive"))
+@click.option(
+    "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
+)
+@click.option(
+    "--small", type=click.IntRange(min=1), default=32, show_default=True, help="Files below so many MiB are merged."
+)
+@click.option(
+    "--large", type=click.IntRange(min=1), default=128, show_default=True, help="Merged ones grow up to so many MiB."
+)
+@MASTER
+@SPARK_LOGS
+@output_option
+def merge(directory: Path, small: int, large: int, master: str, spark_logs: bool, output: str) -> None:
+    """Merge the small files of an archive, as --follow leaves them.
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(label, total=None)
-        return work(lambda done, total: bar.update(task, completed=done, total=total))
+    The manifests say at every moment which files count. Whoever reads the directory without them may see records twice
+    for a moment, never too few.
+    """
+    from gateway.pipeline.merge import merge as run
+
+    tasks = spread(master, spark_logs)
+    done = with_bar(
+        "merging",
+        lambda progress: run(directory, small=small << 20, large=large << 20, spread=tasks, progress=progress),
+    )
+    show(
+        output,
+        {"before": done.before, "after": done.after, "records": done.records},
+        f"{done.before} small files are {done.after} now, with {done.records} records",
+    )
 
 
-def _show(output: str, result: dict[str, object], text: str) -> None:
-    import json
-
-    click.echo(json.dumps(result) if output == "json" else text)
+for job in (replay,):
+    command.add_command(job)

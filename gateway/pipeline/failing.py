@@ -1,0 +1,39 @@
+"""What went wrong in Spark, in a line that names the cause instead of two Java stacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.errors import InvalidRequest
+from gateway.pipeline.spread import TaskFailed
+
+_PYTHON = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback, which is somewhere in Spark's text."""
+_CLASS = re.compile(r"^\[[\w.]+\]\s*")
+_NO_SPACE = "No space left on device"
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raises TaskFailed, or InvalidRequest for an expression that Spark does not understand."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        raise InvalidRequest(cause(str(error))) from error
+    except (PySparkException, Py4JError) as error:
+        raise TaskFailed(cause(str(error))) from error
+
+
+def cause(text: str) -> str:
+    """The cause that a text of Spark's is about; for people only."""
+    if _NO_SPACE in text:
+        return f"{_NO_SPACE}: make room where the output and Spark's temporary files are, and run it again"
+    found = [match for match in _PYTHON.finditer(text) if not match[1].startswith(("Py4J", "PySpark"))]
+    if found:
+        return f"{found[0][1]}: {found[0][2]}"
+    return _CLASS.sub("", text.strip().split("\n", maxsplit=1)[0])

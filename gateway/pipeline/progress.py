@@ -1,0 +1,144 @@
+"""How far a replay is: a file that is written before or after each step, so that the next run goes on where it ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import attrs
+
+from gateway.errors import Conflict, StoreDamaged
+from gateway.pipeline.frames import Span
+
+VERSION = 1
+Place = tuple[str, int, int]
+"""(topic, epoch, partition)"""
+
+
+@attrs.frozen
+class Wanted:
+    """What is to be replayed, and where to: two runs that want the same are the same replay."""
+
+    source: str
+    target: str
+    topics: str = "**"
+    from_ms: int | None = None
+    before_ms: int | None = None
+    where: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A short name of it."""
+        return hashlib.sha256(json.dumps(attrs.asdict(self)).encode()).hexdigest()[:12]
+
+
+@attrs.define
+class Progress:
+    """Where a replay is."""
+
+    wanted: Wanted
+    spans: Sequence[Span]
+    """What there was to replay when it began; what was stored later is not part of it."""
+    started_ms: int
+    id: str = attrs.Factory(lambda: uuid4().hex)
+    sent: int = 0
+    sequence: int = 0
+    """Of the last step that was taken."""
+    reached: dict[Place, int] = attrs.Factory(dict)
+    """The next offset of each partition that is not at its start any more."""
+    pending: dict[Place, int] | None = None
+    """How far a step goes that was begun and may or may not have been taken; it begins at `reached`."""
+
+    def left(self) -> Sequence[Span]:
+        """What is still to do."""
+        spans = [attrs.evolve(span, start=max(span.start, self.reached.get(span.place, 0))) for span in self.spans]
+        return [span for span in spans if span.start < span.end]
+
+    def begun(self) -> Sequence[Span]:
+        """What the pending step consists of."""
+        by_place = {span.place: span for span in self.left()}
+        assert self.pending is not None
+        return [attrs.evolve(by_place[place], end=end) for place, end in self.pending.items()]
+
+    def taken(self, reached: Mapping[Place, int], count: int) -> None:
+        """A step was taken."""
+        self.reached.update(reached)
+        self.sent += count
+        self.sequence += 1
+        self.pending = None
+
+
+class ProgressFile:
+    """The file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, wanted: Wanted, directory: Path | None) -> ProgressFile:
+        """In a directory; by default beside the source."""
+        source = Path(wanted.source)
+        where = directory if directory is not None else source.absolute().parent
+        return cls(where / f".{source.name}.replay-{wanted.digest}.json")
+
+    def load(self, wanted: Wanted) -> Progress | None:
+        """What an earlier run left; None if there is nothing. Raises StoreDamaged, Conflict."""
+        try:
+            found = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StoreDamaged(f"{self.path} is no progress of a replay: {error}. Remove it to begin anew") from error
+        try:
+            if found["version"] != VERSION:
+                raise Conflict(f"{self.path} has version {found['version']}, this program knows {VERSION}")
+            if Wanted(**found["wanted"]) != wanted:
+                raise Conflict(f"{self.path} is about another replay")
+            pending = found["pending"]
+            return Progress(
+                wanted,
+                [Span(*span) for span in found["spans"]],
+                found["started_ms"],
+                found["id"],
+                found["sent"],
+                found["sequence"],
+                _places(found["reached"]),
+                _places(pending) if pending is not None else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreDamaged(f"{self.path} is no progress of a replay: {error!r}. Remove it to begin anew") from error
+
+    def save(self, progress: Progress) -> None:
+        """Bring it to the disk, whole."""
+        made = {
+            "version": VERSION,
+            "wanted": attrs.asdict(progress.wanted),
+            "id": progress.id,
+            "started_ms": progress.started_ms,
+            "sent": progress.sent,
+            "sequence": progress.sequence,
+            "reached": [[*place, offset] for place, offset in progress.reached.items()],
+            "pending": [[*place, offset] for place, offset in progress.pending.items()]
+            if progress.pending is not None
+            else None,
+            "spans": [attrs.astuple(span) for span in progress.spans],
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(".new")
+        with fresh.open("w") as out:
+            json.dump(made, out)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.rename(self.path)
+
+    def remove(self) -> None:
+        """It is done."""
+        self.path.unlink(missing_ok=True)
+
+
+def _places(rows: Sequence[Sequence[object]]) -> dict[Place, int]:
+    return {(str(topic), int(str(epoch)), int(str(number))): int(str(at)) for topic, epoch, number, at in rows}

@@ -1,0 +1,247 @@
+"""Stored messages are sent again, by real Spark into a real second gateway, and compared with it message by message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from gateway.cli.connection import Dialling
+from gateway.cli.pipeline_replay import target_at
+from gateway.envelope import Columns
+from gateway.errors import Conflict, GatewayError, InvalidRequest, NotAStore, TargetError, UnknownTopic
+from gateway.pipeline.archive import archive
+from gateway.pipeline.progress import ProgressFile, Wanted
+from gateway.pipeline.replay import dry_run, replay, same_gateway
+from gateway.settings import Dialect
+from gateway.store.reader import LogReader
+from gateway.store.serving import served_at
+from gateway.wire.session import Credentials
+from tests.integration.running import Served
+from tests.pipeline.stored import Log, filled
+from tests.store.kit import START_MS
+
+pytestmark = pytest.mark.spark
+
+CONFIG = """
+version: 1
+listeners: {{flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+admin: {{bind: "127.0.0.1:0"}}
+storage: {{path: "{}/data"}}
+routes: [{{name: all, match: {{}}, to: [{{store: {{topic: "{{topic}}", partitions: 2}}}}]}}]
+"""
+PLAIN = Dialling(Credentials(), False, "", "", False, "", Dialect.AUTO, 30.0)
+
+
+async def orders(log: Log) -> None:
+    await log.create("orders.eu", partitions=2)
+    await log.create("orders.us")
+    await log.create("other")
+    for number in range(20):
+        keys = [b"k%d" % (number % 3), None, b""]
+        for partition in (0, 1):
+            # a key is always in one partition, as it is when a producer gives it
+            own = [None if key is None else b"%d-" % partition + key for key in keys]
+            values = [b"%d.%d.%d" % (partition, number, index) for index in range(3)]
+            await log.append("orders.eu", values, partition, own, [(("h", b"\0\1"), ("h", b"2")), (), (("é", b""),)])
+        await log.append("orders.us", [b"us%d" % number], keys=[b"k"])
+        log.clock.ms += 1000
+    await log.append("orders.us", [b"", b"gone"], expires=[0, START_MS])
+    await log.append("other", [b"x"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    filled(tmp_path / "store", orders)
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("second")
+    served = Served(directory, CONFIG.format(directory))
+    served.start()
+    yield served
+    assert served.end(15) == 0
+
+
+Message = tuple[bytes | None, tuple[tuple[str, bytes], ...], bytes]
+
+
+def stored(path: Path, topic: str) -> list[list[Message]]:
+    """(key, headers, value) of each partition in its order."""
+    with LogReader(path) as reader:
+        return [
+            [
+                (run.columns.key(index), run.columns.headers_of(index), run.columns.value(index))
+                for run in reader.read_chunks(topic, partition.number)
+                for index in range(run.count)
+            ]
+            for partition in reader.topic(topic).partitions
+        ]
+
+
+def by_key(partitions: Sequence[Sequence[Message]]) -> Mapping[bytes | None, list[Message]]:
+    """The messages of each key in their order; a key is in one partition only."""
+    found: dict[bytes | None, list[Message]] = {}
+    where: dict[bytes, int] = {}
+    for number, messages in enumerate(partitions):
+        for message in messages:
+            found.setdefault(message[0], []).append(message)
+            if message[0] is not None:
+                assert where.setdefault(message[0], number) == number
+    found[None] = sorted(found.get(None, []))  # without a key only what there is counts, not its order
+    return found
+
+
+class Killed(BaseException):
+    """As if the process had died: nothing in it catches this."""
+
+
+class Dying:
+    """A target, and a progress file, of a process that dies at one of the steps between them."""
+
+    def __init__(self, target: Any, at: int) -> None:
+        self.target = target
+        self.left = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
+
+    def point(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+    def send(self, topic: str, columns: Columns, *, replay: str, step: int) -> Mapping[int, GatewayError]:
+        self.point()
+        done: Mapping[int, GatewayError] = self.target.send(topic, columns, replay=replay, step=step)
+        self.point()
+        return done
+
+
+def wanted(source: Path, served: Served, template: str, **more: Any) -> Wanted:
+    return Wanted(str(source), f"http://127.0.0.1:{served.ports['admin']}/{template}", **more)
+
+
+def test_message_by_message_however_often_it_is_killed(
+    spark: Any, store: Path, second: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "archive"
+    archive(str(store), source, records_per_file=16)
+    wants = wanted(source, second, "again.{topic}", topics="orders.*")
+    save = ProgressFile.save
+    with target_at(wants.target, PLAIN) as target:
+        target.step_messages = 50
+        for at in (1, 2, 3):  # before a step is sent, before its answer is seen, before that is written down
+            dying = Dying(target, at)
+
+            def dying_save(self: ProgressFile, progress: Any, dying: Dying = dying) -> None:
+                dying.point()
+                save(self, progress)
+
+            monkeypatch.setattr(ProgressFile, "save", dying_save)
+            with pytest.raises(Killed):
+                replay(spark, wants, dying)
+        monkeypatch.setattr(ProgressFile, "save", save)
+        done = replay(spark, wants, target)
+    assert done.finished
+    assert done.resumed
+    assert done.sent == 141
+    for topic in ("orders.eu", "orders.us"):
+        expected, found = by_key(stored(store, topic)), by_key(stored(second.data, f"again.{topic}"))
+        if topic == "orders.us":
+            expected = {**expected, None: [(None, (), b"")]}  # not what had expired
+        assert found == expected
+    assert not list(tmp_path.glob(".archive.replay-*"))
+
+
+def test_time_topic_and_predicate(spark: Any, store: Path, second: Served) -> None:
+    wants = wanted(
+        store,
+        second,
+        "part",
+        topics="orders.eu",
+        from_ms=START_MS + 5000,
+        before_ms=START_MS + 7000,
+        where="partition = 0 and cast(key as string) like '0-k%'",
+    )
+    found = dry_run(spark, wants)
+    assert (found.topics, found.messages, found.keys, found.headers) == ({"orders.eu": 2}, 2, 2, 2)
+    assert (found.first_ms, found.last_ms, found.bytes) == (START_MS + 5000, START_MS + 6000, 10)
+    seen: list[tuple[int, int]] = []
+    with target_at(wants.target, PLAIN) as target:
+        done = replay(spark, wants, target, speed=1000.0, progress=lambda *numbers: seen.append(numbers))
+    assert (done.sent, done.bytes, done.resumed) == (2, 10, False)
+    assert seen[-1] == (2, 2)
+    headers = (("h", b"\0\1"), ("h", b"2"))
+    assert by_key(stored(second.data, "part")) == {
+        b"0-k2": [(b"0-k2", headers, b"0.5.0")],
+        b"0-k0": [(b"0-k0", headers, b"0.6.0")],
+        None: [],
+    }
+    with target_at(wants.target, PLAIN) as target, pytest.raises(InvalidRequest, match="nosuch"):
+        replay(spark, attrs.evolve(wants, where="nosuch > 1"), target)
+    with pytest.raises(UnknownTopic, match="there is no topic absent"):
+        dry_run(spark, attrs.evolve(wants, topics="absent"))
+    with pytest.raises(NotAStore, match="there is no store at"):
+        dry_run(spark, attrs.evolve(wants, source=str(store / "none")))
+
+
+def test_over_a_protocol_what_is_lost_has_to_be_accepted(spark: Any, store: Path, second: Served) -> None:
+    url = f"flymq://127.0.0.1:{second.ports['flymq']}/flat.{{topic}}"
+    wants = Wanted(str(store), url, "orders.eu")
+    stop = threading.Event()
+    with target_at(url, PLAIN) as target:
+        with pytest.raises(
+            InvalidRequest, match="cannot carry the headers that 80 messages have: --accept-loss headers"
+        ):
+            replay(spark, wants, target)
+        target.step_messages = 25
+        stopped = replay(
+            spark, wants, target, accept_loss=["headers"], stop=stop, rate=300.0, progress=lambda *_: stop.set()
+        )
+        assert not stopped.finished
+        assert 0 < stopped.sent < 120
+        done = replay(spark, wants, target, accept_loss=["headers"])
+    assert (done.sent, done.resumed, done.finished) == (120, True, True)
+    expected = {
+        key: [(key, (), value) for _, _, value in messages]
+        for key, messages in by_key(stored(store, "orders.eu")).items()
+    }
+    expected[None].sort()
+    assert by_key(stored(second.data, "flat.orders.eu")) == expected
+    with pytest.raises((TargetError, ExceptionGroup)), target_at("flymq://127.0.0.1:1/x", PLAIN):
+        pass
+
+
+def test_never_into_its_own_source_without_saying_so(spark: Any, second: Served, tmp_path: Path) -> None:
+    with target_at(f"http://127.0.0.1:{second.ports['admin']}/", PLAIN) as target:
+        target.send("mine", Columns.of([b"1", b"2"]), replay="fill", step=1)
+        out = tmp_path / "archive"
+        archive(str(second.data), out, topics=None)
+        for source in (second.data, out):
+            wants = wanted(source, second, "", topics="mine")
+            with pytest.raises(Conflict, match=f"the gateway that serves {second.data}, the source"):
+                replay(spark, wants, target)
+        assert replay(spark, wants, target, allow_same_source=True).sent == 2
+    assert by_key(stored(second.data, "mine"))[None] == [(None, (), value) for value in (b"1", b"1", b"2", b"2")]
+    assert {port for _, port in served_at(second.data)} == set(second.ports.values())
+    assert same_gateway([second.data], ("localhost", second.ports["flymq"])) == second.data
+    assert same_gateway([second.data], ("127.0.0.1", 1)) is None
+    assert same_gateway([tmp_path], ("127.0.0.1", second.ports["flymq"])) is None
+
+
+def test_what_the_target_refuses(spark: Any, store: Path, second: Served, tmp_path: Path) -> None:
+    wants = wanted(store, second, "bad\\name", topics="other")
+    with target_at(wants.target, PLAIN) as target:
+        with pytest.raises(GatewayError, match=r"other/0 offset 0: .*--skip-refused"):
+            replay(spark, wants, target, state=tmp_path / "state")
+        done = replay(spark, wants, target, state=tmp_path / "state", skip_refused=True)
+    assert (done.sent, done.refused) == (0, 1)
+    assert done.refusals[0].startswith("other/0 offset 0: ")
+    assert list((tmp_path / "state").iterdir()) == []
