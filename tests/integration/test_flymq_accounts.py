@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from gateway.protocols.flymq.frames import Op
+from gateway.protocols.flymq.server import OPERATIONS as SERVED
 from tests.integration.flymq_raw import Flymq, fetch, flymq, frame, i32, names, produce, s8, u64, user
 from tests.integration.raw import s16, s32
 from tests.integration.running import Served
@@ -79,6 +81,8 @@ OPERATIONS: dict[int, tuple[bytes, set[str]]] = {
 }
 DOCUMENT = {*range(1, 12), *range(0x10, 0x16), 0x20, 0x21, 0x22, 0x30, 0x31, 0x35, *range(0x40, 0x44), 0x50, 0x51, 0x52}
 DOCUMENT |= {*range(0x60, 0x67), 0x70, *range(0x72, 0x7E)}
+ANSWERS = {Op.AUTH_RESPONSE, Op.ERROR}
+"""Codes that no client sends."""
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,7 @@ async def refusal(client: Flymq, op: int, payload: bytes) -> str:
 
 async def test_every_role_with_every_operation(gateway: Served):
     assert set(OPERATIONS) == DOCUMENT | {0x53}
+    assert set(OPERATIONS) == set(Op) - ANSWERS == {Op.PRODUCE, *SERVED}, "an operation without a row"
     wrong = []
     with trio.fail_after(60):
         async with flymq(gateway.ports["users"]) as root:
