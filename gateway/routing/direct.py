@@ -12,22 +12,13 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.routing.operators import BINARY, LARGEST, LOGICAL, SUMMED, Direct, Unsure, Variables, sound, truth
+
 if TYPE_CHECKING:
     import lark
 
 VARIABLES = frozenset(("value", "key", "headers"))
 """What an expression may look at."""
-
-Variables = Mapping[str, Any]
-Direct = Callable[[Variables], Any]
-
-_LARGEST = (1 << 63) - 1
-_ORDERED = (int, float, str)
-_SUMMED = (int, float)
-
-
-class Unsure(Exception):
-    """The interpreter has to decide. Never leaves `gateway.routing.expression`."""
 
 
 def compile_direct(tree: lark.Tree[Any]) -> Direct | None:
@@ -48,10 +39,10 @@ def _compile(node: Any) -> Direct:
         return rule(children)
     if len(children) == 1:
         return _compile(children[0])
-    binary = _BINARY.get(node.data)
+    binary = BINARY.get(node.data)
     if binary is None:
         raise Unsure
-    if node.data in _LOGICAL:
+    if node.data in LOGICAL:
         return binary("", _compile(children[0]), _compile(children[1]))
     # relation, addition, multiplication: the first child is `<left side> <operator>`
     left, right = children
@@ -63,7 +54,7 @@ def _literal(children: list[Any]) -> Direct:
 
     token = children[0]
     value: Any
-    if token.type == "INT_LIT" and token.isdigit() and int(token) <= _LARGEST:
+    if token.type == "INT_LIT" and token.isdigit() and int(token) <= LARGEST:
         value = int(token)
     elif token.type == "FLOAT_LIT":
         value = float(token)
@@ -89,12 +80,6 @@ def _ident(children: list[Any]) -> Direct:
     return bound
 
 
-def _sound(value: Any) -> Any:
-    if type(value) is int and not -_LARGEST <= value <= _LARGEST:
-        raise Unsure
-    return value
-
-
 def _member_dot(children: list[Any]) -> Direct:
     source, name = _compile(children[0]), str(children[1])
 
@@ -102,7 +87,7 @@ def _member_dot(children: list[Any]) -> Direct:
         found = source(variables)
         if type(found) is not dict or name not in found:
             raise Unsure
-        return _sound(found[name])
+        return sound(found[name])
 
     return field
 
@@ -113,9 +98,9 @@ def _member_index(children: list[Any]) -> Direct:
     def item(variables: Variables) -> Any:
         found, at = source(variables), index(variables)
         if type(found) is dict and type(at) is str and at in found:
-            return _sound(found[at])
+            return sound(found[at])
         if type(found) is list and type(at) is int and 0 <= at < len(found):
-            return _sound(found[at])
+            return sound(found[at])
         raise Unsure
 
     return item
@@ -136,9 +121,9 @@ def _method(children: list[Any]) -> Direct:
         return _quantifier(_QUANTIFIERS[name], children[0], *children[2].children)
     if name == "matches":
         return _matches(children[0], *children[2].children)
-    test = _TEXT_METHODS.get(name)
-    if test is None or len(children[2].children) != 1:
+    if name not in _TEXT_METHODS or len(children[2].children) != 1:
         raise Unsure
+    test = _TEXT_METHODS[name]
     source, argument = _compile(children[0]), _compile(children[2].children[0])
 
     def method(variables: Variables) -> bool:
@@ -150,11 +135,11 @@ def _method(children: list[Any]) -> Direct:
     return method
 
 
-def _exactly_one(truths: Iterator[bool]) -> bool:
-    return sum(truths) == 1
-
-
-_QUANTIFIERS: Mapping[str, Callable[[Iterator[bool]], bool]] = {"exists": any, "all": all, "exists_one": _exactly_one}
+_QUANTIFIERS: Mapping[str, Callable[[Iterator[bool]], bool]] = {
+    "exists": any,
+    "all": all,
+    "exists_one": lambda truths: sum(truths) == 1,
+}
 """`any` and `all` stop at the first that decides, as CEL may: whatever the others are, they change nothing."""
 
 
@@ -170,8 +155,8 @@ def _quantifier(decide: Callable[[Iterator[bool]], bool], items: Any, name: Any,
 
         def truths() -> Iterator[bool]:
             for item in found:
-                scope[bound] = _sound(item)
-                yield _bool(test(scope))
+                scope[bound] = sound(item)
+                yield truth(test(scope))
 
         return decide(truths())
 
@@ -205,8 +190,8 @@ _CONVERSIONS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
 """Only from the types where nothing can go wrong or be rounded in a way of its own."""
 
 
-def _conversion(kinds: tuple[type, ...], convert: Callable[[Any], Any], argument: Any) -> Direct:
-    source = _compile(argument)
+def _conversion(name: str, source: Direct) -> Direct:
+    kinds, convert = _CONVERSIONS[name]
 
     def conversion(variables: Variables) -> Any:
         value = source(variables)
@@ -225,8 +210,7 @@ def _call(children: list[Any]) -> Direct:
         source = _compile(arguments[0])
 
         def size(variables: Variables) -> int:
-            found = source(variables)
-            if type(found) not in (str, list, dict):
+            if type(found := source(variables)) not in (str, list, dict):
                 raise Unsure
             return len(found)
 
@@ -234,7 +218,7 @@ def _call(children: list[Any]) -> Direct:
     if children[0] == "has":
         return _has(arguments[0])
     if children[0] in _CONVERSIONS:
-        return _conversion(*_CONVERSIONS[str(children[0])], arguments[0])
+        return _conversion(str(children[0]), _compile(arguments[0]))
     raise Unsure
 
 
@@ -263,7 +247,7 @@ def _choice(children: list[Any]) -> Direct:
     if len(children) == 1:
         return _compile(children[0])
     condition, yes, no = map(_compile, children)
-    return lambda variables: yes(variables) if _bool(condition(variables)) else no(variables)
+    return lambda variables: yes(variables) if truth(condition(variables)) else no(variables)
 
 
 def _unary(children: list[Any]) -> Direct:
@@ -271,116 +255,15 @@ def _unary(children: list[Any]) -> Direct:
         return _compile(children[0])
     inner = _compile(children[1])
     if children[0].data == "unary_not":
-        return lambda variables: not _bool(inner(variables))
+        return lambda variables: not truth(inner(variables))
 
     def negative(variables: Variables) -> Any:
         value = inner(variables)
-        if type(value) not in _SUMMED:
+        if type(value) not in SUMMED:
             raise Unsure
-        return _sound(-value)
+        return sound(-value)
 
     return negative
-
-
-def _bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise Unsure
-    return value
-
-
-def _and(_operator: str, left: Direct, right: Direct) -> Direct:
-    return lambda variables: _bool(left(variables)) and _bool(right(variables))
-
-
-def _or(_operator: str, left: Direct, right: Direct) -> Direct:
-    return lambda variables: _bool(left(variables)) or _bool(right(variables))
-
-
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "relation_lt": operator.lt,
-    "relation_le": operator.le,
-    "relation_gt": operator.gt,
-    "relation_ge": operator.ge,
-}
-_SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "addition_add": operator.add,
-    "addition_sub": operator.sub,
-    "multiplication_mul": operator.mul,
-}
-
-
-def _relation(name: str, left: Direct, right: Direct) -> Direct:
-    if name in ("relation_eq", "relation_ne"):
-        return _equality(left, right, wanted=name == "relation_eq")
-    if name == "relation_in":
-        return _membership(left, right)
-    compare = _COMPARISONS[name]
-
-    def comparison(variables: Variables) -> bool:
-        one, two = left(variables), right(variables)
-        if type(one) is not type(two) or type(one) not in _ORDERED:
-            raise Unsure
-        return compare(one, two)
-
-    return comparison
-
-
-def _equality(left: Direct, right: Direct, *, wanted: bool) -> Direct:
-    def equality(variables: Variables) -> bool:
-        one, two = left(variables), right(variables)
-        if type(one) is type(two) and (one is None or type(one) in (int, float, str, bool)):
-            return (one == two) is wanted
-        raise Unsure
-
-    return equality
-
-
-def _membership(left: Direct, right: Direct) -> Direct:
-    def membership(variables: Variables) -> bool:
-        one, many = left(variables), right(variables)
-        if type(one) is str and type(many) is dict:
-            return one in many
-        if type(many) is list and type(one) in (int, str) and all(type(each) is type(one) for each in many):
-            return one in many
-        raise Unsure
-
-    return membership
-
-
-def _sum(name: str, left: Direct, right: Direct) -> Direct:
-    calculate = _SUMS.get(name)
-    if calculate is None:
-        return _quotient(name, left, right)
-    text = name == "addition_add"
-
-    def calculation(variables: Variables) -> Any:
-        one, two = left(variables), right(variables)
-        if type(one) is not type(two) or not (type(one) in _SUMMED or (text and type(one) is str)):
-            raise Unsure
-        return _sound(calculate(one, two))
-
-    return calculation
-
-
-_QUOTIENTS: Mapping[str, Callable[[int, int], int]] = {
-    "multiplication_div": operator.floordiv,
-    "multiplication_mod": operator.mod,
-}
-
-
-def _quotient(name: str, left: Direct, right: Direct) -> Direct:
-    """Below 0 CEL rounds in another way than Python: left to the interpreter, as is a division by 0."""
-    divide = _QUOTIENTS.get(name)
-    if divide is None:
-        raise Unsure
-
-    def quotient(variables: Variables) -> int:
-        one, two = left(variables), right(variables)
-        if type(one) is not int or type(two) is not int or one < 0 or two <= 0:
-            raise Unsure
-        return divide(one, two)
-
-    return quotient
 
 
 _RULES: Mapping[str, Callable[[list[Any]], Direct]] = {
@@ -393,12 +276,4 @@ _RULES: Mapping[str, Callable[[list[Any]], Direct]] = {
     "member_dot": _member_dot,
     "member_index": _member_index,
     "member_dot_arg": _method,
-}
-_LOGICAL = frozenset(("conditionaland", "conditionalor"))
-_BINARY: Mapping[str, Callable[[str, Direct, Direct], Direct]] = {
-    "conditionaland": _and,
-    "conditionalor": _or,
-    "relation": _relation,
-    "addition": _sum,
-    "multiplication": _sum,
 }

@@ -15,7 +15,8 @@ import msgspec
 
 from gateway.envelope import Headers
 from gateway.errors import ConfigProblem, InvalidRequest
-from gateway.routing.direct import VARIABLES, Direct, Unsure, compile_direct
+from gateway.routing.direct import VARIABLES, compile_direct
+from gateway.routing.operators import Direct, Unsure
 
 if TYPE_CHECKING:
     import lark

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigProblem, InvalidRequest
-from gateway.routing.direct import Unsure
 from gateway.routing.expression import Expression, Message, compile_expression, to_json
+from gateway.routing.operators import Unsure
 
 compile_expression(
     "true"
@@ -45,6 +45,7 @@ DIRECT = [
     "value.s + '-' + value.m.s",
     "value.m",
     "'kind' in headers",
+    "value.f > 2 && value.f <= 3",
     "value.l.exists(x, x > 1)",
     "value.l.all(x, x > 1) || value.e.all(x, x > 1)",
     "value.l.exists_one(x, x == value.n - 1)",
