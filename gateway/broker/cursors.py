@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import attrs
 import msgspec
@@ -85,10 +86,17 @@ def cursor_row(number: int, partition: int, window: bytes | None) -> Put:
 
 def load_subscriptions(store: Store) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
     """Every stored subscription with its cursors by partition."""
+    return read_subscriptions(store.table(SUBSCRIPTIONS), store.table(CURSORS))
+
+
+def read_subscriptions(
+    subscriptions: Mapping[bytes, bytes], cursors: Mapping[bytes, bytes]
+) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
+    """The same, from the rows of both tables."""
     found: dict[int, tuple[StoredSubscription, dict[int, bytes]]] = {}
-    for key, value in store.table(SUBSCRIPTIONS).items():
+    for key, value in subscriptions.items():
         found[_ID.unpack(key)[0]] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
-    for key, value in store.table(CURSORS).items():
+    for key, value in cursors.items():
         number, partition = _CURSOR_KEY.unpack(key)
         if number in found:
             found[number][1][partition] = value
