@@ -69,7 +69,7 @@ class Recorder(Protocol):
         """Messages of an upstream were committed."""
         ...
 
-    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None:
+    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
         """Something between an upstream and the log went wrong; it will be tried again."""
         ...
 
@@ -99,7 +99,7 @@ class NullRecorder:
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
     def ingested(self, upstream: str, source: str, messages: int) -> None: ...  # noqa: D102
-    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None: ...  # noqa: D102
+    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None: ...  # noqa: D102
     def gauge(self, name: str, value: float, **labels: str) -> None: ...  # noqa: D102
 
     def text(self) -> str:

@@ -17,7 +17,7 @@ from gateway.bridges.ingest import IngestContext, Source, State
 from gateway.bridges.ingest_entry import Entry, EntryContext
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.service import Timers
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Status
 from gateway.requests import DescribeTopics, Outcome, Request, Topics
 from gateway.routing.address import is_reserved
 from gateway.routing.table import IngestRule, RoutingTable
@@ -56,6 +56,8 @@ class Ingest:
         self._admitted = False
         self._shown: State | None = None
         context.recorder.ingested(pool.name, self.name, 0)
+        for status in Status:
+            context.recorder.ingest_failed(pool.name, self.name, status, 0)
         self.show()
 
     @property

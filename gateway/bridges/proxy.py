@@ -92,6 +92,7 @@ class _Job:
 
     caller: int
     batch: Batch
+    sent: Callable[[], None]
     ended: Callable[[Outcome], None]
     cancel: Callable[[], None] | None = None
     connection: Connection | None = None
@@ -126,17 +127,16 @@ class ProxyLane:
         """Whose publishers wait."""
         pool.on_change.append(lambda _error: self._send_on())
 
-    def send(self, caller: int, batch: Batch, timeout: float, ended: Callable[[Outcome], None]) -> None:
-        """Send a batch as soon as possible; call back once, within the time."""
-        size = batch.columns.value_bytes
+    def send(self, timeout: float, job: _Job) -> None:
+        """Send a batch as soon as possible; it ends once, within the time."""
+        size = job.batch.columns.value_bytes
         if len(self._waiting) + self._requests >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_BYTES):
             self._recorder.limit_hit("", "proxy")
-            ended(Throttled(f"too many messages wait for upstream {self.pool.name}"))
+            job.ended(Throttled(f"too many messages wait for upstream {self.pool.name}"))
             return
-        job = _Job(caller, batch, ended)
         job.cancel = self._timers.call_at(self._clock.now() + timeout, lambda: self._too_late(job, timeout))
         self._bytes += size
-        self.messages += batch.columns.count
+        self.messages += job.batch.columns.count
         self._waiting.append(job)
         self._send_on()
 
@@ -160,6 +160,7 @@ class ProxyLane:
             path.jobs += 1
             self._requests += 1
             job.connection = path.connection
+            job.sent()
             self.pool.submit_on(path.connection, _publish(job.batch), self._answer_to(job))
         self._sending = False
 
@@ -227,9 +228,16 @@ class Proxies:
         self._lanes = {name: ProxyLane(pool, timers, clock, recorder) for name, pool in pools.items()}
         self._recorder = recorder
 
-    def send(self, caller: int, proxy: ResolvedProxy, batch: Batch, ended: Callable[[Outcome], None]) -> None:
-        """Send a batch to its upstream; call back once."""
-        self._lanes[proxy.upstream].send(caller, batch, proxy.timeout, ended)
+    def send(
+        self,
+        caller: int,
+        proxy: ResolvedProxy,
+        batch: Batch,
+        sent: Callable[[], None],
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        """Send a batch to its upstream."""
+        self._lanes[proxy.upstream].send(proxy.timeout, _Job(caller, batch, sent, ended))
 
     def show(self) -> None:
         """Bring the gauges up to date."""

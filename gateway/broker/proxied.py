@@ -27,9 +27,17 @@ from gateway.store.interface import Ticket
 class ProxySender(Protocol):
     """Who is connected to the brokers elsewhere."""
 
-    def send(self, caller: int, proxy: ResolvedProxy, batch: Batch, ended: Callable[[Outcome], None]) -> None:
-        """Send a batch and call back once, within the proxy's time: Published (some members may be refused), or an error
-        whose status says whether the remote may have taken it. One caller's batches go in the order they came.
+    def send(
+        self,
+        caller: int,
+        proxy: ResolvedProxy,
+        batch: Batch,
+        sent: Callable[[], None],
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        """Send a batch: `sent` when it leaves, if it does; `ended` once, within the proxy's time, with Published (some members
+        may be refused) or an error whose status says whether the remote may have taken it. One caller's batches go in the
+        order they came.
         """
         ...
 
@@ -90,15 +98,17 @@ class Proxying:
         columns = part.columns
         size = columns.value_bytes
         started = self._clock.now()
-        self._recorder.delivered(part.route, part.proxy.upstream, columns.count, size)
         out = attrs.evolve(batch, address=part.proxy.address, columns=columns)
+
+        def sent() -> None:
+            self._recorder.delivered(part.route, part.proxy.upstream, columns.count, size)
 
         def ended(outcome: Outcome) -> None:
             self._account(part, outcome)
             self._recorder.publish_latency(part.route, self._clock.now() - started)
             self._take_in(joined, part.members(batch.columns.count), outcome, own=False)
 
-        self._sender.send(joined.caller.id, part.proxy, out, ended)
+        self._sender.send(joined.caller.id, part.proxy, out, sent, ended)
 
     def _account(self, part: ProxiedPart, outcome: Outcome) -> None:
         count = part.columns.count

@@ -244,9 +244,9 @@ class PrometheusRecorder(Collector):
         """Messages of an upstream were committed."""
         self._cells[m.INGEST_MESSAGES.name].add((upstream, source), messages)
 
-    def ingest_failed(self, upstream: str, source: str, reason: Status) -> None:
+    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
         """Something between an upstream and the log went wrong."""
-        self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), 1)
+        self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), times)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""

@@ -63,17 +63,27 @@ def test_options_in_the_text_exist() -> None:
     assert set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"} <= known
 
 
-def test_the_example_of_routes_compiles() -> None:
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL))
+def test_an_example_of_the_configuration_compiles(example: str) -> None:
     from gateway.config.load import parse
     from gateway.routing.table import compile_table
 
-    (example,) = re.findall(r"```yaml\n(routes:.*?)```", TEXT, re.DOTALL)
+    if "upstreams:" not in example:
+        example += "upstreams: {legacy: {protocol: flymq, address: '127.0.0.1:1'}}\n"
     listeners = "\n".join(
         f"  {name}: {{protocol: {name}, bind: '127.0.0.1:0'"
         + (", tls: self-signed}" if spec.alpn or spec.transport.value == "quic" else ", auth: open}")
         for name, spec in protocols().items()
     )
     compile_table(parse(f"version: 1\nlisteners:\n{listeners}\n{example}", environ={}))
+
+
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(upstreams:.*?)```", TEXT, re.DOTALL))
+def test_the_examples_with_upstreams_are_good(example: str) -> None:
+    from gateway.app import Gateway
+    from gateway.config.load import parse
+
+    Gateway(parse(f"version: 1\nlisteners: {{flymq: {{protocol: flymq, bind: '127.0.0.1:0'}}}}\n{example}", environ={}))
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#][^)]*)\)", TEXT))
