@@ -1,0 +1,60 @@
+"""The README's first steps, as they are written there, with `routes.yaml` as it is shipped: only the ports are others."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.config.load import load
+from tests.integration.running import serving
+
+START = Path("README.md").read_text().split("## Start")[1].split("\n## ")[0]
+SHIPPED = Path("routes.yaml").read_text()
+COMMANDS = re.findall(r"^gateway (.*)$", START, re.MULTILINE)
+
+
+def here(line: str, port: Mapping[str, int]) -> list[str]:
+    """A command line with the real port of the listener that has the one it names."""
+    listeners = {one.port: name for name, one in load(Path("routes.yaml"), {}).listeners.items()}
+    line = re.sub(r"127\.0\.0\.1:(\d+)", lambda match: f"127.0.0.1:{port[listeners[int(match[1])]]}", line)
+    return [sys.executable, "-m", "gateway", *shlex.split(line)]
+
+
+async def said(line: str, port: Mapping[str, int]) -> bytes:
+    done = await trio.run_process(here(line, port), capture_stdout=True)
+    return done.stdout
+
+
+async def test_the_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"\$\{(\w+_PORT):-", SHIPPED):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    subscribe, publish, *others = COMMANDS
+    assert [line.split()[0] for line in COMMANDS] == ["sub", "pub", "sub", "tail", "topics"]
+    with trio.fail_after(120):
+        async with serving(tmp_path, SHIPPED) as port:
+            subscriber = await trio.lowlevel.open_process(here(subscribe, port), stdout=subprocess.PIPE)
+            try:
+                assert subscriber.stdout is not None
+                seen = b""
+                async with subscriber.stdout:
+                    while not seen:  # who subscribes too late for one message gets the next
+                        assert (await said(publish, port)).startswith(b"published 1 message to orders.eu, partition 1")
+                        with trio.move_on_after(3):
+                            seen = await subscriber.stdout.receive_some()
+            finally:
+                subscriber.kill()
+                with trio.CancelScope(shield=True):
+                    await subscriber.wait()
+            assert seen == b'{"amount": 10}\n'
+            shown = [await said(line + " --no-follow" * line.startswith("tail"), port) for line in others]
+    assert shown[0] == b'{"amount": 10}\n'
+    assert b'"value": "eyJhbW91bnQiOiAxMH0="' in shown[1]
+    assert b"orders.eu" in shown[2]
