@@ -41,6 +41,8 @@ from gateway.store.rows import get_row
 CHUNK_RECORDS = 4096
 CHUNK_BYTES = 1 << 20
 """Bounds of a chunk: beyond them a longer one reads no faster, and a fetch of one record would cost more."""
+ALONE_BYTES = 64 << 10
+"""An append of this size is a chunk of its own: to put it together with others would be one more copy of it."""
 COMMIT_BYTES = 32 << 20
 """A commit ends here and leaves the units behind it to the next, so that the first need not wait for all."""
 _OFFSET_ROOM = 1 << 32
@@ -74,46 +76,55 @@ def stretches(append: Append, at: int) -> list[tuple[int, int, BatchMeta]]:
 
 @attrs.define(eq=False)
 class Growth:
-    """What one partition gets in one commit."""
+    """What one partition gets in one commit: runs that are closed, and the appends that will be the next one."""
 
     log: Log
-    base: int
+    next: int
     time: int
+    closed: list[Run] = attrs.field(factory=list)
     parts: list[Columns] = attrs.field(factory=list)
     batches: list[tuple[int, int, BatchMeta]] = attrs.field(factory=list)
     count: int = 0
-    size: int = 0
 
     def add(self, append: Append) -> Placement:
         """Put an append behind what is there."""
         columns = append.columns
-        placement = Placement(self.base + self.count, self.time)
+        placement = Placement(self.next, self.time)
         if columns.count:
+            alone = len(columns.packed) >= ALONE_BYTES
+            if alone and self.parts:
+                self._close()
             if append.indexes is None:
                 self.batches.append((self.count, append.first_index, append.meta))
             else:
                 self.batches.extend(stretches(append, self.count))
             self.parts.append(columns)
             self.count += columns.count
-            self.size += len(columns.packed)
+            self.next += columns.count
+            if alone:
+                self._close()
         return placement
 
     def runs(self) -> list[Run]:
         """As runs of the size of a chunk."""
-        if not self.count:
-            return []
+        if self.parts:
+            self._close()
+        return self.closed
+
+    def _close(self) -> None:
         topic, number = self.log.key
-        whole = Run(topic, number, self.base, Columns.concat(self.parts), [self.time] * self.count, self.batches)
-        if self.count <= CHUNK_RECORDS and self.size <= CHUNK_BYTES:
-            return [whole]
-        pieces: list[Run] = []
+        columns, count = Columns.concat(self.parts), self.count
+        whole = Run(topic, number, self.next - count, columns, [self.time] * count, self.batches)
+        self.parts, self.batches, self.count = [], [], 0
+        if count <= CHUNK_RECORDS and len(columns.packed) <= CHUNK_BYTES:
+            self.closed.append(whole)
+            return
         position = 0
-        while position < self.count:
-            stop = min(position + CHUNK_RECORDS, self.count)
-            stop = max(fit(whole.columns, position, stop, CHUNK_BYTES), position + 1)
-            pieces.append(whole.slice(position, stop))
+        while position < count:
+            stop = min(position + CHUNK_RECORDS, count)
+            stop = max(fit(columns, position, stop, CHUNK_BYTES), position + 1)
+            self.closed.append(whole.slice(position, stop))
             position = stop
-        return pieces
 
 
 Result = list[Placement] | GatewayError | None

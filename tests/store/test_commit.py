@@ -18,7 +18,7 @@ from gateway.recorder import NullRecorder
 from gateway.store.committer import Mode
 from gateway.store.interface import CreateTopic, Durability, Put, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
-from tests.store.kit import MEMORY, SMALL, append, create, everything, open_stepwise, publish, unit, until
+from tests.store.kit import MEMORY, SMALL, append, create, everything, open_stepwise, publish, read, unit, until
 
 NEW = [CreateTopic("t", TopicConfig())]
 
@@ -298,3 +298,17 @@ async def test_interval_topics_are_synced_within_their_interval(tmp_path: Path) 
         await publish(store, "i", b"x")
         assert writer.synced < writer.number
         await until(lambda: writer.synced == writer.number)
+
+
+async def test_large_appends_are_chunks_of_their_own(tmp_path: Path) -> None:
+    """Between small ones, which go together; offsets and batches follow each other all the same."""
+    async with open_stepwise(tmp_path) as store:
+        appends = [append("t", b"1"), append("t", b"2"), append("t", bytes(70_000), b"x"), append("t", b"3")]
+        tickets = [store.submit(unit(one, creates=NEW)) for one in appends]
+        assert store.committer.step()
+        assert [ticket.placements[0].base_offset for ticket in tickets] == [0, 1, 2, 4]
+        rows = store._pool.direct.execute("SELECT count FROM chunks ORDER BY id").fetchall()
+        assert rows == [(2,), (2,), (1,)]
+        assert await everything(store, "t") == [b"1", b"2", bytes(70_000), b"x", b"3"]
+        runs = (await read(store, "t", 0)).runs
+        assert [[first for first, _inner, _meta in run.batches] for run in runs] == [[0, 1], [0], [0]]
