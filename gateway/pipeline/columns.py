@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,48 +65,62 @@ class _Group:
         self.runs = runs
         self.counts = [run.count for run in runs]
         self.count = sum(self.counts)
-        self._origins: tuple[Any, Any, list[BatchMeta]] | None = None
+        self._stretches: _Stretches | None = None
 
     @property
-    def origins(self) -> tuple[Any, Any, list[BatchMeta]]:
-        """For each message its batch (an index) and its index in it; and the batches."""
-        if self._origins is None:
-            self._origins = self._find_origins()
-        return self._origins
-
-    def _find_origins(self) -> tuple[Any, Any, list[BatchMeta]]:
-        known: dict[int, int] = {}
-        metas: list[BatchMeta] = []
-        firsts: list[int] = []
-        inners: list[int] = []
-        which: list[int] = []
-        base = 0
-        for run in self.runs:
-            for first, inner, meta in run.batches:
-                index = known.get(id(meta))
-                if index is None:
-                    index = known[id(meta)] = len(metas)
-                    metas.append(meta)
-                firsts.append(base + first)
-                inners.append(inner)
-                which.append(index)
-            base += run.count
-        starts = np.array(firsts, dtype=np.int64)
-        lengths = np.diff(starts, append=self.count)
-        batch = np.repeat(np.array(which, dtype=np.int32), lengths)
-        inner_index = np.arange(self.count, dtype=np.int64) + np.repeat(
-            np.array(inners, dtype=np.int64) - starts, lengths
-        )
-        return batch, inner_index, metas
+    def stretches(self) -> _Stretches:
+        """Where the messages come from."""
+        if self._stretches is None:
+            self._stretches = _find_stretches(self.runs, self.count)
+        return self._stretches
 
     def said(self, what: Callable[[BatchMeta], str]) -> pa.Array:
         """A column of something that is said once per batch."""
-        batch, _inner, metas = self.origins
+        found = self.stretches
         texts: dict[str, int] = {}
-        index = [texts.setdefault(what(meta), len(texts)) for meta in metas]
+        index = [texts.setdefault(what(one), len(texts)) for one in found.senders]
         if len(texts) == 1:
             return pa.repeat(pa.scalar(next(iter(texts)), pa.string()), self.count)
-        return pa.array(list(texts), pa.string()).take(pa.array(np.array(index, dtype=np.int32)[batch]))
+        by_stretch = np.array(index, dtype=np.int32)[found.sender]
+        return pa.array(list(texts), pa.string()).take(pa.array(np.repeat(by_stretch, found.lengths)))
+
+
+@attrs.frozen(eq=False)
+class _Stretches:
+    """Messages that follow each other in one batch: how many, their first index in it, the batch, and its sender."""
+
+    starts: Any
+    lengths: Any
+    inners: Any
+    metas: Sequence[BatchMeta]
+    sender: Any
+    senders: Sequence[BatchMeta]
+    """One batch for each (origin, route, delivery) there is."""
+
+
+def _find_stretches(runs: Sequence[Run], count: int) -> _Stretches:
+    firsts: list[int] = []
+    inners: list[int] = []
+    metas: list[BatchMeta] = []
+    sender: list[int] = []
+    known: dict[tuple[int, str, Delivery], int] = {}
+    senders: list[BatchMeta] = []
+    base = 0
+    for run in runs:
+        for first, inner, meta in run.batches:
+            who = (id(meta.origin), meta.route, meta.delivery)  # chunks of one sender mostly share its Origin
+            index = known.get(who)
+            if index is None:
+                index = known[who] = len(senders)
+                senders.append(meta)
+            firsts.append(base + first)
+            inners.append(inner)
+            metas.append(meta)
+            sender.append(index)
+        base += run.count
+    starts = np.array(firsts, dtype=np.int64)
+    lengths = np.diff(starts, append=count)
+    return _Stretches(starts, lengths, np.array(inners, dtype=np.int64), metas, np.array(sender), senders)
 
 
 def _binary(ends: Any, data: bytes | memoryview | pa.Buffer, valid: Any = None) -> pa.Array:
@@ -121,48 +136,61 @@ def _binary(ends: Any, data: bytes | memoryview | pa.Buffer, valid: Any = None) 
 
 def _values(group: _Group) -> pa.Array:
     """Each value lies behind its length; those four bytes are left out."""
-    packed = b"".join([run.columns.packed for run in group.runs])
-    ends = _shifted([np.frombuffer(run.columns.ends, dtype=np.uint32) for run in group.runs])
-    step, rest = divmod(len(packed), group.count)
+    own_ends = np.frombuffer(b"".join([run.columns.ends for run in group.runs]), dtype=np.uint32)
+    size = sum([len(run.columns.packed) for run in group.runs])
+    ends = _shifted(own_ends, group.counts)
+    step, rest = divmod(size, group.count)
     if not rest and np.array_equal(ends, np.arange(1, group.count + 1, dtype=np.int64) * step):
-        size = step - PREFIX
-        data = np.ascontiguousarray(np.frombuffer(packed, dtype=np.uint8).reshape(group.count, step)[:, PREFIX:])
-        return _binary(np.arange(1, group.count + 1, dtype=np.int64) * size, pa.py_buffer(data))
+        data = np.empty((group.count, step - PREFIX), dtype=np.uint8)
+        at = 0
+        for run, count in zip(group.runs, group.counts, strict=True):
+            rows = np.frombuffer(run.columns.packed, dtype=np.uint8).reshape(count, step)
+            data[at : at + count] = rows[:, PREFIX:]
+            at += count
+        return _binary(np.arange(1, group.count + 1, dtype=np.int64) * (step - PREFIX), pa.py_buffer(data))
+    packed = b"".join([run.columns.packed for run in group.runs])
     # without an end it miscounts what a long value leaves over for short ones
     return pc.binary_slice(_binary(ends, packed), PREFIX, LONGEST)
 
 
-def _shifted(parts: Sequence[Any]) -> Any:
-    """Ends of several stretches as ends of their concatenation; each part counts from where it begins."""
-    if len(parts) == 1:
-        return parts[0].astype(np.int64)
-    sizes = np.array([part[-1] for part in parts], dtype=np.int64)
-    bases = np.cumsum(sizes) - sizes
-    return np.concatenate(parts).astype(np.int64) + np.repeat(bases, [len(part) for part in parts])
+def _shifted(ends: Any, counts: Sequence[int]) -> Any:
+    """Ends of several stretches, each counted from where it begins, as ends of their concatenation."""
+    ends = ends.astype(np.int64)
+    if len(counts) == 1:
+        return ends
+    sizes = ends[np.cumsum(counts) - 1]
+    return ends + np.repeat(np.cumsum(sizes) - sizes, counts)
 
 
 def _cells(group: _Group, column: Callable[[Columns], Sequence[Any] | None], loose: Callable[[Any], Cells]) -> Cells:
     """A column of optional cells, as ends, validity and bytes."""
-    ends: list[Any] = []
-    valid: list[Any] = []
+    firsts: list[int] = []
+    ends: list[bytes] = []
+    valid: list[bytes] = []
     data: list[bytes] = []
     for run, count in zip(group.runs, group.counts, strict=True):
         cells = column(run.columns)
         raw = cells.raw() if isinstance(cells, LazyColumn) else None
         if cells is None:
-            ends.append(np.zeros(count, dtype=np.int64))
-            valid.append(np.zeros(count, dtype=bool))
+            firsts.append(0)
+            ends.append(bytes(4 * count))
+            valid.append(bytes(count))
         elif raw is None:
             own, there, bodies = loose(cells)
-            ends.append(own)
-            valid.append(there)
+            firsts.append(0)
+            ends.append(own.astype("<u4").tobytes())
+            valid.append(there.tobytes())
             data += bodies
         else:
             first, index, present, body = raw
-            ends.append(np.frombuffer(index, dtype="<u4").astype(np.int64) - first)
-            valid.append(np.frombuffer(present, dtype=bool) if present else np.ones(count, dtype=bool))
+            firsts.append(first)
+            ends.append(index)
+            valid.append(present or b"\1" * count)
             data.append(body)
-    return _shifted(ends), np.concatenate(valid), data
+    counted = np.frombuffer(b"".join(ends), dtype="<u4")
+    if any(firsts):
+        counted = counted - np.repeat(np.array(firsts, dtype=np.uint32), group.counts)
+    return _shifted(counted, group.counts), np.frombuffer(b"".join(valid), dtype=bool), data
 
 
 def _loose_keys(keys: Sequence[bytes | None]) -> Cells:
@@ -237,15 +265,23 @@ def _u32(data: Any, at: Any) -> Any:
 
 
 def _ids(group: _Group) -> pa.Array:
-    batch, inner, metas = group.origins
-    raw = b"".join([meta.id for meta in metas])
-    size, rest = divmod(len(raw), len(metas))
+    found = group.stretches
+    own = [meta.id for meta in found.metas]
+    size = len(own[0])
+    inner = np.arange(group.count, dtype=np.int64) + np.repeat(found.inners - found.starts, found.lengths)
     big = inner.astype(">u4").view(np.uint8).reshape(group.count, 4)
-    if not rest and all(len(meta.id) == size for meta in metas):
-        ids = np.frombuffer(raw, dtype=np.uint8).reshape(len(metas), size)[batch]
-        data = np.ascontiguousarray(np.concatenate([ids, big], axis=1))
+    if {len(one) for one in own} == {size}:
+        data = np.empty((group.count, size + 4), dtype=np.uint8)
+        data[:, :size] = (
+            np.repeat(np.frombuffer(b"".join(own), dtype=f"V{size}"), found.lengths)
+            .view(np.uint8)
+            .reshape(group.count, size)
+            if size
+            else 0
+        )
+        data[:, size:] = big
         return _binary(np.arange(1, group.count + 1, dtype=np.int64) * (size + 4), pa.py_buffer(data))
-    ids = pa.array([meta.id for meta in metas], pa.binary()).take(pa.array(batch))
+    ids = pa.array(own, pa.binary()).take(pa.array(np.repeat(np.arange(len(own)), found.lengths)))
     index = _binary(np.arange(1, group.count + 1, dtype=np.int64) * 4, pa.py_buffer(np.ascontiguousarray(big)))
     return pc.binary_join_element_wise(ids, index, b"")
 
@@ -258,13 +294,12 @@ def _offsets(group: _Group) -> pa.Array:
 
 
 def _times(group: _Group) -> pa.Array:
-    parts = [
-        np.full(run.count, run.times[0], dtype=np.int64)
-        if run.times[0] == run.times[-1]  # store time never goes back
-        else np.asarray(run.times, dtype=np.int64)
-        for run in group.runs
-    ]
-    return pa.array(np.concatenate(parts) * 1000).cast(TIME)
+    edges = [(run.times[0], run.times[-1]) for run in group.runs]
+    if all(first == last for first, last in edges):  # store time never goes back: all between are the same
+        times = np.repeat(np.array([first for first, _last in edges], dtype=np.int64), group.counts)
+    else:
+        times = np.concatenate([np.asarray(run.times, dtype=np.int64) for run in group.runs])
+    return pa.array(times * 1000).cast(TIME)
 
 
 def _expiries(group: _Group) -> pa.Array:

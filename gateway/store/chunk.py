@@ -214,8 +214,37 @@ class _Dictionary:
         return self._loaded[start:stop]
 
 
+class _LastSources:
+    """The sources of the chunk before: those of the next are mostly the same bytes."""
+
+    raw = b"\xff"
+    count = 0
+    known: Sequence[tuple[Origin, str]] = ()
+
+
+_DELIVERIES = {one.value: one for one in Delivery}
+
+
 def _decode_metas(front: bytes, at: int, sources: int, batches: int) -> tuple[list[BatchMeta], int]:
+    last = _last
+    if sources == last.count and front.startswith(last.raw, at):
+        known = last.known
+        at += len(last.raw)
+    else:
+        known, at = _decode_sources(front, at, sources)
+    metas: list[BatchMeta] = []
+    for _ in range(batches):
+        source, delivery, size = _BATCH.unpack_from(front, at)
+        at += _BATCH.size
+        origin, route = known[source]
+        metas.append(BatchMeta(front[at : at + size], origin, route, _DELIVERIES[delivery]))
+        at += size
+    return metas, at
+
+
+def _decode_sources(front: bytes, begin: int, sources: int) -> tuple[Sequence[tuple[Origin, str]], int]:
     known: list[tuple[Origin, str]] = []
+    at = begin
     for _ in range(sources):
         texts: list[str] = []
         for _ in range(5):
@@ -223,14 +252,14 @@ def _decode_metas(front: bytes, at: int, sources: int, batches: int) -> tuple[li
             texts.append(front[at + 4 : at + 4 + size].decode())
             at += 4 + size
         known.append((Origin(*texts[:4]), texts[4]))
-    metas: list[BatchMeta] = []
-    for _ in range(batches):
-        source, delivery, size = _BATCH.unpack_from(front, at)
-        at += _BATCH.size
-        origin, route = known[source]
-        metas.append(BatchMeta(front[at : at + size], origin, route, Delivery(delivery)))
-        at += size
-    return metas, at
+    global _last
+    found = _LastSources()
+    found.raw, found.count, found.known = front[begin:at], sources, known
+    _last = found  # one assignment: readers in threads see the old or the new
+    return known, at
+
+
+_last = _LastSources()
 
 
 # --- keys ---
