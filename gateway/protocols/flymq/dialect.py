@@ -36,18 +36,22 @@ NO_ROLES = b"\x00" * 8
 class Speech:
     """The dialect of one connection: set by the listener, moved by signs, never back."""
 
-    __slots__ = ("_coded", "dialect", "stock")
+    __slots__ = ("_coded", "_unflagged", "dialect", "stock")
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.stock = dialect is Dialect.STOCK
         self._coded = False
+        self._unflagged = False
 
-    def sign(self, *, newer: bool = False) -> None:
-        """The peer did what only a shipped client does; `newer` ones read errors with a code (FlyMQ wire 1)."""
+    def sign(self, *, newer: bool = False, unflagged: bool = False) -> None:
+        """The peer did what only a shipped client does; `newer` ones read errors with a code (FlyMQ wire 1), the one
+        that sends no flags reads logins in a layout of its own (FlyMQ wire 3.3).
+        """
         if self.dialect is not Dialect.DOCUMENT:
             self.stock = True
             self._coded = self._coded or newer
+            self._unflagged = self._unflagged or unflagged
 
     def error(self, text: str) -> bytes:
         """An ERROR frame in the shape this peer reads (FlyMQ document, ERROR; FlyMQ wire 2.1)."""
@@ -63,7 +67,9 @@ class Speech:
 
     def logged_in(self, username: str, roles: Sequence[str]) -> bytes:
         """A successful AUTH (FlyMQ document, AUTH; FlyMQ wire 2.3)."""
-        if self.stock:
+        if self._unflagged:
+            payload = Layout(BOOL, STR).encode(True, username) + NO_ROLES
+        elif self.stock:
             payload = AUTH_STOCK.encode(True, username, roles, "")
         elif self.dialect is Dialect.DOCUMENT:
             payload = AUTH_DOCUMENT.encode(True, "", username, roles)
@@ -72,7 +78,9 @@ class Speech:
         return frame(Op.AUTH_RESPONSE, payload)
 
     def not_logged_in(self, text: str) -> bytes:
-        """A refused AUTH. The document's layout is read right by the shipped clients too."""
+        """A refused AUTH. The document's layout is read right by the shipped clients too, but for one (FlyMQ wire 2.3)."""
+        if self._unflagged:
+            return frame(Op.AUTH_RESPONSE, bytes(11))
         layout = (False, "", (), text) if self.stock else (False, text, "", ())
         return frame(Op.AUTH_RESPONSE, (AUTH_STOCK if self.stock else AUTH_DOCUMENT).encode(*layout))
 

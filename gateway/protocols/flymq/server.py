@@ -216,7 +216,7 @@ class FlymqServer:
                 run, end = self._collector.collect(data, position)
                 if run is not None:
                     if word == WORD:
-                        self._speech.sign()
+                        self._speech.sign(unflagged=True)
                     self._produce(run, requests)
                     position = end
                     continue
@@ -269,7 +269,7 @@ class FlymqServer:
         if self._held:
             requests.extend(self._release())
         if flags == 0:
-            self._speech.sign()
+            self._speech.sign(unflagged=True)
         try:
             payload = decompress(payload, flags)
             if code == Op.PRODUCE:

@@ -88,7 +88,25 @@ def test_a_sign_turns_auto_for_good(sign: object, shape: bytes) -> None:
         script.feed(BAD).sends(shape)
         script.feed(fr(Op.FETCH, FETCH)).answer(Fetch, FETCHED).sends(SERVER_FORM)
     script.feed(fr(Op.AUTH, s("u") + s("p"))).answer(Authenticate, Identity(True, "u", ["admin"]))
-    script.sends(fr(Op.AUTH_RESPONSE, YES + s("u") + array([s8("admin")]) + s(""))).quiet()
+    roles = bytes(8) if sign in {no_flags, produce_without_flags} else array([s8("admin")]) + s("")
+    script.sends(fr(Op.AUTH_RESPONSE, YES + s("u") + roles)).quiet()
+
+
+@pytest.mark.parametrize("dialect", [Dialect.AUTO, Dialect.STOCK])
+def test_the_client_that_sends_no_flags_can_read_its_login(dialect: Dialect) -> None:
+    """It expects `bool, str user, str[] roles, str[] permissions`; no layout with roles is one it reads (FlyMQ wire 2.3)."""
+    script = server(dialect).feed(fr(Op.AUTH, s("u") + s("p"), flags=0))
+    script.answer(Authenticate, Identity(True, "u", ["admin"]))
+    script.sends(fr(Op.AUTH_RESPONSE, YES + s("u") + u32(0) + u32(0))).quiet()
+    script = server(dialect).feed(fr(Op.AUTH, s("u") + s("p"), flags=0))
+    script.answer(Authenticate, Unauthenticated("invalid username or password"))
+    script.sends(fr(Op.AUTH_RESPONSE, NO + s("") + u32(0) + u32(0))).quiet()
+
+
+def test_the_document_is_the_document_whatever_the_flags() -> None:
+    script = server(Dialect.DOCUMENT).feed(fr(Op.AUTH, s("u") + s("p"), flags=0))
+    script.answer(Authenticate, Identity(True, "u", ["admin"]))
+    script.sends(fr(Op.AUTH_RESPONSE, YES + s("") + s("u") + array([s("admin")]))).quiet()
 
 
 @pytest.mark.parametrize("sign", [sign for sign, _ in SIGNS if sign not in {subscribe_narrow, fetch_with_suffix}])
