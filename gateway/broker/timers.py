@@ -59,8 +59,9 @@ class Pump:
     def soon(self, key: object, callback: Callable[[], None]) -> None:
         """Call back in the next pass, once per key."""
         self._soon[key] = callback
-        if self._scope is not None and not self._held:
-            self._scope.deadline = -math.inf
+        scope = self._scope
+        if scope is not None and not self._held and scope.deadline != -math.inf:
+            scope.deadline = -math.inf
 
     def hold(self) -> None:
         """A commit begins to finish its tickets: what they lead to is kept until `release`, and needs no other pass."""

@@ -78,10 +78,11 @@ class CommitLoop:
 
     def wake(self) -> None:
         """Look in the next pass of the loop."""
-        if self._scope is not None:
-            self._scope.deadline = -math.inf
-        else:
+        scope = self._scope
+        if scope is None:
             self._woken = True
+        elif scope.deadline != -math.inf:  # to set it is dear, and fifty connections say so in one pass
+            scope.deadline = -math.inf
 
     def close(self) -> None:
         """Commit what is pending and stop."""

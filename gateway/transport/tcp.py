@@ -106,11 +106,11 @@ class TcpLink:
         self._size = 0
         self.wake()
 
-    def pause(self) -> None:
-        """Stop reading."""
+    def pause(self, _channel: int | None = None, /) -> None:
+        """Stop reading: there is one channel."""
         self._paused = True
 
-    def resume(self) -> None:
+    def resume(self, _channel: int | None = None, /) -> None:
         """Read again."""
         self._paused = False
         self.wake()
@@ -125,10 +125,11 @@ class TcpLink:
 
     def wake(self) -> None:
         """Let the reading task come round."""
-        if self._scope is not None:
-            self._scope.deadline = -math.inf
-        else:
+        scope = self._scope
+        if scope is None:
             self._woken = True
+        elif scope.deadline != -math.inf:
+            scope.deadline = -math.inf
 
     def set_deadline(self, when: float | None) -> None:
         """When the reading task comes round at the latest."""
