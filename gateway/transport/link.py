@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from gateway.wire.session import Close, Finish, Kind, Open, Output, Reset, Send, StopSending
+from gateway.wire.session import Close, Finish, Kind, Open, Output, Reset, Send, StopSending, Withhold
 
 
 class Link(Protocol):
@@ -57,11 +57,11 @@ class Link(Protocol):
         """Everything for this turn is queued: send it."""
         ...
 
-    def pause(self) -> None:
-        """Stop reading from the peer."""
+    def pause(self, channel: int | None = None, /) -> None:
+        """Stop reading from the peer, or one channel only."""
         ...
 
-    def resume(self) -> None:
+    def resume(self, channel: int | None = None, /) -> None:
         """Read again."""
         ...
 
@@ -133,6 +133,8 @@ def apply(outputs: Iterable[Output], link: Link) -> None:
             link.reset(output.channel, output.code)
         elif isinstance(output, StopSending):
             link.stop_sending(output.channel, output.code)
+        elif isinstance(output, Withhold):
+            (link.pause if output.on else link.resume)(output.channel)
         elif isinstance(output, Close):
             link.close(output.code, output.reason)
     link.flush()

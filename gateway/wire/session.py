@@ -77,6 +77,14 @@ class StopSending:
 
 
 @attrs.frozen
+class Withhold:
+    """Hand on no more bytes of a channel, and give the peer no room for more of them; or, not `on`, go on with it."""
+
+    channel: int
+    on: bool = True
+
+
+@attrs.frozen
 class Close:
     """Close the connection after what is queued. `code` and `reason` travel on QUIC."""
 
@@ -84,7 +92,7 @@ class Close:
     reason: str = ""
 
 
-Output = Send | Open | Finish | Reset | StopSending | Close
+Output = Send | Open | Finish | Reset | StopSending | Withhold | Close
 Requests = Sequence[Request]
 NO_REQUESTS: Requests = ()
 

@@ -16,11 +16,15 @@ from gateway.protocols.felix.codec import Event, EventBatch, Hello, Id, decode_s
 from gateway.protocols.felix.frames import EVENTS, SHARED_EVENTS
 from gateway.protocols.felix.lines import FrameReader
 from gateway.requests import Outcome
-from gateway.wire.session import Output, StopSending
+from gateway.wire.session import Output, StopSending, Withhold
+
+HIGH_WATER = 1 << 20
+LOW_WATER = HIGH_WATER // 4
+"""Bytes of events that wait to be taken: beyond the high mark the stream is not read, which stops the server at the stream's
+window, until they have fallen to the low one."""
 
 MOST_WAITING = 64 << 20
-"""Bytes of events that wait to be taken. The protocol cannot slow a single subscription down from here but by its stream's
-window, which is far smaller; a reader that falls this far behind is ended, not left to lose events in silence."""
+"""More than can come once a stream is not read any more; one that brings it is ended, not left to lose events in silence."""
 
 MOST_STRANGERS = 64
 """Event streams whose subscription is not known yet."""
@@ -42,6 +46,7 @@ class Inflow:
     ended: bool = False
     error: GatewayError | None = None
     take: requests.Take | None = None
+    withheld: bool = False
 
 
 class Inflows:
@@ -128,6 +133,9 @@ class Inflows:
         if inflow.runs:
             inflow.take = None
             self._finish(request.id, requests.Taken(_taken(inflow, request)))
+            if inflow.withheld and inflow.waiting <= LOW_WATER and not inflow.ended:
+                inflow.withheld = False
+                self._outputs.append(Withhold(inflow.channel, on=False))
         elif inflow.error is not None:
             inflow.take = None
             self._finish(request.id, inflow.error)
@@ -146,6 +154,9 @@ class Inflows:
             else:
                 self._events(inflow, flags, payload)
         self._serve(inflow)
+        if inflow.waiting > HIGH_WATER and not inflow.withheld and not inflow.ended:
+            inflow.withheld = True
+            self._outputs.append(Withhold(channel))
         if inflow.waiting > MOST_WAITING and not inflow.ended:
             inflow.ended = True
             inflow.error = TargetError("the subscription fell too far behind")

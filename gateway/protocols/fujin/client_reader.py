@@ -34,14 +34,18 @@ from gateway.requests import (
     Unsubscribe,
 )
 from gateway.settings import Dialect
+from gateway.wire.session import Withhold
 
 FETCH_MESSAGES = 1000
 NO_WAIT = 0.25
 """Seconds after which a Take that does not wait is answered empty: FETCH always waits at the server (wire 0, rule 3)."""
 REFUSED_AT_ONCE = 1.0
 """A FETCH error that comes sooner is not a time-out but a refusal."""
+HIGH_WATER = 1 << 20
+LOW_WATER = HIGH_WATER // 4
+"""Bytes pushed and not taken: beyond the high mark the stream is not read, until they have fallen to the low one."""
 MOST_HELD = 64 << 20
-"""Bytes pushed and not taken; a server that pushes more than that without being asked loses the stream."""
+"""More than can come once a stream is not read any more; one that brings it is lost."""
 
 
 @attrs.frozen
@@ -66,6 +70,7 @@ class ReaderLane(Lane):
         self._connected = False
         self._messages: deque[Message] = deque()
         self._held = 0
+        self._withheld = False
         self._next_tag = 1
         self._ids: dict[int, bytes] = {}
         self._takes: deque[_Waiting] = deque()
@@ -211,6 +216,9 @@ class ReaderLane(Lane):
         if self._held > MOST_HELD:
             raise WireError("more was pushed than can be held")
         self._serve(now)
+        if self._pushed and self._held > HIGH_WATER and not self._withheld:
+            self._withheld = True
+            self.core.outbox.put(self.channel, Withhold(self.channel))
 
     def _serve(self, now: float) -> None:
         """Answer the Takes that can be answered, and ask for more while others wait."""
@@ -230,6 +238,9 @@ class ReaderLane(Lane):
         first_tag = self._next_tag
         self._next_tag += len(messages)
         self._held -= sum(len(message.value) for message in messages)
+        if self._withheld and self._held <= LOW_WATER:
+            self._withheld = False
+            self.core.outbox.put(self.channel, Withhold(self.channel, on=False))
         if not self._auto_commit:
             self._ids.update(enumerate((message.id for message in messages), first_tag))
         columns = Columns.of([message.value for message in messages])

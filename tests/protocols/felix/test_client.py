@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 
 import pytest
@@ -19,7 +20,17 @@ from gateway.errors import (
 )
 from gateway.protocols.felix.client import FelixClient
 from gateway.settings import Dialect
-from gateway.wire.session import CONNECTION, ClientContext, Close, Credentials, Finish, Kind, Open, StopSending
+from gateway.wire.session import (
+    CONNECTION,
+    ClientContext,
+    Close,
+    Credentials,
+    Finish,
+    Kind,
+    Open,
+    StopSending,
+    Withhold,
+)
 from tests.protocols.felix.values import FRAMES, STREAM, batch, framed, js, split_frames
 from tests.protocols.script import ClientScript
 
@@ -176,6 +187,21 @@ def test_take_is_bounded():
     script.submit(requests.Take(2, number, 4)).submit(requests.Take(3, number, 4, max_bytes=1))
     assert values(script.expect(2, requests.Taken)) == [b"one", b"two", b"", b"one"]
     assert values(script.expect(3, requests.Taken)) == [b"two"]
+
+
+def test_a_stream_that_nobody_takes_from_is_not_read():
+    script = client()
+    number = subscribed(script)
+    event = js(type="event", **STREAM, payload=base64.b64encode(b"x" * 300_000).decode())
+    script.feed(event * 3, 3).quiet()
+    script.feed(event, 3).output(Withhold, channel=3, on=True)
+    script.feed(event, 3).quiet()  # what was on its way
+    for request_id in range(2, 6):
+        script.quiet().submit(requests.Take(request_id, number, 1))
+        assert values(script.expect(request_id, requests.Taken)) == [b"x" * 300_000]
+    script.quiet().submit(requests.Take(6, number, 1)).expect(6, requests.Taken)
+    script.output(Withhold, channel=3, on=False)
+    script.quiet()
 
 
 def test_hello_before_the_reply():

@@ -43,7 +43,7 @@ from gateway.requests import (
     Unsubscribe,
 )
 from gateway.settings import Dialect
-from gateway.wire.session import CONNECTION, ClientContext, Close, Finish, Kind, Open
+from gateway.wire.session import CONNECTION, ClientContext, Close, Finish, Kind, Open, Withhold
 from tests.protocols.fujin.broker import CONNECT_WRITER, GOODBYE, READER_OK, sized
 from tests.protocols.script import ClientScript, hexed
 
@@ -257,6 +257,16 @@ def test_stock_servers_push() -> None:
     assert script.submit(Take(2, 1, 5)).expect(2, Taken).deliveries[0].run.columns.values() == [b"hello"]
     script.submit(Take(3, 1, 5, hold_until=200.0)).quiet()
     script.feed(hexed("06 00000005 0000000274 00000001 77"), STREAM).expect(3, Taken)
+
+
+def test_a_stream_that_nobody_takes_from_is_not_read() -> None:
+    pushed = hexed("06 00000001 01 00040000") + b"x" * 0x40000
+    script = subscribed(dialect=Dialect.STOCK).feed(pushed * 4, STREAM).quiet()
+    script.feed(pushed, STREAM).output(Withhold, channel=STREAM, on=True)
+    script.submit(Take(2, 1, 3)).expect(2, Taken)
+    script.quiet().submit(Take(3, 1, 1)).expect(3, Taken)
+    script.output(Withhold, channel=STREAM, on=False)
+    script.quiet()
 
 
 def test_cancel() -> None:
