@@ -1,4 +1,5 @@
-"""A process to be killed: transactions over two topics and delayed messages, on a store that syncs. Prints what is done.
+"""A process to be killed: transactions over two topics, delayed messages, commits of a group, on a store that syncs. Prints
+what is done.
 
 python -m tests.unit.broker.killed DIRECTORY
 """
@@ -15,7 +16,7 @@ from gateway.broker.assembly import open_house
 from gateway.config import model
 from gateway.envelope import Batch, Columns
 from gateway.recorder import NullRecorder
-from gateway.requests import DONE, Begin, Begun, Commit, Delayed, Outcome, Publish, Request
+from gateway.requests import DONE, Begin, Begun, Commit, CommitOffset, Delayed, Outcome, Publish, Request
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import open_store
 from tests.unit.broker.house import Client
@@ -49,6 +50,13 @@ async def delays(client: Client) -> None:
         await trio.sleep(0.002)
 
 
+async def commits(client: Client) -> None:
+    for number in itertools.count(1):
+        assert await ask(client, CommitOffset(0, "a", "group", 0, number)) == DONE
+        print(f"moved {number}", flush=True)
+        await trio.sleep(0.001)
+
+
 async def main(directory: Path) -> None:
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
     async with (
@@ -59,6 +67,7 @@ async def main(directory: Path) -> None:
         for worker in range(3):
             nursery.start_soon(transactions, Client(house), worker)
         nursery.start_soon(delays, Client(house))
+        nursery.start_soon(commits, Client(house))
 
 
 if __name__ == "__main__":

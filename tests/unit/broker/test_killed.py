@@ -1,4 +1,6 @@
-"""kill -9 at any moment: a transaction is there whole or not at all, a delayed message fires once, what was answered stays."""
+"""kill -9 at any moment: a transaction is there whole or not at all, a delayed message fires once, a group is no further back
+than it was told, what was answered stays.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.unit.broker.support import FakeClock, open_bench
+from gateway.broker.groups import GroupService
+from gateway.requests import GroupOffset, ReadOffset
+from tests.unit.broker.support import FakeClock, RecordingCaller, open_bench
 
 ROOT = Path(__file__).parents[3]
 
 
 async def run_and_kill(directory: Path, lines: int) -> dict[str, set[int]]:
     """Let the process say so many things, then kill it; what it said."""
-    said: dict[str, set[int]] = {"committed": set(), "delayed": set()}
+    said: dict[str, set[int]] = {"committed": set(), "delayed": set(), "moved": set()}
     arguments = [sys.executable, "-m", "tests.unit.broker.killed", str(directory)]
     process = await trio.lowlevel.open_process(arguments, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
@@ -61,5 +65,11 @@ async def test_killed(tmp_path: Path, lines: int) -> None:
         later = pairs(await bench.on_disk("later"))
         assert later == list(range(1, len(later) + 1))
         assert said["delayed"] <= set(later)
+        groups = GroupService(bench.store, bench.table, bench.topics)
+        reader = RecordingCaller()
+        groups.handlers()[ReadOffset](reader, ReadOffset(1, "a", "group", 0))
+        kept = reader.answers[1]
+        assert isinstance(kept, GroupOffset)
+        assert kept.offset in {max(said["moved"]), max(said["moved"]) + 1}  # the last one's answer may not have got out
         assert said["committed"]
         assert said["delayed"]
