@@ -98,6 +98,8 @@ class SchemaGate:
         """Whether a schema has a say in it."""
         if request.schema:
             return True
+        if not self._table.has_schemas:
+            return False
         plan = self._plan(caller, request)
         if plan is None:
             return False

@@ -24,6 +24,9 @@ class TopicRules:
         self._globs = [(glob(text), settings) for text, settings in config.topics.items()]
         self._default = config.storage.durability
         self._known: dict[str, tuple[TopicConfig, bool]] = {}
+        settings = [*(one for _template, one in self._templates), *config.topics.values()]
+        self.has_schemas = any(one.schema for one in settings)
+        """Whether any topic has one."""
 
     def config(self, topic: str) -> TopicConfig:
         """The settings."""

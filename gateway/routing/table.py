@@ -200,6 +200,11 @@ class RoutingTable:
         """The settings of a topic, whoever creates it."""
         return self._topics.config(topic)
 
+    @property
+    def has_schemas(self) -> bool:
+        """Whether the configuration gives any topic a schema."""
+        return self._topics.has_schemas
+
     def decides_partitions(self, topic: str) -> bool:
         """Whether the configuration says how many partitions a topic has; if not, the client who creates it may."""
         return self._topics.decides_partitions(topic)
