@@ -106,6 +106,13 @@ class Served:
         return self._process.pid
 
     @property
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
+
+    @property
     def running(self) -> bool:
         """Whether there is a process to end."""
         return self._process is not None
