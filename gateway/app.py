@@ -17,7 +17,6 @@ import trio
 
 from gateway import __version__
 from gateway.bridges.assembly import open_bridges
-from gateway.bridges.offered import check_offered
 from gateway.bridges.progress import stored_floor
 from gateway.broker.assembly import House, open_house
 from gateway.broker.service import ListenerInfo
@@ -126,7 +125,6 @@ class Gateway:
     """One running gateway."""
 
     def __init__(self, config: Config) -> None:
-        check_offered(config)
         self._config = config
         self.stopped = trio.Event()
         self._drain = trio.Event()

@@ -73,6 +73,18 @@ class Recorder(Protocol):
         """Something between an upstream and the log went wrong; it will be tried again."""
         ...
 
+    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
+        """A mirror's target took messages, refused them, or nobody knows; or they were dropped before."""
+        ...
+
+    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
+        """What a mirror's target made of messages, beside what became of them here."""
+        ...
+
+    def mirror_latency(self, route: str, target: str, seconds: float) -> None:
+        """From when messages were visible here to the acknowledgement of a mirror's target."""
+        ...
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge that `gateway.observe.metrics` declares."""
         ...
@@ -100,6 +112,9 @@ class NullRecorder:
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
     def ingested(self, upstream: str, source: str, messages: int) -> None: ...  # noqa: D102
     def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None: ...  # noqa: D102
+    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None: ...  # noqa: D102
+    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None: ...  # noqa: D102
+    def mirror_latency(self, route: str, target: str, seconds: float) -> None: ...  # noqa: D102
     def gauge(self, name: str, value: float, **labels: str) -> None: ...  # noqa: D102
 
     def text(self) -> str:

@@ -15,6 +15,7 @@ from gateway.bridges.forwards import Forwards
 from gateway.bridges.ingest import IngestContext
 from gateway.bridges.ingest_entry import EntryContext
 from gateway.bridges.ingests import Ingests
+from gateway.bridges.mirror import MirrorContext, Mirrors
 from gateway.bridges.pool import UpstreamPool
 from gateway.bridges.proxy import Proxies
 from gateway.broker.assembly import House
@@ -100,6 +101,17 @@ async def open_bridges(
         for name, upstream in config.upstreams.items()
         if upstream.ingest
     }
+    # what is mirrored has its own, too: a target that fails there says nothing of a forward's
+    shadows = {
+        name: UpstreamPool(
+            config.upstreams[name],
+            protocol(config.upstreams[name].protocol),
+            house.pump,
+            recorder if name not in pools and name not in sources else NullRecorder(),
+            chance,
+        )
+        for name in sorted({rule.target.upstream for rule in table.mirrors})
+    }
     async with trio.open_nursery() as nursery:
 
         def start_soon(job: Callable[[], Awaitable[None]]) -> None:
@@ -114,6 +126,7 @@ async def open_bridges(
         proxies = Proxies({name: pools[name] for name in sorted(proxied)}, house.pump, house.clock, recorder)
         house.publisher.proxy_by(proxies)
         await forwards.start()
+        Mirrors(MirrorContext(store, house.pump, house.clock, recorder), table.mirrors, shadows)
         ingests = Ingests(
             IngestContext(store, house.pump, house.clock, recorder, chance),
             EntryContext(
@@ -123,7 +136,7 @@ async def open_bridges(
             sources,
             pools,
         )
-        for pool in (*pools.values(), *sources.values()):
+        for pool in (*pools.values(), *sources.values(), *shadows.values()):
             nursery.start_soon(pool.run)
         try:
             names = tuple(dict.fromkeys(target.name for target in targets))

@@ -22,14 +22,12 @@ def command(context: click.Context, file: Path, output: str) -> None:
 
     Every problem is one line: FILE:LINE: path: message. Exit code 0: good; 1: problems; 2: the file could not be read.
     """
-    from gateway.bridges.offered import missing
     from gateway.config.load import load
     from gateway.errors import ConfigError, ConfigProblem
 
     problems: list[ConfigProblem] = []
     try:
         config = load(file)
-        problems.extend(missing(config))
     except ConfigError as error:
         problems = [problem for problem in error.exceptions if isinstance(problem, ConfigProblem)]
     except OSError as error:

@@ -190,6 +190,21 @@ INGEST_ERRORS = _counter(
 PROXY_IN_FLIGHT = _gauge(
     "gateway_proxy_in_flight_messages", "upstream", "Messages whose publisher waits for the upstream's own answer."
 )
+MIRRORED_MESSAGES = _counter(
+    "gateway_mirror_messages",
+    "route target outcome",
+    "Messages of a mirror's share: taken by its target, refused, lost (no answer), dropped (no room).",
+)
+MIRROR_COMPARED = _counter(
+    "gateway_mirror_compared_messages",
+    "route target kind outcome",
+    "Mirrored messages whose acknowledgement or payload was the same as here, different, or unknown.",
+)
+MIRROR_LATENCY = _histogram(
+    "gateway_mirror_latency_seconds",
+    "route target",
+    "Time from when messages are visible here to the acknowledgement of a mirror's target.",
+)
 FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
 PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
 BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")

@@ -248,6 +248,18 @@ class PrometheusRecorder(Collector):
         """Something between an upstream and the log went wrong."""
         self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), times)
 
+    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
+        """What became of a mirror's messages."""
+        self._cells[m.MIRRORED_MESSAGES.name].add((route, target, outcome), messages)
+
+    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
+        """How a mirror's target did beside us."""
+        self._cells[m.MIRROR_COMPARED.name].add((route, target, compared, result), messages)
+
+    def mirror_latency(self, route: str, target: str, seconds: float) -> None:
+        """How long a mirror's target took."""
+        self._cells[m.MIRROR_LATENCY.name].observe((route, target), seconds)
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""
         family = m.GAUGES[name]

@@ -165,7 +165,10 @@ def _promise(one: Carries, two: Carries, way: Way) -> str:
         if two.acknowledgement is Acknowledgement.NOTHING:
             return f"{door}; the remote confirms nothing: at most once from here."
         sign = "says so" if two.acknowledgement is Acknowledgement.STORED else "answers the exchange behind it"
-        return f"{door}; it is delivered again until the remote {sign}: at least once, in order per key."
+        again = f"{door}; it is delivered again until the remote {sign}: at least once, in order per key"
+        if two.copies:
+            return f"{again}; effectively once where the remote is another gateway, which knows what it was sent before."
+        return f"{again}; what is sent again is there again."
     if two.consumer_acknowledges:
         return f"{door}; a reader that does not confirm it gets it again, or reads on from its own position: at least once."
     return f"{door}; handed to a reader's connection it counts as delivered: at most once from there."

@@ -42,6 +42,7 @@ routes:
     to:
       - store:   {topic: "orders.{1}"}
       - forward: {upstream: itself, address: "copy-of-{1}", accept_loss: all}
+      - mirror:  {upstream: itself, address: "shadow-of-{1}", compare: [ack, payload, latency]}
   - name: everything-else
     match: {}
     to: [{store: {topic: "{topic}"}}]

@@ -45,6 +45,15 @@ class Counts(NullRecorder):
     def dropped(self, route: str, reason: str, messages: int) -> None:
         self.messages["dropped", reason] += messages
 
+    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
+        self.messages["mirrored", outcome] += messages
+
+    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
+        self.messages[compared, result] += messages
+
+    def mirror_latency(self, route: str, target: str, seconds: float) -> None:
+        self.messages["latency", target] += 1
+
 
 @attrs.frozen
 class Bridged:

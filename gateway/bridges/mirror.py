@@ -1,0 +1,268 @@
+"""A share of a route's traffic, sent to a second target and never waited for.
+
+A mirror reads what was stored from memory at the moment it becomes visible, chooses by key (or by the message's id, without
+one), and keeps what it chose in a bounded buffer. It has no durable cursor, holds no retention and tries nothing twice: what
+does not fit or is not taken is counted, and that is what a mirror is for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from gateway.bridges.lanes import Entry, columns_of
+from gateway.bridges.pool import UpstreamPool
+from gateway.broker.dead_letters import SUFFIX
+from gateway.broker.service import Clock
+from gateway.broker.timers import Pump
+from gateway.config.model import Compare, Mirror
+from gateway.envelope import PREFIX, Batch, Run
+from gateway.errors import GatewayError, RequestError, TargetRefused
+from gateway.recorder import Recorder
+from gateway.requests import Fetch, Fetched, Outcome, Publish, Published
+from gateway.routing.address import is_reserved
+from gateway.routing.table import RemoteRule
+from gateway.store.interface import Store
+
+BUFFER_MESSAGES = 4_096
+BUFFER_BYTES = 4 << 20
+"""What a mirror keeps of one partition, sent and not yet answered included; what is chosen beyond is dropped."""
+REQUEST_MESSAGES = 256
+REQUESTS = 4
+"""In flight at once, for one partition."""
+READ_MESSAGES = 4_096
+READ_BYTES = 4 << 20
+COMPARED = 64
+"""Messages of a request that are read back to compare them, at most."""
+
+TAKEN, REFUSED, LOST, DROPPED, SAME, DIFFERENT, UNKNOWN = (
+    "taken", "refused", "lost", "dropped", "same", "different", "unknown",
+)  # fmt: skip
+
+
+def chosen(run: Run, index: int, percent: float) -> bool:
+    """Whether a message belongs to the share: the same for all of a key, and for a message each time it is asked."""
+    key = run.columns.key(index)
+    if key is None:
+        meta, inner = run.meta_of(index)
+        key = meta.id + inner.to_bytes(4, "big")
+    return zlib.crc32(key) % 10_000 < percent * 100
+
+
+@attrs.frozen(eq=False)
+class MirrorContext:
+    """What every mirror works with."""
+
+    store: Store
+    pump: Pump
+    clock: Clock
+    recorder: Recorder
+
+
+class PartitionMirror:
+    """What is mirrored of one partition."""
+
+    def __init__(
+        self, context: MirrorContext, rule: RemoteRule, pool: UpstreamPool, topic: str, epoch: int, partition: int
+    ) -> None:
+        target = rule.target
+        assert isinstance(target, Mirror)
+        self.epoch = epoch
+        self._context = context
+        self._rule = rule
+        self._target = target
+        self._pool = pool
+        self._topic = topic
+        self._partition = partition
+        self._address = rule.remote_address(topic) or topic
+        self._next = context.store.topics[topic].partitions[partition].end
+        self._buffer: deque[tuple[Entry, float]] = deque()
+        self._messages = 0
+        self._bytes = 0
+        self._requests = 0
+
+    @property
+    def upstream(self) -> str:
+        """Where it sends."""
+        return self._pool.name
+
+    def start_at(self, offset: int) -> None:
+        """Begin earlier than the log's end: the topic is new."""
+        self._next = offset
+
+    def grown(self) -> None:
+        """There is more in the log: choose of it while it is in memory, and send in the next pass."""
+        self._context.pump.soon(self, self._turn)
+
+    # --- choosing ---
+
+    def _turn(self) -> None:
+        state = self._context.store.topics.get(self._topic)
+        if state is None or state.epoch != self.epoch:
+            return
+        end = state.partitions[self._partition].end
+        while self._next < end:
+            result = self._context.store.read_cached(
+                self._topic, self._partition, self._next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
+            )
+            if result is None:  # not in memory any more: a mirror does not make anybody wait for the disk
+                self._count(DROPPED, end - self._next)
+                self._next = end
+                break
+            now = self._context.clock.now()
+            for run in result.runs:
+                self._choose(run, now)
+            self._next = result.next_offset
+        self._send()
+
+    def _choose(self, run: Run, now: float) -> None:
+        percent, limits = self._target.percent, self._pool.spec.carries
+        for number, (first, _inner, meta) in enumerate(run.batches):
+            if meta.route != self._rule.route:
+                continue
+            end = run.batches[number + 1][0] if number + 1 < len(run.batches) else run.count
+            for index in range(first, end):
+                if percent < 100 and not chosen(run, index, percent):
+                    continue
+                entry = Entry(run, index)
+                fits = limits.min_value <= entry.size - PREFIX <= limits.max_value
+                if not fits or self._messages >= BUFFER_MESSAGES or self._bytes + entry.size > BUFFER_BYTES:
+                    self._count(DROPPED, 1)
+                    continue
+                self._messages += 1
+                self._bytes += entry.size
+                self._buffer.append((entry, now))
+
+    # --- sending ---
+
+    def _send(self) -> None:
+        while self._buffer and self._requests < REQUESTS and self._pool.ready:
+            taken = [self._buffer.popleft() for _ in range(min(REQUEST_MESSAGES, len(self._buffer)))]
+            entries, since = [entry for entry, _ in taken], taken[0][1]
+            batch = Batch(self._address, columns_of(entries))
+            self._requests += 1
+            self._pool.submit(
+                lambda number, batch=batch: Publish(number, batch),  # type: ignore[misc]
+                lambda outcome, entries=entries, since=since: self._ended(entries, since, outcome),  # type: ignore[misc]
+            )
+
+    def _ended(self, entries: Sequence[Entry], since: float, outcome: Outcome) -> None:
+        self._requests -= 1
+        self._messages -= len(entries)
+        self._bytes -= sum(entry.size for entry in entries)
+        refused = len(outcome.refused) if isinstance(outcome, Published) else 0
+        taken = len(entries) - refused
+        if isinstance(outcome, GatewayError):
+            taken = 0
+            refused = len(entries) if isinstance(outcome, TargetRefused | RequestError) else 0
+        for what, messages in ((TAKEN, taken), (REFUSED, refused), (LOST, len(entries) - taken - refused)):
+            if messages:
+                self._count(what, messages)
+        self._compare(entries, since, outcome, taken, refused)
+        self._context.pump.soon(self, self._turn)
+
+    def _count(self, outcome: str, messages: int) -> None:
+        self._context.recorder.mirrored(self._rule.route, self._pool.name, outcome, messages)
+
+    # --- comparing ---
+
+    def _compare(self, entries: Sequence[Entry], since: float, outcome: Outcome, taken: int, refused: int) -> None:
+        compare, recorder, route, name = self._target.compare, self._context.recorder, self._rule.route, self._pool.name
+        if Compare.ACK in compare:  # the first has acknowledged them all: they are stored
+            unknown = len(entries) - taken - refused
+            for result, messages in ((SAME, taken), (DIFFERENT, refused), (UNKNOWN, unknown)):
+                recorder.mirror_compared(route, name, Compare.ACK.value, result, messages)
+        if Compare.LATENCY in compare and taken:
+            recorder.mirror_latency(route, name, self._context.clock.now() - since)
+        if Compare.PAYLOAD in compare and taken:
+            self._read_back(entries, outcome)
+
+    def _read_back(self, entries: Sequence[Entry], outcome: Outcome) -> None:
+        """Ask the second for what it has stored, where it says where that is."""
+        assert isinstance(outcome, Published)
+        sent = [(outcome.position(i), entry) for i, entry in enumerate(entries) if i not in outcome.refused][:COMPARED]
+        (partition, first), _ = sent[0]
+        side_by_side = [
+            entry for index, (place, entry) in enumerate(sent) if place == (partition, first + index)
+        ]  # others may publish there, too
+        if not self._pool.spec.carries.offset or not self._pool.ready:
+            self._compared(UNKNOWN, len(side_by_side))
+            return
+        self._pool.submit(
+            lambda number: Fetch(number, self._address, partition, first, len(side_by_side), READ_BYTES),
+            lambda reply: self._was_read_back(side_by_side, first, reply),
+        )
+
+    def _was_read_back(self, entries: Sequence[Entry], first: int, reply: Outcome) -> None:
+        found: dict[int, bytes] = {}
+        if isinstance(reply, Fetched):
+            for run in reply.runs:
+                found |= {run.base_offset + index: run.columns.value(index) for index in range(run.count)}
+        results = [
+            UNKNOWN if offset not in found else SAME if found[offset] == _value(entry) else DIFFERENT
+            for offset, entry in enumerate(entries, first)
+        ]
+        for result in (SAME, DIFFERENT, UNKNOWN):
+            self._compared(result, results.count(result))
+
+    def _compared(self, result: str, messages: int) -> None:
+        self._context.recorder.mirror_compared(
+            self._rule.route, self._pool.name, Compare.PAYLOAD.value, result, messages
+        )
+
+
+def _value(entry: Entry) -> bytes:
+    return entry.run.columns.value(entry.index)
+
+
+class Mirrors:
+    """All mirrors of a configuration, over every topic they read."""
+
+    def __init__(self, context: MirrorContext, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
+        self._context = context
+        self._rules = rules
+        self._pools = pools
+        self._running: dict[tuple[str, int], list[PartitionMirror]] = {}
+        if rules:
+            for state in context.store.topics.values():
+                for partition in range(len(state.partitions)):
+                    self._look_at(state.name, partition)
+            context.store.on_visible(self._grown)
+            for name, pool in pools.items():
+                pool.on_change.append(self._changed(name))
+
+    def _changed(self, name: str) -> Callable[[GatewayError | None], None]:
+        def changed(_error: GatewayError | None) -> None:
+            for mirrors in self._running.values():
+                for one in mirrors:
+                    if one.upstream == name:
+                        one.grown()
+
+        return changed
+
+    def _grown(self, pairs: Iterable[tuple[str, int]]) -> None:
+        for topic, partition in pairs:
+            state = self._context.store.topics.get(topic)
+            if state is None:
+                self._running.pop((topic, partition), None)
+                continue
+            running = self._running.get((topic, partition))
+            if running is None or (running and running[0].epoch != state.epoch):
+                running = self._look_at(topic, partition)
+                for one in running:  # what is new is mirrored from its beginning
+                    one.start_at(state.partitions[partition].start)
+            for one in running:
+                one.grown()
+
+    def _look_at(self, topic: str, partition: int) -> list[PartitionMirror]:
+        state = self._context.store.topics[topic]
+        wanted = not is_reserved(topic) and not topic.endswith(SUFFIX)
+        rules = [rule for rule in self._rules if wanted and rule.remote_address(topic) is not None]
+        running = self._running[topic, partition] = [
+            PartitionMirror(self._context, rule, self._pools[rule.target.upstream], topic, state.epoch, partition)
+            for rule in rules
+        ]
+        return running
