@@ -18,7 +18,8 @@ from gateway.config.route_checks import check_routes
 from gateway.config.values import show_endpoint
 from gateway.errors import ConfigProblem
 from gateway.protocols.registry import ProtocolSpec, Transport
-from gateway.routing.compiled import compile_ingest
+from gateway.routing.compiled import IngestRule, compile_ingest
+from gateway.routing.patterns import overlap
 
 Specs = Mapping[str, ProtocolSpec]
 
@@ -49,6 +50,7 @@ def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
     _check_ports(config, specs, notes)
     for upstream in config.upstreams.values():
         _check_upstream(upstream, specs, notes)
+        _check_ingests(upstream, config.listeners, notes)
     check_routes(config, specs, notes)
 
 
@@ -182,8 +184,24 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
         _check_files(upstream.tls, ("ca", "cert", "key"), notes)
         if bool(upstream.tls.cert) != bool(upstream.tls.key):
             notes.complain(upstream.tls, "", "cert and key go together")
+
+
+def _check_ingests(upstream: model.Upstream, listeners: Mapping[str, model.Listener], notes: Notebook) -> None:
+    if upstream.ingest and upstream.name in listeners:
+        notes.complain(upstream, "ingest", f"what is pulled comes in as {upstream.name!r}, which is a listener as well")
+    compiled: list[tuple[model.Ingest, IngestRule]] = []
     for ingest in upstream.ingest:
         try:
-            compile_ingest(ingest)
+            rule = compile_ingest(ingest)
         except ConfigProblem as problem:
             notes.complain(ingest, "into", problem.message)
+            continue
+        for other, earlier in compiled:
+            example = overlap(rule.symbols, earlier.symbols) if other.group == ingest.group else None
+            if example is not None:
+                line = notes.line(f"{notes.path_of(other)}.from", notes.path_of(other))
+                notes.complain(
+                    ingest, "from", f"{example!r} is pulled for the group {ingest.group!r} in line {line} already"
+                )
+                break
+        compiled.append((ingest, rule))

@@ -12,6 +12,7 @@ import attrs
 from gateway.config import model
 from gateway.routing.glob import BoundTemplate, bind, template, whole
 from gateway.routing.match import Matcher, compile_match
+from gateway.routing.patterns import Symbols
 from gateway.routing.transform import Transform, compile_transform
 
 
@@ -170,6 +171,11 @@ class IngestRule:
         """The address here of a remote one; None if it is not wanted."""
         captures = self._matcher.glob.match(remote)
         return self._into.expand(captures) if captures is not None else None
+
+    @property
+    def symbols(self) -> Symbols:
+        """The remote addresses it takes, as a pattern."""
+        return self._matcher.glob.symbols
 
     def remote(self, address: str) -> str | None:
         """The remote address that has this one here; None if there is none, or the one here does not say which."""

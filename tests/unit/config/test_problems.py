@@ -223,6 +223,8 @@ UPSTREAMS = [
     ("{protocol: flymq, address: 'h:1', ingest: [{from: 'a.*', into: '{2}'}]}",
      "ingest[0].into: {2} in '{2}': there is only one wildcard in the glob 'a.*'"),
     ("{protocol: flymq, address: 'h:1', ingest: [{from: 'a.*'}]}", "ingest[0]: missing key 'into'"),
+    ("{protocol: flymq, address: 'h:1', ingest: [{from: 'a.*', into: x}, {from: 'a.b', into: y}, {from: 'a.b', into: y, group: z}]}",
+     "ingest[1].from: 'a.b' is pulled for the group 'gateway' in line 6 already"),
     ("{protocol: flymq, address: 'h:1', pool: 0}", "pool: expected a whole number from 1 to 1000, not 0"),
     ("{protocol: flymq, address: 'h:1', timeout: none}", "timeout: expected a duration longer than nothing, and not 'none'"),
 ]  # fmt: skip
@@ -460,3 +462,10 @@ def test_a_file_with_a_line_missing_or_a_piece_replaced_is_read_or_refused_with_
     for problem in found:
         assert problem.file == "r.yaml"
         assert 1 <= problem.line <= len(lines) + 1
+
+
+def test_what_is_pulled_must_not_be_taken_for_a_listeners() -> None:
+    text = f"{HEAD}upstreams:\n  fly: {{protocol: flymq, address: 'h:1', ingest: [{{from: x, into: y}}]}}\n"
+    assert problems(text) == [
+        "r.yaml:6: upstreams.fly.ingest: what is pulled comes in as 'fly', which is a listener as well"
+    ]
