@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from gateway.cli.options import examples, output_option
-from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, show, spread, with_bar
+from gateway.cli.pipeline_jobs import compact, export, rollup
+from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, show, source_of, source_options, spread, with_bar
 from gateway.cli.pipeline_replay import replay
-
-PATH = click.option(
-    "--path", required=True, metavar="DIR", help="The directory of a store, live or stopped (`storage.path`)."
-)
 
 
 @click.group(
@@ -24,16 +22,17 @@ PATH = click.option(
     )
 )
 def command() -> None:
-    """Archive what is stored as Parquet, prove that nothing is missing, and play it back."""
+    """Jobs over what is stored: archive it, prove that nothing is missing, count it, play it back."""
 
 
 @command.command(
     epilog=examples(
         "gateway pipeline archive --path ./data --to ./archive",
         "gateway pipeline archive --path ./data --to ./archive --topics 'orders.*' --follow",
+        "gateway pipeline archive --endpoint https://gateway:9600 --ca ca.pem --to ./archive",
     )
 )
-@PATH
+@source_options
 @click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive's directory.")
 @TOPICS
 @click.option("--follow", is_flag=True, help="Go on with what is stored later, until interrupted.")
@@ -45,7 +44,7 @@ def command() -> None:
 @SPARK_LOGS
 @output_option
 def archive(
-    path: str,
+    given: Mapping[str, str],
     to: Path,
     topics: str,
     follow: bool,
@@ -63,13 +62,14 @@ def archive(
     from gateway.pipeline.archive import archive as run
     from gateway.pipeline.options import Topics
 
+    source = source_of(given)
     tasks = spread(master, spark_logs)
     wanted = Topics.parse(topics)
     stop = _until_signalled() if follow else None
     while True:
         done = with_bar(
             "archiving",
-            lambda progress: run(path, to, topics=wanted, spread=tasks, accept_gaps=accept_gaps, progress=progress),
+            lambda progress: run(source, to, topics=wanted, spread=tasks, accept_gaps=accept_gaps, progress=progress),
         )
         if done.records or not follow:
             show(
@@ -97,7 +97,7 @@ def _until_signalled() -> threading.Event:
         "gateway pipeline audit --path ./data --archive ./archive --topics orders.eu --output json",
     )
 )
-@PATH
+@source_options
 @click.option(
     "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
 )
@@ -105,7 +105,7 @@ def _until_signalled() -> threading.Event:
 @MASTER
 @SPARK_LOGS
 @output_option
-def audit(path: str, directory: Path, topics: str, master: str, spark_logs: bool, output: str) -> int:
+def audit(given: Mapping[str, str], directory: Path, topics: str, master: str, spark_logs: bool, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
     Every gap, duplicate, difference and damaged file is named. Exit code 0: clean; 1: findings; 2: could not look.
@@ -113,7 +113,7 @@ def audit(path: str, directory: Path, topics: str, master: str, spark_logs: bool
     from gateway.pipeline.audit import audit as run
     from gateway.pipeline.options import Topics
 
-    found = run(path, directory, topics=Topics.parse(topics), spread=spread(master, spark_logs))
+    found = run(source_of(given), directory, topics=Topics.parse(topics), spread=spread(master, spark_logs))
     counts = [
         {"topic": topic, "partition": partition, "route": route, "records": count}
         for (topic, partition, route), count in sorted(found.routes.items())
@@ -162,5 +162,5 @@ def merge(directory: Path, small: int, large: int, master: str, spark_logs: bool
     )
 
 
-for job in (replay,):
+for job in (replay, rollup, compact, export):
     command.add_command(job)

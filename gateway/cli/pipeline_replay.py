@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,13 +14,23 @@ import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
-from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, session, show, with_bar
+from gateway.cli.pipeline_parts import (
+    MASTER,
+    SPARK_LOGS,
+    TOPICS,
+    from_options,
+    session,
+    show,
+    stopped_by_signals,
+    with_bar,
+)
 from gateway.cli.url import Place, parse
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError, TargetLost
 from gateway.requests import Publish, Published
 
 if TYPE_CHECKING:
+    from gateway.pipeline.frames import Messages
     from gateway.pipeline.replay import Replayed, Selected, Target
     from gateway.transport.client import Connection
 
@@ -139,7 +148,7 @@ def target_at(url: str, dialling: Dialling) -> Iterator[Target]:
         "--where \"get_json_object(cast(value as string), '$.amount') > 100\"",
     )
 )
-@click.option("--from", "source", required=True, metavar="DIR", help="An archive, or a store, live or stopped.")
+@from_options
 @click.option(
     "--to",
     "url",
@@ -171,6 +180,7 @@ def target_at(url: str, dialling: Dialling) -> Iterator[Target]:
 @output_option
 @dialling_options
 def replay(
+    messages: Messages,
     source: str,
     url: str,
     topics: str,
@@ -196,11 +206,12 @@ def replay(
     was stopped before its end.
     """
     from gateway.pipeline import replay as job
+    from gateway.pipeline.frames import is_endpoint
     from gateway.pipeline.options import milliseconds
     from gateway.pipeline.progress import Wanted
 
     wanted = Wanted(
-        str(Path(source).absolute()),
+        source if is_endpoint(source) else str(Path(source).absolute()),
         url,
         topics,
         milliseconds(since) if since is not None else None,
@@ -210,16 +221,16 @@ def replay(
     pace = job.speed_of(speed)
     if dry_run:
         spark = session(master, spark_logs)
-        _show_selected(output, job.dry_run(spark, wanted, state=state), url)
+        _show_selected(output, job.dry_run(spark, messages, wanted, state=state), url)
         return 0
     with target_at(url, dialling) as target:
         spark = session(master, spark_logs)
-        stop = threading.Event()
-        with _stopped_by_signals(stop):
+        with stopped_by_signals() as stop:
             done = with_bar(
                 "replaying",
                 lambda progress: job.replay(
                     spark,
+                    messages,
                     wanted,
                     target,
                     state=state,
@@ -234,19 +245,6 @@ def replay(
             )
     _show_replayed(output, done, url)
     return 0 if done.finished and not done.refused else 1
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM let the step that is under way end first."""
-    handlers = {
-        number: signal.signal(number, lambda _number, _frame: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _show_selected(output: str, found: Selected, url: str) -> None:

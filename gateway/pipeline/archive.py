@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.pipeline.columns import batches
+from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import ArchiveFile, ArchiveWriter, checksum, topic_directory
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
 from gateway.pipeline.ranges import HistoryGone, Range, cut, records, selected
 from gateway.pipeline.schema import COLUMNS, chosen
+from gateway.pipeline.source import Log, Source, open_log
 from gateway.pipeline.spread import Here, Spread
-from gateway.store.reader import LogReader
 
 FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
 """The topic is said by the directory."""
@@ -45,7 +46,7 @@ class Archived:
 
 
 def archive(
-    path: str,
+    source: Source,
     to: Path | str,
     *,
     topics: Topics | None = None,
@@ -54,24 +55,24 @@ def archive(
     accept_gaps: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Archived:
-    """Add to an archive what a store has and the archive has not. Calls `progress` with records done, and in all.
+    """Add to an archive what a store or a running gateway has and it has not. Calls `progress` with records done, and in all.
 
     Raises HistoryGone if retention removed records that should have come next, unless gaps are accepted.
     """
     spread = spread or Here()
-    options = ReadOptions(path, topics or Topics())
-    with ArchiveWriter(Path(to)) as writer, LogReader(path) as reader:
+    options = ReadOptions(source, topics or Topics())
+    with ArchiveWriter(Path(to)) as writer, open_log(source) as reader:
         missing, gaps = _missing(writer, reader, options)
         if gaps and not accept_gaps:
             raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
         if missing:
-            writer.made_from(str(Path(path).resolve()))
+            writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
         total = sum(one.count for one in missing)
         tasks = cut(missing, records_per_file)
         done = Archived(gaps=tuple(gaps))
         wave = spread.width * WAVES
         for first in range(0, len(tasks), wave):
-            work = functools.partial(write_range, path, writer.staging)
+            work = functools.partial(write_range, source, writer.staging)
             files = [file for made in spread(work, tasks[first : first + wave]) for file in made]
             writer.commit(files)
             done = Archived(
@@ -84,7 +85,7 @@ def archive(
     return done
 
 
-def _missing(writer: ArchiveWriter, reader: LogReader, options: ReadOptions) -> tuple[list[Range], list[str]]:
+def _missing(writer: ArchiveWriter, reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:
     """What is to be added, and what no longer can be."""
     archived: dict[tuple[str, int, int], int] = {}
     for file in writer.files():
@@ -104,7 +105,7 @@ def _missing(writer: ArchiveWriter, reader: LogReader, options: ReadOptions) -> 
     return missing, gaps
 
 
-def write_range(path: str, staging: Path, what: Range) -> list[ArchiveFile]:
+def write_range(source: Source, staging: Path, what: Range) -> list[ArchiveFile]:
     """Write one range into `staging`, a file for each day."""
     made: list[ArchiveFile] = []
     writer: pq.ParquetWriter | None = None
@@ -116,7 +117,7 @@ def write_range(path: str, staging: Path, what: Range) -> list[ArchiveFile]:
             size, crc32c = sealed(staging / name)
             made.append(ArchiveFile(name, what.topic, what.epoch, what.partition, day, start, end, size, crc32c))
 
-    with LogReader(path) as reader:
+    with open_log(source) as reader:
         for batch in batches(records(reader, what), FILE_SCHEMA, GROUP_ROWS, GROUP_BYTES):
             for part_day, part in _days(batch):
                 if part_day != day:

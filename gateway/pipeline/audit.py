@@ -19,8 +19,9 @@ from gateway.pipeline.columns import batches
 from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import Range, records, selected
+from gateway.pipeline.source import Source, open_log
 from gateway.pipeline.spread import Here, Spread
-from gateway.store.reader import LogReader, StoredTopic
+from gateway.store.reader import StoredTopic
 
 
 @attrs.frozen
@@ -54,14 +55,16 @@ class Seen:
     findings: tuple[str, ...]
 
 
-def audit(path: str, directory: Path | str, *, topics: Topics | None = None, spread: Spread | None = None) -> Audited:
+def audit(
+    source: Source, directory: Path | str, *, topics: Topics | None = None, spread: Spread | None = None
+) -> Audited:
     """Compare. Raises NotAStore where there is no store or no archive."""
     spread = spread or Here()
-    options = ReadOptions(path, topics or Topics())
+    options = ReadOptions(source, topics or Topics())
     archive = Archive.existing(Path(directory))
     # the archive first: what is appended meanwhile is then missing in it, never too much
     files = [file for file in archive.files() if options.topics.among([file.topic])]
-    with LogReader(path) as reader:
+    with open_log(source) as reader:
         stored = {topic.name: topic for topic in selected(reader.topics(), options)}
     findings = [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
     for topic in stored.values():
@@ -69,7 +72,7 @@ def audit(path: str, directory: Path | str, *, topics: Topics | None = None, spr
     looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
     routes: Counter[tuple[str, int, str]] = Counter()
     compared = rows = 0
-    for file, seen in zip(files, spread(functools.partial(look_at, path, archive.directory), looks), strict=True):
+    for file, seen in zip(files, spread(functools.partial(look_at, source, archive.directory), looks), strict=True):
         findings += seen.findings
         compared += seen.compared
         rows += seen.rows
@@ -109,7 +112,7 @@ def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile]) -> list[str]:
     return findings
 
 
-def look_at(path: str, directory: Path, look: Look) -> Seen:
+def look_at(source: Source, directory: Path, look: Look) -> Seen:
     """Check one file by itself, then against the store."""
     file = look.file
     place = directory / file.path
@@ -124,15 +127,15 @@ def look_at(path: str, directory: Path, look: Look) -> Seen:
         return Seen(0, table.num_rows, {}, (f"damaged: {file}: {file.path} does not hold these offsets",))
     counted = pc.value_counts(table["route"]).to_pylist()
     routes = {one["values"]: one["counts"] for one in counted}
-    compared, findings = _compare(path, look, table) if look.start is not None else (0, ())
+    compared, findings = _compare(source, look, table) if look.start is not None else (0, ())
     return Seen(compared, table.num_rows, routes, findings)
 
 
-def _compare(path: str, look: Look, table: pa.Table) -> tuple[int, tuple[str, ...]]:
+def _compare(source: Source, look: Look, table: pa.Table) -> tuple[int, tuple[str, ...]]:
     file = look.file
     assert look.start is not None
     compared = 0
-    with LogReader(path) as reader:
+    with open_log(source) as reader:
         end = min(file.end, reader.bounds(file.topic, file.partition)[1])
         what = Range(file.topic, file.partition, look.start, end, file.epoch)
         # retention may go on meanwhile: what is gone is not compared

@@ -14,6 +14,7 @@ from gateway.pipeline.manifest import Archive, ArchiveFile
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import selected
 from gateway.pipeline.schema import COLUMNS, SCHEMA
+from gateway.pipeline.source import open_log
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
@@ -50,45 +51,58 @@ class Messages(Protocol):
         """The messages of these spans, with their epoch."""
         ...
 
-    def stores(self) -> Sequence[Path]:
-        """The directories of the stores that they came from."""
+    def stores(self) -> Sequence[str]:
+        """The stores that they came from: directories, or admin addresses."""
         ...
 
 
-def messages_at(place: str) -> Messages:
-    """What the directory of an archive or of a store holds. Raises NotAStore if it is neither."""
+def messages_at(place: str, **trust: str) -> Messages:
+    """What the directory of an archive or of a store holds, or a running gateway at its admin address.
+
+    `trust` are the options of the data source about an endpoint. Raises NotAStore if a directory is neither.
+    """
     if not place:
-        raise InvalidRequest("say where the messages are: the directory of a store or of an archive")
+        raise InvalidRequest("say where the messages are: the directory of a store or of an archive, or an endpoint")
+    if is_endpoint(place):
+        return StoredMessages({"endpoint": place, **trust})
     if (Path(place) / "_manifests").is_dir():
         return ArchivedMessages(place)
     LogReader(place).close()
-    return StoredMessages(place)
+    return StoredMessages({"path": place})
+
+
+def is_endpoint(place: str) -> bool:
+    """Whether a place is a gateway's admin address, not a directory."""
+    return place.startswith(("http://", "https://"))
 
 
 @attrs.frozen
 class StoredMessages:
-    """Those of a store, live or stopped."""
+    """Those of a store, live or stopped, or of a running gateway."""
 
-    path: str
+    options: Mapping[str, str] = attrs.field(repr=False)
+    """Of the data source: `path`, or `endpoint` and how it is trusted."""
 
     def spans(self, topics: Topics) -> Sequence[Span]:
         """What the log holds now."""
-        with LogReader(self.path) as reader:
+        options = attrs.evolve(ReadOptions.parse(self.options), topics=topics)
+        with open_log(options.source) as log:
             return [
                 Span(topic.name, topic.epoch, partition.number, partition.start, partition.end)
-                for topic in selected(reader.topics(), ReadOptions(self.path, topics))
+                for topic in selected(log.topics(), options)
                 for partition in topic.partitions
             ]
 
     def frame(self, spark: SparkSession, spans: Sequence[Span], columns: Sequence[str] = COLUMNS) -> DataFrame:
         """Read by the data source, which is told where to begin and end."""
         wanted = _ddl(dict.fromkeys([*columns, "topic", "partition", "offset"]))
-        frame = spark.read.format("gateway").schema(wanted).options(path=self.path, **_options(spans)).load()
+        options = {**self.options, **_options(spans)}
+        frame = spark.read.format("gateway").schema(wanted).options(**options).load()
         return _within(spark, frame, spans, ["topic", "partition"]).select(*columns, EPOCH)
 
-    def stores(self) -> Sequence[Path]:
+    def stores(self) -> Sequence[str]:
         """Itself."""
-        return [Path(self.path)]
+        return [self.options.get("path") or self.options["endpoint"]]
 
 
 def _options(spans: Sequence[Span]) -> dict[str, str]:
@@ -141,9 +155,9 @@ class ArchivedMessages:
         named = frame.withColumn(EPOCH, f.regexp_extract("_metadata.file_name", r"^e(\d+)-", 1).cast("bigint"))
         return _within(spark, named, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
 
-    def stores(self) -> Sequence[Path]:
+    def stores(self) -> Sequence[str]:
         """Those that it was made from."""
-        return [Path(store) for store in Archive(Path(self.path)).sources()]
+        return Archive(Path(self.path)).sources()
 
 
 def _touches(spans: Mapping[tuple[str, int, int], Span], file: ArchiveFile) -> bool:

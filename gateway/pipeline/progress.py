@@ -12,7 +12,7 @@ from uuid import uuid4
 import attrs
 
 from gateway.errors import Conflict, StoreDamaged
-from gateway.pipeline.frames import Span
+from gateway.pipeline.frames import Span, is_endpoint
 
 VERSION = 1
 Place = tuple[str, int, int]
@@ -80,10 +80,10 @@ class ProgressFile:
 
     @classmethod
     def of(cls, wanted: Wanted, directory: Path | None) -> ProgressFile:
-        """In a directory; by default beside the source."""
-        source = Path(wanted.source)
-        where = directory if directory is not None else source.absolute().parent
-        return cls(where / f".{source.name}.replay-{wanted.digest}.json")
+        """In a directory; by default beside the source, or in this one if the source is a running gateway."""
+        source = Path(wanted.source.rsplit("/", 1)[-1])
+        beside = Path.cwd() if is_endpoint(wanted.source) else Path(wanted.source).absolute().parent
+        return cls((directory or beside) / f".{source.name}.replay-{wanted.digest}.json")
 
     def load(self, wanted: Wanted) -> Progress | None:
         """What an earlier run left; None if there is nothing. Raises StoreDamaged, Conflict."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 import attrs
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest
 from gateway.pipeline.failing import reported
-from gateway.pipeline.frames import EPOCH, Messages, Span, messages_at
+from gateway.pipeline.frames import EPOCH, Messages, Span, is_endpoint
 from gateway.pipeline.options import Topics
 from gateway.pipeline.pacing import Pacer
 from gateway.pipeline.progress import Place, Progress, ProgressFile, Wanted
@@ -90,10 +91,10 @@ class Selected:
 class Selection:
     """The messages that a replay is about."""
 
-    def __init__(self, spark: SparkSession, wanted: Wanted) -> None:
+    def __init__(self, spark: SparkSession, messages: Messages, wanted: Wanted) -> None:
         self._spark = spark
         self.wanted = wanted
-        self.messages: Messages = messages_at(wanted.source)
+        self.messages = messages
 
     def spans(self) -> Sequence[Span]:
         """What there is now."""
@@ -211,18 +212,30 @@ def _step(topic: str, rows: pa.RecordBatch) -> Step:
     return Step(topic, columns, reached, list(zip(partitions, offsets, strict=True)))
 
 
-def same_gateway(stores: Sequence[Path], address: Address) -> Path | None:
+def same_gateway(stores: Sequence[str], address: Address) -> str | None:
     """The store among these that the gateway at an address serves, as far as this machine can tell."""
-    host, port = address
-    try:
-        there = {str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)}
-    except OSError:
-        return None  # the connection will say so better
+    there = _resolved(address)
     for store in stores:
-        for bound, served in served_at(store):
-            if served == port and (any(map(_own, there)) if bound in {"0.0.0.0", "::"} else bound in there):  # noqa: S104  # what it was bound to
+        if is_endpoint(store):
+            parts = urlsplit(store)
+            if parts.port == address[1] and _resolved((parts.hostname or "", parts.port)) & there:
+                return store
+            continue
+        for bound, served in served_at(Path(store)):
+            here = any(map(_own, there)) if bound in ANYWHERE else bound in there
+            if served == address[1] and here:
                 return store
     return None
+
+
+ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  # how a listener is bound to every address
+
+
+def _resolved(address: Address) -> frozenset[str]:
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM))
+    except OSError:
+        return frozenset()  # the connection will say so better
 
 
 def _own(address: str) -> bool:
@@ -301,6 +314,7 @@ class Run:
 
 def replay(
     spark: SparkSession,
+    messages: Messages,
     wanted: Wanted,
     target: Target,
     *,
@@ -319,7 +333,7 @@ def replay(
     Raises Conflict for a target that is the source, InvalidRequest for one that cannot carry what the messages have
     and whose loss was not accepted (`key`, `headers`, `all`).
     """
-    selection = Selection(spark, wanted)
+    selection = Selection(spark, messages, wanted)
     own = same_gateway(selection.messages.stores(), target.address)
     if own is not None and not allow_same_source:
         raise Conflict(
@@ -354,9 +368,9 @@ def replay(
     return Replayed(current.sent, run.size, len(run.refusals), finished, before is not None, tuple(run.refusals[:10]))
 
 
-def dry_run(spark: SparkSession, wanted: Wanted, *, state: Path | None = None) -> Selected:
+def dry_run(spark: SparkSession, messages: Messages, wanted: Wanted, *, state: Path | None = None) -> Selected:
     """What a run would send now."""
-    selection = Selection(spark, wanted)
+    selection = Selection(spark, messages, wanted)
     before = ProgressFile.of(wanted, state).load(wanted)
     now = before.started_ms if before is not None else time.time_ns() // 1_000_000
     return selection.count(before.left() if before is not None else selection.spans(), now)

@@ -15,6 +15,7 @@ from gateway.cli.pipeline_replay import target_at
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotAStore, TargetError, UnknownTopic
 from gateway.pipeline.archive import archive
+from gateway.pipeline.frames import messages_at
 from gateway.pipeline.progress import ProgressFile, Wanted
 from gateway.pipeline.replay import dry_run, replay, same_gateway
 from gateway.settings import Dialect
@@ -146,9 +147,9 @@ def test_message_by_message_however_often_it_is_killed(
 
             monkeypatch.setattr(ProgressFile, "save", dying_save)
             with pytest.raises(Killed):
-                replay(spark, wants, dying)
+                replay(spark, messages_at(wants.source), wants, dying)
         monkeypatch.setattr(ProgressFile, "save", save)
-        done = replay(spark, wants, target)
+        done = replay(spark, messages_at(wants.source), wants, target)
     assert done.finished
     assert done.resumed
     assert done.sent == 141
@@ -170,12 +171,19 @@ def test_time_topic_and_predicate(spark: Any, store: Path, second: Served) -> No
         before_ms=START_MS + 7000,
         where="partition = 0 and cast(key as string) like '0-k%'",
     )
-    found = dry_run(spark, wants)
+    found = dry_run(spark, messages_at(wants.source), wants)
     assert (found.topics, found.messages, found.keys, found.headers) == ({"orders.eu": 2}, 2, 2, 2)
     assert (found.first_ms, found.last_ms, found.bytes) == (START_MS + 5000, START_MS + 6000, 10)
     seen: list[tuple[int, int]] = []
     with target_at(wants.target, PLAIN) as target:
-        done = replay(spark, wants, target, speed=1000.0, progress=lambda *numbers: seen.append(numbers))
+        done = replay(
+            spark,
+            messages_at(wants.source),
+            wants,
+            target,
+            speed=1000.0,
+            progress=lambda *numbers: seen.append(numbers),
+        )
     assert (done.sent, done.bytes, done.resumed) == (2, 10, False)
     assert seen[-1] == (2, 2)
     headers = (("h", b"\0\1"), ("h", b"2"))
@@ -185,11 +193,11 @@ def test_time_topic_and_predicate(spark: Any, store: Path, second: Served) -> No
         None: [],
     }
     with target_at(wants.target, PLAIN) as target, pytest.raises(InvalidRequest, match="nosuch"):
-        replay(spark, attrs.evolve(wants, where="nosuch > 1"), target)
+        replay(spark, messages_at(wants.source), attrs.evolve(wants, where="nosuch > 1"), target)
     with pytest.raises(UnknownTopic, match="there is no topic absent"):
-        dry_run(spark, attrs.evolve(wants, topics="absent"))
+        dry_run(spark, messages_at(wants.source), attrs.evolve(wants, topics="absent"))
     with pytest.raises(NotAStore, match="there is no store at"):
-        dry_run(spark, attrs.evolve(wants, source=str(store / "none")))
+        messages_at(str(store / "none"))
 
 
 def test_over_a_protocol_what_is_lost_has_to_be_accepted(spark: Any, store: Path, second: Served) -> None:
@@ -200,14 +208,21 @@ def test_over_a_protocol_what_is_lost_has_to_be_accepted(spark: Any, store: Path
         with pytest.raises(
             InvalidRequest, match="cannot carry the headers that 80 messages have: --accept-loss headers"
         ):
-            replay(spark, wants, target)
+            replay(spark, messages_at(wants.source), wants, target)
         target.step_messages = 25
         stopped = replay(
-            spark, wants, target, accept_loss=["headers"], stop=stop, rate=300.0, progress=lambda *_: stop.set()
+            spark,
+            messages_at(wants.source),
+            wants,
+            target,
+            accept_loss=["headers"],
+            stop=stop,
+            rate=300.0,
+            progress=lambda *_: stop.set(),
         )
         assert not stopped.finished
         assert 0 < stopped.sent < 120
-        done = replay(spark, wants, target, accept_loss=["headers"])
+        done = replay(spark, messages_at(wants.source), wants, target, accept_loss=["headers"])
     assert (done.sent, done.resumed, done.finished) == (120, True, True)
     expected = {
         key: [(key, (), value) for _, _, value in messages]
@@ -224,24 +239,25 @@ def test_never_into_its_own_source_without_saying_so(spark: Any, second: Served,
         target.send("mine", Columns.of([b"1", b"2"]), replay="fill", step=1)
         out = tmp_path / "archive"
         archive(str(second.data), out, topics=None)
-        for source in (second.data, out):
-            wants = wanted(source, second, "", topics="mine")
-            with pytest.raises(Conflict, match=f"the gateway that serves {second.data}, the source"):
-                replay(spark, wants, target)
-        assert replay(spark, wants, target, allow_same_source=True).sent == 2
+        admin = f"http://localhost:{second.ports['admin']}"
+        for source in (str(second.data), str(out), admin):
+            wants = Wanted(source, f"http://127.0.0.1:{second.ports['admin']}", "mine")
+            with pytest.raises(Conflict, match=r"the gateway that serves \S*, the source"):
+                replay(spark, messages_at(wants.source), wants, target)
+        assert replay(spark, messages_at(wants.source), wants, target, allow_same_source=True).sent == 2
     assert by_key(stored(second.data, "mine"))[None] == [(None, (), value) for value in (b"1", b"1", b"2", b"2")]
     assert {port for _, port in served_at(second.data)} == set(second.ports.values())
-    assert same_gateway([second.data], ("localhost", second.ports["flymq"])) == second.data
-    assert same_gateway([second.data], ("127.0.0.1", 1)) is None
-    assert same_gateway([tmp_path], ("127.0.0.1", second.ports["flymq"])) is None
+    assert same_gateway([str(second.data)], ("localhost", second.ports["flymq"])) == str(second.data)
+    assert same_gateway([str(second.data)], ("127.0.0.1", 1)) is None
+    assert same_gateway([str(tmp_path)], ("127.0.0.1", second.ports["flymq"])) is None
 
 
 def test_what_the_target_refuses(spark: Any, store: Path, second: Served, tmp_path: Path) -> None:
     wants = wanted(store, second, "bad\\name", topics="other")
     with target_at(wants.target, PLAIN) as target:
         with pytest.raises(GatewayError, match=r"other/0 offset 0: .*--skip-refused"):
-            replay(spark, wants, target, state=tmp_path / "state")
-        done = replay(spark, wants, target, state=tmp_path / "state", skip_refused=True)
+            replay(spark, messages_at(wants.source), wants, target, state=tmp_path / "state")
+        done = replay(spark, messages_at(wants.source), wants, target, state=tmp_path / "state", skip_refused=True)
     assert (done.sent, done.refused) == (0, 1)
     assert done.refusals[0].startswith("other/0 offset 0: ")
     assert list((tmp_path / "state").iterdir()) == []

@@ -1,0 +1,78 @@
+"""The last value of each key: what a topic says now, without how it came to say so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pyarrow.parquet as pq
+
+from gateway.pipeline.failing import reported
+from gateway.pipeline.frames import Messages, Span
+from gateway.pipeline.options import Topics
+from gateway.pipeline.output import appearing
+from gateway.pipeline.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@attrs.frozen
+class Compacted:
+    """What a run found."""
+
+    messages: int
+    """That were looked at; those without a key have no last value and are left out."""
+    keys: int
+    """That have a value."""
+    topics: int
+
+
+def compact(
+    spark: SparkSession,
+    messages: Messages,
+    to: Path | str,
+    *,
+    topics: Topics | None = None,
+    keep_tombstones: bool = False,
+    overwrite: bool = False,
+    now_ms: int | None = None,
+) -> Compacted:
+    """Write `topic=NAME/*.parquet` with the columns of a message. The directory appears whole, or not at all.
+
+    A last value that is empty is a tombstone: the key is gone, unless tombstones are kept. One that has expired is gone
+    too; what was said before it does not come back. Of a topic that was made again only the last life counts.
+    """
+    from pyspark.sql import functions as f
+
+    now = now_ms if now_ms is not None else time.time_ns() // 1_000_000
+    spans = latest_lives(messages.spans(topics or Topics()))
+    with appearing(Path(to), overwrite=overwrite) as fresh, reported():
+        rows = messages.frame(spark, spans).where("key is not null")
+        # store time first: a topic that was given more partitions may have a key in two of them
+        last = (
+            rows.groupBy("topic", "key")
+            .agg(f.max_by(f.struct(*COLUMNS), f.struct("timestamp", "partition", "offset")).alias("last"))
+            .select("last.*")
+            .where(f.col("expires").isNull() | (f.col("expires") > f.timestamp_millis(f.lit(now))))
+        )
+        if not keep_tombstones:
+            last = last.where(f.length("value") > 0)
+        last.write.partitionBy("topic").option("compression", "zstd").parquet(str(fresh))
+        files = list(fresh.glob("topic=*/*.parquet"))
+        return Compacted(
+            sum(span.end - span.start for span in spans),
+            sum(pq.read_metadata(file).num_rows for file in files),
+            len({file.parent for file in files}),
+        )
+
+
+def latest_lives(spans: Sequence[Span]) -> list[Span]:
+    """Of each topic only its last life."""
+    last: dict[str, int] = {}
+    for span in spans:
+        last[span.topic] = max(last.get(span.topic, span.epoch), span.epoch)
+    return [span for span in spans if span.epoch == last[span.topic]]
