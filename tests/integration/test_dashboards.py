@@ -35,7 +35,10 @@ listeners:
 admin:   {bind: "127.0.0.1:0"}
 storage: {path: "%(data)s"}
 upstreams:
-  itself: {protocol: rustlog, address: "127.0.0.1:%(rustlog)d"}
+  itself:
+    protocol: rustlog
+    address: "127.0.0.1:%(rustlog)d"
+    ingest: [{from: "copy-of-eu", into: "pulled"}]
 routes:
   - name: orders
     match: {topic: "orders.*"}
@@ -43,6 +46,9 @@ routes:
       - store:   {topic: "orders.{1}"}
       - forward: {upstream: itself, address: "copy-of-{1}", accept_loss: all}
       - mirror:  {upstream: itself, address: "shadow-of-{1}", compare: [ack, payload, latency]}
+  - name: asked
+    match: {topic: "ask"}
+    to: [{proxy: {upstream: itself, address: "answered"}}]
   - name: everything-else
     match: {}
     to: [{store: {topic: "{topic}"}}]
@@ -97,7 +103,7 @@ async def traffic(port: dict[str, int]) -> None:
         assert isinstance(subscribed, Subscribed)
         while True:
             for connection in (blipmq, rustlog):
-                for address in ("orders.eu", "other"):
+                for address in ("orders.eu", "other", "ask"):
                     await connection.request(Publish(0, Batch(address, Columns.of([b"x" * 100] * 10))))
                 with suppress(GatewayError):
                     await connection.request(Publish(0, Batch("__ours", Columns.of([b"refused"]))))
