@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from tests.bench import loads, loads_flymq
+from tests.bench import loads, loads_flymq, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -102,13 +102,15 @@ def restart(directory: str) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "idle", "restart"}
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "idle", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
             for part in (idle, blipmq, rustlog, flymq):
                 if part.__name__ in chosen:
                     part(process)
+        if "quic" in chosen:
+            loads_quic.quic(report)
         if "restart" in chosen:
             restart(directory)
 

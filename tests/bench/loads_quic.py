@@ -1,0 +1,381 @@
+"""Felix and Fujin in the benchmark: the gateway and a bare aioquic loop in turns, behind the same client.
+
+The client is the gateway's own dialler with nothing but bytes on it. What arrives is counted, and what went through has to
+have the checksum of what was sent.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import trio
+
+from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.dial import dial_quic
+from gateway.transport.tls import ClientTls
+from gateway.wire.session import Kind
+from tests.bench.bare_quic import felix
+from tests.bench.loads import connect, receive
+from tests.bench.loads_flymq import frame
+from tests.bench.processes import Process, running
+
+ROUNDS = 3
+BATCH, SIZE = 64, 256
+BATCHES = 1_500
+BATCH_WINDOW = 96
+EXCHANGES = 1_000
+WRITES, WRITE_SIZE = 300_000, 32
+WRITE_WINDOW = 12_000
+PUSHED = 300_000
+CONNECTIONS, STREAMS = 200, 10
+LARGE = 8 << 20
+
+CONFIG = """
+version: 1
+listeners:
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+  quic:
+    protocol: [felix, fujin]
+    bind: "127.0.0.1:0"
+    tls: self-signed
+  filled:
+    protocol: fujin
+    bind: "127.0.0.1:0"
+    tls: self-signed
+    readers: {{filled: {{topic: memory.filled, start: earliest}}}}
+storage: {{path: "{path}", durability: fsync}}
+routes:
+  - {{name: memory, match: {{topic: "memory.**"}}, to: [{{store: {{topic: "{{topic}}", durability: memory}}}}]}}
+  - {{name: durable, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
+"""
+
+Report = Callable[[str, str, str, str], None]
+Load = Callable[[int, str], Awaitable[tuple[int, float]]]
+
+
+class Client:
+    """One connection: hands the bytes of each channel to whoever wants them."""
+
+    link: QuicLink
+
+    def __init__(self) -> None:
+        self.take: dict[int, Callable[[bytes], None]] = {}
+        self.on_room: Callable[[int], None] = lambda channel: None
+        self.incoming: Callable[[bytes], None] = lambda data: None
+
+    def opened(self, channel: int, kind: Kind) -> None:
+        if channel >= 0:
+            self.take[channel] = self.incoming
+
+    def received(self, channel: int, data: bytes) -> None:
+        self.take.get(channel, len)(data)
+
+    def room(self, channel: int) -> None:
+        self.on_room(channel)
+
+    def eof(self, channel: int) -> None: ...
+    def reset(self, channel: int, code: int) -> None: ...
+    def stopped(self, channel: int, code: int) -> None: ...
+    def turn(self, now: float) -> None: ...
+    def lost(self) -> None: ...
+
+    def send(self, channel: int, data: bytes) -> None:
+        """Bytes on a channel."""
+        self.link.send(channel, data)
+        self.link.flush()
+
+
+class Dialled:
+    """`async with`: a client that is connected."""
+
+    def __init__(self, port: int, alpn: str | None) -> None:
+        self.client = Client()
+        self._dial = dial_quic("127.0.0.1", port, alpn=alpn, tls=ClientTls(insecure=True), handler=self.client)
+
+    async def __aenter__(self) -> Client:
+        self.client.link = await self._dial.__aenter__()
+        return self.client
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._dial.__aexit__(*error)  # type: ignore[arg-type]
+
+
+def text(value: str) -> bytes:
+    """u16 length and text."""
+    return struct.pack(">H", len(value)) + value.encode()
+
+
+def sized(value: bytes) -> bytes:
+    """u32 length and bytes."""
+    return struct.pack(">I", len(value)) + value
+
+
+def scope(topic: str) -> str:
+    """The fields that name a stream."""
+    return f'"tenant_id":"t1","namespace":"default","stream":"{topic}"'
+
+
+async def batches(port: int, topic: str) -> tuple[int, float]:
+    """Binary batches, unacknowledged, through to one subscriber on another connection."""
+    packed = [b"".join(sized(struct.pack(">II", n, m) + bytes(SIZE - 8)) for m in range(BATCH)) for n in range(BATCHES)]
+    names = text("t1") + text("default") + text(topic)
+    frames = [felix(1, names + struct.pack(">I", BATCH) + values) for values in packed]
+    expected = 0
+    for values in packed:
+        expected = zlib.crc32(values, expected)
+    async with Dialled(port, None) as publisher, Dialled(port, None) as subscriber:
+        said_hello, done = trio.Event(), trio.Event()
+        rest, count, crc, sent = b"", 0, 0, 0
+
+        def send() -> None:
+            nonlocal sent
+            more = min(BATCHES, count // BATCH + BATCH_WINDOW)
+            if more > sent:
+                publisher.send(-1, b"".join(frames[sent:more]))
+                sent = more
+
+        def events(data: bytes) -> None:
+            nonlocal rest, count, crc
+            data = rest + data if rest else data
+            position, end = 0, len(data)
+            while end - position >= 12:
+                flags, length = struct.unpack_from(">HI", data, position + 6)
+                start, position = position + 12, position + 12 + length
+                if position > end:
+                    position = start - 12
+                    break
+                if not flags:
+                    said_hello.set()
+                    continue
+                count += int.from_bytes(data[start + 8 : start + 12])
+                crc = zlib.crc32(data[start + 12 : position], crc)
+            rest = data[position:]
+            if count == BATCH * BATCHES:
+                done.set()
+            elif count:
+                send()
+
+        subscriber.incoming = events
+        subscriber.link.open(-1, Kind.DUPLEX)
+        subscriber.send(-1, felix(0, b'{"type":"auth","tenant_id":"t1","token":"x"}'))
+        subscriber.send(-1, felix(0, b'{"type":"subscribe",%b}' % scope(topic).encode()))
+        await said_hello.wait()
+        publisher.link.open(-1, Kind.DUPLEX)
+        started = time.perf_counter()
+        send()
+        await done.wait()
+        seconds = time.perf_counter() - started
+    if crc != expected:
+        raise RuntimeError("what came out is not what went in")
+    return count, seconds
+
+
+async def acked(port: int, topic: str) -> tuple[int, float]:
+    """JSON publishes, one at a time, each waiting for its `publish_ok`."""
+    request = felix(0, b'{"type":"publish",%b,"payload":"aGVsbG8=","request_id":1}' % scope(topic).encode())
+    answer = felix(0, b'{"type":"publish_ok","request_id":1}')
+    async with Dialled(port, None) as client:
+        done, left = trio.Event(), EXCHANGES
+
+        def again(data: bytes) -> None:
+            nonlocal left
+            if data != answer:
+                raise RuntimeError(f"answered {data!r}")
+            left -= 1
+            if left:
+                client.send(-1, request)
+            else:
+                done.set()
+
+        client.take[-1] = again
+        client.link.open(-1, Kind.DUPLEX)
+        started = time.perf_counter()
+        client.send(-1, request)
+        await done.wait()
+        return EXCHANGES, time.perf_counter() - started
+
+
+async def write(port: int, topic: str) -> tuple[int, float]:
+    """WRITEs in a pipeline, each answered."""
+    return await written(port, topic, WRITES)
+
+
+async def written(port: int, topic: str, count: int) -> tuple[int, float]:
+    """So many."""
+    one = b"\3" + bytes(4) + sized(topic.encode()) + sized(bytes(WRITE_SIZE))
+    block = one * 500
+    async with Dialled(port, "fujin") as client:
+        done, sent, got = trio.Event(), 0, 0
+
+        def answers(data: bytes) -> None:
+            nonlocal got
+            got += len(data)
+            if got == 6 * count:
+                done.set()
+            else:
+                send()
+
+        def send() -> None:
+            nonlocal sent
+            while sent < count and sent - got // 6 <= WRITE_WINDOW - 500:
+                client.link.send(-1, block)
+                sent += 500
+            client.link.flush()
+
+        client.take[-1] = answers
+        client.link.open(-1, Kind.DUPLEX)
+        client.send(-1, b"\1\0\0\0\0")
+        started = time.perf_counter()
+        send()
+        await done.wait()
+        return count, time.perf_counter() - started
+
+
+async def push(port: int, name: str) -> tuple[int, float]:
+    """A reader that is pushed to, with auto commit, over what is there already."""
+    async with Dialled(port, "fujin") as client:
+        done, got, started = trio.Event(), -2, 0.0
+
+        def messages(data: bytes) -> None:
+            nonlocal got, started
+            if got == -2:
+                started = time.perf_counter()
+            got += len(data)
+            if got >= PUSHED * (5 + WRITE_SIZE):
+                done.set()
+
+        client.take[-1] = messages
+        client.link.open(-1, Kind.DUPLEX)
+        client.send(-1, b"\2\1\1" + sized(name.encode()))
+        await done.wait()
+        return PUSHED, time.perf_counter() - started
+
+
+async def large(flymq: int, port: int) -> float:
+    """A large message from a FlyMQ producer to a Felix subscriber, until its last byte is there."""
+    async with Dialled(port, None) as client:
+        done, got, hello = trio.Event(), 0, trio.Event()
+
+        def events(data: bytes) -> None:
+            nonlocal got
+            got += len(data)
+            hello.set()
+            if got > LARGE:
+                done.set()
+
+        client.incoming = events
+        client.link.open(-1, Kind.DUPLEX)
+        client.send(-1, felix(0, b'{"type":"auth","tenant_id":"t1","token":"x"}'))
+        client.send(-1, felix(0, b'{"type":"subscribe",%b}' % scope("large").encode()))
+        await hello.wait()
+        with connect(flymq) as sock:
+            request = frame(1, text("large") + sized(b"") + sized(bytes(LARGE)) + b"\xff" * 4)
+            started = time.perf_counter()
+            await trio.to_thread.run_sync(sock.sendall, request)
+            await trio.to_thread.run_sync(receive, sock, 8)
+            await done.wait()
+            return time.perf_counter() - started
+
+
+async def crowd(port: int, process: Process) -> tuple[int, int]:
+    """Connections with streams on which something was published: resident bytes before and after."""
+    before = process.memory()
+    request = felix(0, b'{"type":"publish",%b,"payload":"aGVsbG8=","request_id":1}' % scope("memory.crowd").encode())
+    async with trio.open_nursery() as nursery:
+        ready, answered = trio.Event(), 0
+
+        def answer(data: bytes) -> None:
+            nonlocal answered
+            answered += len(data) // len(felix(0, b'{"type":"publish_ok","request_id":1}'))
+            if answered == CONNECTIONS * STREAMS:
+                ready.set()
+
+        async def one() -> None:
+            async with Dialled(port, None) as client:
+                for channel in range(-STREAMS, 0):
+                    client.take[channel] = answer
+                    client.link.open(channel, Kind.DUPLEX)
+                    client.send(channel, request)
+                await ready.wait()
+                await over.wait()
+
+        over = trio.Event()
+        for _ in range(CONNECTIONS):
+            nursery.start_soon(one)
+        await ready.wait()
+        after = process.memory()
+        over.set()
+    return before, after
+
+
+def bare(mode: str) -> AbstractContextManager[Process]:
+    """The bare loop."""
+    return running([sys.executable, "-m", "tests.bench.bare_quic", mode, str(PUSHED)])
+
+
+def busy(process: Process) -> float:
+    """Seconds of CPU a process has used: what others do on the machine disturbs it less than a clock."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(process: Process, load: Load, topic: str) -> tuple[float, float]:
+    """Messages per second by the clock, and per second of the server's CPU."""
+    port = process.ports["quic"]
+    if load is push and "filled" in process.ports:  # each round's are new to the reader
+        port = process.ports["filled"]
+        trio.run(written, process.ports["quic"], "memory.filled", PUSHED)
+    before = busy(process)
+    count, seconds = trio.run(load, port, topic)
+    return count / seconds, count / (busy(process) - before)
+
+
+LOADS: tuple[tuple[str, str, Load, str, str], ...] = (
+    ("Felix binary batches 64 x 256 B, through, memory", "batches", batches, "memory", "150 k/s"),
+    ("Felix acked publish, one at a time, memory", "acked", acked, "memory", "4 k/s"),
+    ("Felix acked publish, one at a time, fsync", "acked", acked, "durable", ""),
+    ("Fujin WRITE 32 B, pipelined, memory", "write", write, "memory", "300 k/s"),
+    ("Fujin push 32 B, memory", "push", push, "filled", "300 k/s"),
+)
+
+
+def quic(report: Report) -> None:
+    """All of it, on a gateway of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "gateway.yaml"
+        config.write_text(CONFIG.format(path=Path(directory) / "data"))
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--log-level", "error"]
+        with running(command) as process:
+            port = process.ports["quic"]
+            for name, mode, load, kept, meant in LOADS:
+                ours, theirs = [], []
+                with bare(mode) as mark:
+                    for number in range(ROUNDS):
+                        topic = kept if kept == "filled" else f"{kept}.{mode}.{number}"
+                        theirs.append(measured(mark, load, topic))
+                        ours.append(measured(process, load, topic))
+                for what, index in (("", 0), (", per CPU second", 1)):
+                    mine, beside = (statistics.median(pair[index] for pair in pairs) for pairs in (ours, theirs))
+                    report(
+                        name + what, f"{mine:,.0f}/s", f"{mine / beside:.2f} of {beside:,.0f}", "" if index else meant
+                    )
+            seconds = statistics.median(trio.run(large, process.ports["flymq"], port) for _ in range(ROUNDS))
+            report("8 MiB from FlyMQ to Felix, fsync", f"{seconds:.3f} s", "", "1 s")
+            before, after = trio.run(crowd, port, process)
+            mib = 1 << 20
+            report(
+                "200 connections x 10 streams", f"{after / mib:.0f} MiB", f"{before / mib:.0f} MiB before", "300 MiB"
+            )
+
+
+if __name__ == "__main__":
+    quic(lambda name, figure, ratio, meant: print(f"{name:<52} {figure:>18} {ratio:>22}   {meant}", flush=True))
