@@ -61,6 +61,10 @@ class Recorder(Protocol):
         """The store wrote one commit (called in the event loop, not in the writing thread)."""
         ...
 
+    def writable(self, now: bool, reason: str = "") -> None:
+        """The store takes writes from now on, or takes none, and why."""
+        ...
+
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
         """A reader met a range that fails its checksum or is not there; it was refused."""
         ...
@@ -109,6 +113,7 @@ class NullRecorder:
     def refused_connection(self, listener: str, reason: str) -> None: ...  # noqa: D102
     def limit_hit(self, listener: str, limit: str) -> None: ...  # noqa: D102
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
+    def writable(self, now: bool, reason: str = "") -> None: ...  # noqa: D102
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
     def ingested(self, upstream: str, source: str, messages: int) -> None: ...  # noqa: D102
     def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None: ...  # noqa: D102

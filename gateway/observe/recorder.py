@@ -230,6 +230,16 @@ class PrometheusRecorder(Collector):
         self._cells[m.STORE_COMMIT_RECORDS.name].add((), records)
         self._cells[m.STORE_COMMIT_BYTES.name].add((), size)
 
+    def writable(self, now: bool, reason: str = "") -> None:
+        """The store takes writes, or takes none; a change is worth a line in the log."""
+        cells = self._cells[m.STORE_WRITABLE.name]
+        before = cells.values.get((), 1.0)
+        cells.set((), float(now))
+        if now and not before:
+            log.info("the store takes writes again")
+        elif before and not now:
+            log.error("the store takes no writes", reason=reason)
+
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
         """A reader met a damaged range. The log names it once, however often it is read."""
         self._cells[m.STORE_DAMAGED_READS.name].add((), 1)

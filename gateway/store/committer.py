@@ -27,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.recorder import Recorder
 from gateway.store.interface import StoreHealth, Ticket
-from gateway.store.plan import Plan
+from gateway.store.plan import Plan, Result
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer, Written
 
@@ -108,7 +108,7 @@ class Committer:
         self.probe_at = float("inf")
         """When to try whether the disk takes writes again."""
         self._probe_delay = PROBE_FIRST
-        recorder.gauge("gateway_store_writable", 1)
+        recorder.writable(True)
 
     # --- the queue ---
 
@@ -164,11 +164,14 @@ class Committer:
         return commit
 
     def finish(self, taken: Sequence[Ticket], commit: Commit) -> None:
-        """Make a commit visible and finish its tickets, in order; what it left out goes back to the front."""
+        """Make a commit visible and finish its tickets, in order."""
+        self.settle(self.apply(taken, commit))
+
+    def apply(self, taken: Sequence[Ticket], commit: Commit) -> Sequence[tuple[Ticket, Result]]:
+        """Make a commit visible; what it left out goes back to the front. Returns how its tickets end, for `settle`."""
         self.pending[:0] = taken[len(commit.tickets) :]
         if commit.error is not None:
-            self._fail(commit, commit.error)
-            return
+            return self._fail(commit, commit.error)
         plan = commit.plan
         if plan.writes:
             records = sum([chunk.run.count for chunk in commit.written])
@@ -179,20 +182,22 @@ class Committer:
         elif plan.interval is not None and self.mode is Mode.THREAD:
             wait = max(plan.interval - SYNC_MARGIN, plan.interval / 2)
             self.sync_at = min(self.sync_at, trio.current_time() + wait)
-        for ticket, result in self._visible.apply(plan, commit.written):
+        return self._visible.apply(plan, commit.written)
+
+    def settle(self, results: Sequence[tuple[Ticket, Result]]) -> None:
+        """Finish the tickets of a commit, in order."""
+        for ticket, result in results:
             if isinstance(result, GatewayError):
                 ticket.finish(error=result)
             elif result is not None:
                 ticket.finish(result)
 
-    def _fail(self, commit: Commit, error: StoreError) -> None:
+    def _fail(self, commit: Commit, error: StoreError) -> Sequence[tuple[Ticket, Result]]:
         behind, self.pending = self.pending, []
         self._singles = 0
         self._refuse_writes(error)
-        for ticket in commit.tickets:
-            ticket.finish(error=error)
-        for ticket in behind:
-            ticket.finish(error=CommitFailed(f"a commit before it failed: {error.message}"))
+        results: list[tuple[Ticket, Result]] = [(ticket, error) for ticket in commit.tickets]
+        return results + [(ticket, CommitFailed(f"a commit before it failed: {error.message}")) for ticket in behind]
 
     def refuse_pending(self, error: GatewayError) -> None:
         """Nothing that waits will be committed any more."""
@@ -203,7 +208,7 @@ class Committer:
     def _refuse_writes(self, error: StoreError) -> None:
         if self.health.writable:
             self._probe_delay = PROBE_FIRST
-            self._recorder.gauge("gateway_store_writable", 0)
+            self._recorder.writable(False, error.message)
         else:
             self._probe_delay = min(2 * self._probe_delay, PROBE_LONGEST)
         self.health = StoreHealth(writable=False, reason=error.message)
@@ -214,7 +219,7 @@ class Committer:
         self.health = StoreHealth(writable=True)
         self.probe_at = float("inf")
         self.sync_at = float("inf")
-        self._recorder.gauge("gateway_store_writable", 1)
+        self._recorder.writable(True)
 
     # --- without a task ---
 

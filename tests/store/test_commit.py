@@ -114,15 +114,16 @@ async def test_what_no_chunk_can_hold_fails_alone(tmp_path: Path) -> None:
 # --- failure ---
 
 
-class Gauges(NullRecorder):
+class Writability(NullRecorder):
     def __init__(self) -> None:
-        self.values: list[tuple[str, float]] = []
+        self.values: list[bool] = []
         self.writable_again = trio.Event()
 
-    def gauge(self, name: str, value: float, **labels: str) -> None:
-        if value and self.values:
+    def writable(self, now: bool, reason: str = "") -> None:
+        assert now or reason
+        if now and self.values:
             self.writable_again.set()
-        self.values.append((name, value))
+        self.values.append(now)
 
 
 def fill(store) -> None:
@@ -172,7 +173,7 @@ async def test_a_full_disk_refuses_falls_back_and_heals(tmp_path: Path) -> None:
 
 
 async def test_the_task_heals_by_itself(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    gauges = Gauges()
+    gauges = Writability()
     async with open_store(tmp_path, SMALL, recorder=gauges) as store:
         await create(store, "t")
         fill(store)
@@ -181,7 +182,7 @@ async def test_the_task_heals_by_itself(tmp_path: Path, autojump_clock: trio.tes
         make_room(store)
         await gauges.writable_again.wait()
         await publish(store, "t", b"x")
-    assert [value for name, value in gauges.values if name == "gateway_store_writable"] == [1, 0, 1]
+    assert gauges.values == [True, False, True]
 
 
 async def test_writes_are_refused_before_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""A disk without room, under a real process: writes are refused in words, readers are served, everybody is told, and it heals."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import struct
+from pathlib import Path
+
+import httpx
+import trio
+
+from tests.integration.raw import BlipMQ, s16, s32, tcp
+from tests.integration.running import Served
+from tests.integration.test_damaged_store import ask, fetch
+
+CONFIG = """
+version: 1
+listeners:
+  blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+admin:   {{bind: "127.0.0.1:0"}}
+storage: {{path: "{}", free_space_floor: 1}}
+"""
+
+PING = bytes.fromhex("00000009070000000000000015")
+PONG = bytes.fromhex("00000009080000000000000015")
+
+
+def produce(value: bytes) -> bytes:
+    return b"\1" + s16("t") + struct.pack(">II", 0, 1) + s32(value)
+
+
+async def test_a_full_disk(tmp_path: Path) -> None:
+    served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
+    served.start()
+    try:
+        with trio.fail_after(60):
+            async with (
+                tcp(served.ports["rustlog"]) as wire,
+                tcp(served.ports["blipmq"]) as other,
+                httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{served.ports['admin']}") as client,
+            ):
+                await ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
+                assert (await ask(wire, produce(b"kept")))[0] == 1
+                await BlipMQ.greet(other)
+                # the log's files may not grow: what a full disk is to a process, whoever runs it
+                written = await trio.Path(tmp_path / "data" / "log.sqlite-wal").stat()
+                resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (written.st_size, resource.RLIM_INFINITY))
+                refused = await ask(wire, produce(bytes(100_000)))
+                assert refused[:3] == b"\xfe\x01\xf4"
+                assert refused[5:].startswith(b"Failed to write record: ")
+                await other.send(s32(b"\3" + struct.pack(">Q", 7) + b"\1" + s16("t") + b"refused") + PING)
+                nack = await other.receive(struct.unpack(">I", await other.receive(4))[0])
+                assert nack[:11] == b"\6" + struct.pack(">QH", 7, 500)
+                assert nack[13:].startswith(b"durable publish failed: ")
+                await other.expect(PONG)
+                ready = await client.get("/readyz")
+                assert ready.status_code == 503
+                assert ready.json()["problems"][0].startswith("store is read-only: ")
+                assert "\ngateway_store_writable 0.0\n" in (await client.get("/metrics")).text
+                assert (await client.get("/livez")).status_code == 200
+                kept = b"\2\0\0\0\1" + s32(b"kept") + struct.pack(">Q", 1)
+                assert await ask(wire, fetch("t", 0)) == kept
+                resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                while (answer := await ask(wire, produce(b"again")))[0] != 1:
+                    await trio.lowlevel.checkpoint()
+                assert answer == b"\1" + struct.pack(">QI", 1, 1)
+                assert (await client.get("/readyz")).status_code == 200
+            events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+            said = [one for one in events if one["event"].startswith("the store takes")]
+            assert [one["event"] for one in said] == ["the store takes no writes", "the store takes writes again"]
+            assert said[0]["reason"]
+            assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
+    finally:
+        if served.running:
+            await trio.to_thread.run_sync(served.end, signal.SIGKILL)
