@@ -41,6 +41,8 @@ class CommitLoop:
         self._syncer: WriterThread | None = None
         self._busy = False
         """A commit or a step of maintenance is under way."""
+        self._working = False
+        """It is the thread's turn in it."""
         self._syncing = False
         self._held = 0
         self._last = 0
@@ -125,12 +127,28 @@ class CommitLoop:
 
     def _written(self, taken: list[Ticket], commit: Commit, *, together: bool = True) -> None:
         # From inside a connection's own call, other connections hear of the commit in the next pass, as of anything.
-        around = self._committer.around if together else ()
+        committer = self._committer
+        around = committer.around if together else ()
         for before, _after in around:
             before()
-        self._committer.finish(taken, commit)
+        results = committer.apply(taken, commit)
+        if together:
+            self._begin_early()
+        committer.settle(results)
         for _before, after in around:
             after()
+
+    def _begin_early(self) -> None:
+        """The disk need not wait while the replies to the last commit leave. This one's cannot overtake them: what the
+        thread has done is heard of when that is over.
+        """
+        committer = self._committer
+        if not committer.pending or not self._patience or self._writer.checkpoint_due:
+            return
+        if not small(committer.pending, self._catalogue):
+            self._patience -= 1
+            taken = committer.take()
+            self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
 
     def _maintain(self) -> bool:
         """Begin one thing that is due beside commits; False if nothing is."""
@@ -158,11 +176,12 @@ class CommitLoop:
 
     def _start(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         assert self._thread is not None
-        self._busy = True
+        self._working = self._busy = True
         self._thread.start(work, functools.partial(self._finished, then))
 
     def _finished(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
         """The thread is done: in the event loop, but in no task of ours."""
+        self._working = False
         self._ended(outcome.capture(lambda: then(result.unwrap())))
         self._advance()
         if self._closing:
@@ -172,7 +191,7 @@ class CommitLoop:
         """What was under way is over. A mistake in it is the task's to raise: it ends the gateway, not who happened to
         ask.
         """
-        self._busy = False
+        self._busy = self._working
         if type(how) is outcome.Error:
             self._failure = how
             self.wake()

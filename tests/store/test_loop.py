@@ -78,6 +78,23 @@ async def test_several_share_a_commit(tmp_path: Path) -> None:
         assert chunks(store, "t") == [*before, 5]
 
 
+async def test_the_next_commit_is_written_while_the_tickets_of_the_last_are_finished(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=TopicConfig())
+        seen: list[tuple[bytes, bool]] = []
+
+        def note(ticket: Ticket) -> None:
+            seen.append((ticket.unit.appends[0].columns.value(0), store._loop._working))
+
+        await handed_in(store, 1, "t", b"0")[0].wait()
+        for value in (b"1", b"2", b"3"):
+            for ticket in handed_in(store, 1, "t", value):
+                ticket.on_done(note)  # the first is with the thread already, the others wait for it
+        await ticket.wait()
+        assert seen == [(b"1", True), (b"2", False), (b"3", False)]
+        assert chunks(store, "t") == [1, 1, 1, 2]
+
+
 async def test_a_mistake_in_a_callback_ends_the_store_and_not_who_asked(tmp_path: Path) -> None:
     def mistaken(_ticket: Ticket) -> None:
         raise ZeroDivisionError
