@@ -42,6 +42,56 @@ class _Outputs:
         self.history: list[Output] = []
         """Every output there ever was, sends included, in order."""
 
+    def _do(self, given: Sequence[Any]) -> Self:
+        """Keep what the session gave back, and what it queued."""
+        raise NotImplementedError
+
+    # --- what happens to a session, whichever role it has ---
+
+    def open(self, channel: int, kind: Kind = Kind.DUPLEX) -> Self:
+        """A channel is there (for a client: the connection is up, or a stream is there)."""
+        return self._do(self.session.opened(channel, kind, self.now))
+
+    def feed(self, data: bytes, channel: int = 0) -> Self:
+        """Bytes come in, as one read."""
+        return self._do(self.session.receive(channel, data, self.now))
+
+    def feed_each_byte(self, data: bytes, channel: int = 0) -> Self:
+        """Bytes come in one by one."""
+        for index in range(len(data)):
+            self.feed(data[index : index + 1], channel)
+        return self
+
+    def eof(self, channel: int = 0) -> Self:
+        """The peer sends no more on a channel."""
+        return self._do(self.session.eof(channel, self.now))
+
+    def reset(self, channel: int, code: int = 0) -> Self:
+        """The peer abandons a channel, or an Open is refused."""
+        return self._do(self.session.reset(channel, code))
+
+    def stopped(self, channel: int, code: int = 0) -> Self:
+        """The peer reads no more on a channel."""
+        return self._do(self.session.stopped(channel, code))
+
+    def room(self, channel: int = 0) -> Self:
+        """What was sent with `notify` has left."""
+        return self._do(self.session.room(channel, self.now))
+
+    def lost(self) -> Self:
+        """The connection is gone."""
+        return self._do(self.session.lost())
+
+    def pass_time(self, seconds: float) -> Self:
+        """Let time pass, firing every time-out on the way."""
+        end = self.now + seconds
+        while (due := self.session.timeout_at()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self._do(self.session.on_timeout(self.now))
+            assert self.session.timeout_at() != due, "a time-out that fires must move"
+        self.now = end
+        return self
+
     def gather(self) -> None:
         """Take what the session queued."""
         for output in self.session.outputs():
@@ -88,58 +138,14 @@ class Script(_Outputs):
         if channel is not None:
             self.open(channel)
 
-    def _do(self, requests: Sequence[Request]) -> Script:
-        self.asked.extend(requests)
+    def _do(self, given: Sequence[Request]) -> Self:
+        self.asked.extend(given)
         self.gather()
         return self
-
-    def open(self, channel: int, kind: Kind = Kind.DUPLEX) -> Script:
-        """A channel is there."""
-        return self._do(self.session.opened(channel, kind, self.now))
-
-    def feed(self, data: bytes, channel: int = 0) -> Script:
-        """Bytes come in, as one read."""
-        return self._do(self.session.receive(channel, data, self.now))
-
-    def feed_each_byte(self, data: bytes, channel: int = 0) -> Script:
-        """Bytes come in one by one."""
-        for index in range(len(data)):
-            self.feed(data[index : index + 1], channel)
-        return self
-
-    def eof(self, channel: int = 0) -> Script:
-        """The peer sends no more on a channel."""
-        return self._do(self.session.eof(channel, self.now))
-
-    def reset(self, channel: int, code: int = 0) -> Script:
-        """The peer abandons a channel, or an Open is refused."""
-        return self._do(self.session.reset(channel, code))
-
-    def stopped(self, channel: int, code: int = 0) -> Script:
-        """The peer reads no more on a channel."""
-        return self._do(self.session.stopped(channel, code))
-
-    def room(self, channel: int = 0) -> Script:
-        """What was sent with `notify` has left."""
-        return self._do(self.session.room(channel, self.now))
 
     def drain(self) -> Script:
         """The gateway goes down."""
         return self._do(self.session.drain(self.now))
-
-    def lost(self) -> Script:
-        """The connection is gone."""
-        return self._do(self.session.lost())
-
-    def pass_time(self, seconds: float) -> Script:
-        """Let time pass, firing every time-out on the way."""
-        end = self.now + seconds
-        while (due := self.session.timeout_at()) is not None and due <= end:
-            self.now = max(self.now, due)
-            self._do(self.session.on_timeout(self.now))
-            assert self.session.timeout_at() != due, "a time-out that fires must move"
-        self.now = end
-        return self
 
     def expect(self, kind: type[R], /, **fields: object) -> R:
         """The next request is of this type and has these fields."""
@@ -182,62 +188,18 @@ class ClientScript(_Outputs):
         if channel is not None:
             self.open(channel)
 
-    def _do(self, completions: Sequence[Completion]) -> ClientScript:
-        self.completions.extend(completions)
+    def _do(self, given: Sequence[Completion]) -> Self:
+        self.completions.extend(given)
         self.gather()
         return self
-
-    def open(self, channel: int, kind: Kind = Kind.DUPLEX) -> ClientScript:
-        """The connection is up, or a stream is there."""
-        return self._do(self.session.opened(channel, kind, self.now))
 
     def submit(self, request: Request) -> ClientScript:
         """Start a request."""
         return self._do(self.session.submit(request, self.now))
 
-    def feed(self, data: bytes, channel: int = 0) -> ClientScript:
-        """Bytes come in, as one read."""
-        return self._do(self.session.receive(channel, data, self.now))
-
-    def feed_each_byte(self, data: bytes, channel: int = 0) -> ClientScript:
-        """Bytes come in one by one."""
-        for index in range(len(data)):
-            self.feed(data[index : index + 1], channel)
-        return self
-
-    def eof(self, channel: int = 0) -> ClientScript:
-        """The peer sends no more on a channel."""
-        return self._do(self.session.eof(channel, self.now))
-
-    def reset(self, channel: int, code: int = 0) -> ClientScript:
-        """The peer abandons a channel, or an Open is refused."""
-        return self._do(self.session.reset(channel, code))
-
-    def stopped(self, channel: int, code: int = 0) -> ClientScript:
-        """The peer reads no more on a channel."""
-        return self._do(self.session.stopped(channel, code))
-
-    def room(self, channel: int = 0) -> ClientScript:
-        """What was sent with `notify` has left."""
-        return self._do(self.session.room(channel, self.now))
-
     def close(self) -> ClientScript:
         """Say goodbye."""
         return self._do(self.session.close(self.now))
-
-    def lost(self) -> ClientScript:
-        """The connection is gone."""
-        return self._do(self.session.lost())
-
-    def pass_time(self, seconds: float) -> ClientScript:
-        """Let time pass, firing every time-out on the way."""
-        end = self.now + seconds
-        while (due := self.session.timeout_at()) is not None and due <= end:
-            self.now = max(self.now, due)
-            self._do(self.session.on_timeout(self.now))
-            assert self.session.timeout_at() != due, "a time-out that fires must move"
-        self.now = end
-        return self
 
     def expect(self, request_id: int, kind: type[R], /, **fields: object) -> R:
         """The next completion is for this request, of this type, with these fields."""
