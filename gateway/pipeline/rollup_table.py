@@ -6,18 +6,17 @@ is replaced, so doing it twice changes nothing. Parquet files are written from i
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.errors import StoreDamaged
+from gateway.errors import StoreDamaged, StoreError
 
 NAME = "rollup.sqlite"
 DAY = 86_400
@@ -82,21 +81,15 @@ class RollupTable:
     def put(self, rows: Iterable[Sequence[Any]]) -> int:
         """Add rows, or replace those there are, then the Parquet files of their days. How many rows were given."""
         kept = [tuple(row) for row in rows]
-        with self._transaction():
-            self._connection.executemany(_PUT, kept)
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.executemany(_PUT, kept)
+        except sqlite3.Error as error:  # nothing of it is in the table
+            raise StoreError(f"{self.directory / NAME}: {error}") from error
         for day in sorted({row[0] // DAY for row in kept}):
             self._export(day)
         return len(kept)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
 
     def _export(self, day: int) -> None:
         rows = self._connection.execute(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.errors import InvalidRequest, StoreDamaged
+from gateway.errors import InvalidRequest, StoreDamaged, StoreError
 from gateway.pipeline.archive import archive
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.rollup import follow, rollup
@@ -100,7 +100,7 @@ def test_a_row_is_replaced_but_never_by_less(tmp_path: Path) -> None:
         assert rows(tmp_path) == [tuple(row)]
         table.put([[*row[:4], 11, *row[5:]]])
         assert rows(tmp_path)[0][4] == 11
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(StoreError, match="NOT NULL constraint failed"):
             table.put([[*row[:4], 12, *row[5:]], [None] * 13])
         assert rows(tmp_path)[0][4] == 11  # all of it or nothing
     (tmp_path / "other").mkdir()

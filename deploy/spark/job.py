@@ -1,0 +1,10 @@
+"""What spark-submit runs: `gateway pipeline` on the session that it makes. All arguments are those of the command."""  # noqa: INP001  # a script, no package
+
+from __future__ import annotations
+
+import sys
+
+from gateway.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["pipeline", *sys.argv[1:], "--master", ""]))
