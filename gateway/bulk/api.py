@@ -26,7 +26,7 @@ from gateway.errors import Denied, GatewayError, InvalidRequest, RequestTimeout,
 
 MOST_STREAMS = 16
 """Ranges that are sent at a time; further ones wait."""
-MOST_BODIES = 8
+MOST_BODIES = 4
 """Appends that are received and stored at a time; further ones wait."""
 BODY_SECONDS = 60.0
 MOST_OFFSETS = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from gateway.envelope import Run
-from gateway.errors import OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
+from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
 from gateway.pipeline.source import Log
@@ -18,6 +18,12 @@ class HistoryGone(StoreError):
     """Records that were to be read are no longer there."""
 
     status = _Status.OUT_OF_RANGE
+
+
+class Damaged(StoreError):
+    """Records that were to be read are damaged."""
+
+    status = _Status.CORRUPT
 
 
 @attrs.frozen
@@ -121,6 +127,11 @@ def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iter
             for run in reader.read_chunks(what.topic, what.partition, offset, what.end):
                 yield run
                 offset = run.next_offset
+        except CorruptChunk as error:
+            raise Damaged(
+                f"{error.message}. What lies before and from offset {error.next_offset} on can be read, by endingOffsets and "
+                "startingOffsets; `gateway store check` names everything that is damaged"
+            ) from error
         except OffsetOutOfRange as error:
             if fail_on_data_loss:
                 raise HistoryGone(f"{what}: the log begins at {error.first} now. {WAY_ON}") from error

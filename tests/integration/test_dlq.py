@@ -145,6 +145,23 @@ async def test_what_dies_again_and_again_is_left(tmp_path: Path, capsys: pytest.
         assert "1 letter sent again" in await shell("redrive", "orders", "--max-replays", "2")
 
 
+async def test_the_admin_address_speaks_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = KEPT.replace("token: s3cret", "token: s3cret, tls: self-signed").format(data=tmp_path / "data")
+    with running(tmp_path / "kept", config, capsys) as shell:
+        url = f"https://127.0.0.1:{shell.served.ports['admin']}"
+        trust = ["--admin", url, "--token", TOKEN]
+        ca = str(tmp_path / "data" / "self-signed.crt")
+        for more, code in ((["--ca", ca], 0), (["--insecure"], 0), ([], 2), (["--fingerprint", "00"], 2)):
+            assert await trio.to_thread.run_sync(main, ["dlq", "list", *trust, *more]) == code
+        shown = capsys.readouterr()
+        assert shown.out == "no dead letters\n" * 2
+        assert "its certificate is not trusted" in shown.err
+        assert "shows a certificate with the fingerprint" in shown.err
+        assert await trio.to_thread.run_sync(main, ["dlq", "list", "--admin", shell.url, "--token", TOKEN]) == 2
+        assert f"{shell.url}" in capsys.readouterr().err  # it is not http there
+        assert shell.served.end(signal.SIGTERM) == 0
+
+
 FAR = """
 version: 1
 listeners:

@@ -7,6 +7,8 @@ import io
 import json
 import pickle  # noqa: TID251  # what Spark does to options
 import ssl
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,9 +239,9 @@ def post(served: Gateway, body: dict[str, Any], kind: str = wire.JSON) -> tuple[
 
 def test_a_browsers_form_appends_nothing_and_too_much_is_not_received(served: Gateway) -> None:
     assert post(served, BODY, "text/plain")[1].message.startswith("the content type has to be application/msgpack")
-    with EndpointWriter(served.endpoint) as out, pytest.raises(TooLarge, match="at most 33554432 bytes"):
-        out.append("t", Columns.of([b"x" * (33 << 20)]), producer="p", epoch=0, sequence=0)
-    too_much = msgspec.msgpack.encode({**BODY, "values": [b"x" * (33 << 20)]})
+    with EndpointWriter(served.endpoint) as out, pytest.raises(TooLarge, match="at most 25165824 bytes"):
+        out.append("t", Columns.of([b"x" * (25 << 20)]), producer="p", epoch=0, sequence=0)
+    too_much = msgspec.msgpack.encode({**BODY, "values": [b"x" * (25 << 20)]})
     request = urllib.request.Request(served.url + wire.APPEND, too_much, {"Content-Type": wire.MSGPACK})
     with pytest.raises(OSError):  # 413, or a connection that takes no more
         urllib.request.urlopen(request)
@@ -322,6 +324,16 @@ def test_nobody_there(tmp_path: Path) -> None:
     said = r"nothing listens at http://127.* is the gateway running"
     with EndpointLog(Endpoint(url, patience=0.1)) as log, pytest.raises(TargetError, match=said):
         log.topics()
+
+
+def test_an_executor_needs_no_event_loop_and_a_tool_no_arrow() -> None:
+    without = "import sys; sys.modules.update(dict.fromkeys({!r})); import {}"
+    for blocked, modules in (
+        (["trio", "aioquic", "hypercorn", "starlette"], "gateway.pipeline.datasource, gateway.pipeline.sink"),
+        (["trio", "pyarrow", "numpy", "pyspark", "pandas"], "gateway.pipeline.endpoint"),
+        (["pyarrow", "numpy", "pyspark", "pandas"], "gateway.bulk.api, gateway.cli.letters"),
+    ):
+        subprocess.check_call([sys.executable, "-c", without.format(blocked, modules)])
 
 
 # --- damage and interruption ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gateway.errors import (
 )
 from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.options import Topics
-from gateway.pipeline.ranges import HistoryGone
+from gateway.pipeline.ranges import Damaged, HistoryGone
 from gateway.pipeline.schema import SCHEMA, chosen
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
@@ -126,7 +127,11 @@ def test_filters_narrow_what_is_read_and_stay_with_spark(store: Place, filters: 
         ({"startingOffsets": '{"orders.eu": {"7": 0}}'}, UnknownPartition, "has partitions 0 to 1, not 7"),
         ({"startingOffsets": '{"orders.eu": {"0": "1"}}'}, InvalidRequest, "orders.eu has '0': '1'"),
         ({"startingOffsets": "first"}, InvalidRequest, "earliest, latest, or JSON like"),
-        ({"startingOffset": "earliest"}, InvalidRequest, "unknown option startingoffset; there are path, endpoint, token"),
+        (
+            {"startingOffset": "earliest"},
+            InvalidRequest,
+            "unknown option startingoffset; there are path, endpoint, token",
+        ),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, InvalidRequest, "exclude each other"),
         ({"maxRecordsPerTrigger": "0"}, InvalidRequest, "a number from 1 on"),
         ({"startingTimestamp": "soon"}, InvalidRequest, "not a time: 'soon'"),
@@ -218,3 +223,20 @@ def test_a_topic_deleted_and_made_again_is_history_gone(store: Place) -> None:
     assert planned(tolerant.partitions(before, end)) == ["other/0 [0, 3)"]
     old = reader(store, failOnDataLoss="false").partitions()
     assert planned(old) == ["other/0 [0, 3)"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_damaged_chunk_is_named_with_the_way_around_it(tmp_path: Path, mode: str) -> None:
+    with place(tmp_path / "store", mode, orders) as damaged:
+        database = sqlite3.connect(tmp_path / "store" / "log.sqlite")
+        with database:
+            ((row, data),) = database.execute("SELECT id, data FROM chunks ORDER BY id LIMIT 1 OFFSET 3")
+            database.execute("UPDATE chunks SET data = ? WHERE id = ?", (data[:-1] + b"\0", row))
+        database.close()
+        made = reader(damaged, topics="orders.eu")
+        first = made.partitions()[0]
+        said = r"damaged chunk: topic=orders.eu partition=0 offsets=\[6, 8\).*from offset 8 on can be read, by endingOffsets"
+        with pytest.raises(Damaged, match=said):
+            list(made.read(first))
+        around = reader(damaged, topics="orders.eu", startingOffsets='{"orders.eu": {"0": 8}}')
+        assert sum(batch.num_rows for batch in around.read(around.partitions()[0])) == 12
