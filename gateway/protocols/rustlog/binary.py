@@ -7,40 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.envelope import PREFIX, Columns, Run, index_packed
 from gateway.errors import Truncated, WireError
-from gateway.protocols.rustlog.frames import (
-    LENGTH,
-    MAX_FRAME,
-    MAX_PACKED,
-    Answer,
-    Committed,
-    Created,
-    CreateTopic,
-    DescribePartition,
-    DescribeTopic,
-    ErrorAnswer,
-    Fetch,
-    GroupPosition,
-    ListTopics,
-    Metrics,
-    MetricsFetch,
-    OffsetCommit,
-    OffsetFetch,
-    Operation,
-    PartitionDescription,
-    PartitionState,
-    Ping,
-    Pong,
-    Produce,
-    Produced,
-    Pulled,
-    Records,
-    Refusal,
-    TopicDescription,
-    TopicList,
-    Undecodable,
-    UnknownOperation,
-    frame,
-)
+from gateway.protocols.rustlog import frames
 from gateway.protocols.rustlog.mapping import binary_error
 
 PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH = 0x01, 0x02, 0x03, 0x04
@@ -67,7 +34,7 @@ class _Fields:
 
     def _number(self, layout: struct.Struct, what: str) -> int:
         if self.position + layout.size > len(self.data):
-            raise Undecodable(f"decode error: missing {what}")
+            raise frames.Undecodable(f"decode error: missing {what}")
         value: int = layout.unpack_from(self.data, self.position)[0]
         self.position += layout.size
         return value
@@ -82,13 +49,13 @@ class _Fields:
         size = self._number(_U16, f"{what} length")
         end = self.position + size
         if end > len(self.data):
-            raise Undecodable(f"decode error: truncated {what}")
+            raise frames.Undecodable(f"decode error: truncated {what}")
         raw = self.data[self.position : end]
         self.position = end
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise Undecodable(f"decode error: invalid utf8 {what}: {rust_text(error)}") from None
+            raise frames.Undecodable(f"decode error: invalid utf8 {what}: {rust_text(error)}") from None
 
     def records(self) -> Columns:
         count = self.u32("record count")
@@ -96,10 +63,10 @@ class _Fields:
         data, size = self.data, len(self.data)
         for _ in range(count):  # ends at the latest with the bytes, however large the count is
             if position + PREFIX > size:
-                raise Undecodable("decode error: truncated record length")
+                raise frames.Undecodable("decode error: truncated record length")
             position += PREFIX + _U32.unpack_from(data, position)[0]
             if position > size:
-                raise Undecodable("decode error: truncated record")
+                raise frames.Undecodable("decode error: truncated record")
         return Columns.from_packed(data[start:position], count)
 
 
@@ -110,27 +77,27 @@ def rust_text(error: UnicodeDecodeError) -> str:
     return f"invalid utf-8 sequence of {error.end - error.start} bytes from index {error.start}"
 
 
-_REQUESTS: Mapping[int, Callable[[_Fields], Operation]] = {
-    PRODUCE: lambda f: Produce(f.text("topic"), f.u32("partition"), f.records()),
-    FETCH: lambda f: Fetch(
+_REQUESTS: Mapping[int, Callable[[_Fields], frames.Operation]] = {
+    PRODUCE: lambda f: frames.Produce(f.text("topic"), f.u32("partition"), f.records()),
+    FETCH: lambda f: frames.Fetch(
         f.text("group_id"), f.text("topic"), f.u32("partition"), f.u64("offset"), f.u32("max_bytes")
     ),
-    OFFSET_COMMIT: lambda f: OffsetCommit(f.text("group"), f.text("topic"), f.u32("partition"), f.u64("offset")),
-    OFFSET_FETCH: lambda f: OffsetFetch(f.text("group"), f.text("topic"), f.u32("partition")),
-    CREATE_TOPIC: lambda f: CreateTopic(f.text("topic"), f.u32("partition count")),
-    LIST_TOPICS: lambda _: ListTopics(),
-    DESCRIBE_TOPIC: lambda f: DescribeTopic(f.text("topic")),
-    DESCRIBE_PARTITION: lambda f: DescribePartition(f.text("topic"), f.u32("partition")),
-    METRICS_FETCH: lambda _: MetricsFetch(),
-    PING: lambda _: Ping(),
+    OFFSET_COMMIT: lambda f: frames.OffsetCommit(f.text("group"), f.text("topic"), f.u32("partition"), f.u64("offset")),
+    OFFSET_FETCH: lambda f: frames.OffsetFetch(f.text("group"), f.text("topic"), f.u32("partition")),
+    CREATE_TOPIC: lambda f: frames.CreateTopic(f.text("topic"), f.u32("partition count")),
+    LIST_TOPICS: lambda _: frames.ListTopics(),
+    DESCRIBE_TOPIC: lambda f: frames.DescribeTopic(f.text("topic")),
+    DESCRIBE_PARTITION: lambda f: frames.DescribePartition(f.text("topic"), f.u32("partition")),
+    METRICS_FETCH: lambda _: frames.MetricsFetch(),
+    PING: lambda _: frames.Ping(),
 }
 
 
-def decode_request(payload: bytes) -> Operation:
+def decode_request(payload: bytes) -> frames.Operation:
     """A request's payload. Bytes behind its last field are ignored (RustLog wire 1.1)."""
     decode = _REQUESTS.get(payload[0])
     if decode is None:
-        raise UnknownOperation(f"unknown request type: {payload[0]}")
+        raise frames.UnknownOperation(f"unknown request type: {payload[0]}")
     return decode(_Fields(payload))
 
 
@@ -151,7 +118,7 @@ def produced(base: int, counts: Sequence[int]) -> bytes:
     return b"".join(answers)
 
 
-def _records(answer: Records) -> bytes:
+def _records(answer: frames.Records) -> bytes:
     runs, next_offset = fitting(answer)
     packed = [run.columns.packed for run in runs]
     count = sum(run.count for run in runs)
@@ -159,9 +126,9 @@ def _records(answer: Records) -> bytes:
     return b"".join((head, *packed, _U64.pack(next_offset)))
 
 
-def fitting(answer: Records) -> tuple[Sequence[Run], int]:
+def fitting(answer: frames.Records) -> tuple[Sequence[Run], int]:
     """The runs that one answer can hold, and the offset behind them (RustLog wire 8)."""
-    left = MAX_PACKED
+    left = frames.MAX_PACKED
     for index, run in enumerate(answer.runs):
         size = len(run.columns.packed)
         if size > left:
@@ -172,60 +139,60 @@ def fitting(answer: Records) -> tuple[Sequence[Run], int]:
     return answer.runs, answer.next_offset
 
 
-def _topic_list(answer: TopicList) -> bytes:
+def _topic_list(answer: frames.TopicList) -> bytes:
     entries = []
-    left = MAX_FRAME - 5
+    left = frames.MAX_FRAME - 5
     for name, partitions in answer.topics:
         entry = _text(name) + _U32.pack(partitions)
         left -= len(entry)
         if left < 0:
             break
         entries.append(entry)
-    return frame(bytes([LIST_TOPICS]) + _U32.pack(len(entries)) + b"".join(entries))
+    return frames.frame(bytes([LIST_TOPICS]) + _U32.pack(len(entries)) + b"".join(entries))
 
 
-def _topic_description(answer: TopicDescription) -> bytes:
+def _topic_description(answer: frames.TopicDescription) -> bytes:
     states = b"".join([_U32.pack(p.id) + _U64.pack(p.high_watermark) for p in answer.partitions])
     count = _U32.pack(len(answer.partitions))
-    return frame(bytes([DESCRIBE_TOPIC]) + _text(answer.topic) + count + count + states)
+    return frames.frame(bytes([DESCRIBE_TOPIC]) + _text(answer.topic) + count + count + states)
 
 
-def _partition_description(answer: PartitionDescription) -> bytes:
+def _partition_description(answer: frames.PartitionDescription) -> bytes:
     state = _U32.pack(answer.state.id) + _U64.pack(answer.state.high_watermark)
-    return frame(bytes([DESCRIBE_PARTITION]) + _text(answer.topic) + state)
+    return frames.frame(bytes([DESCRIBE_PARTITION]) + _text(answer.topic) + state)
 
 
-def _metrics(answer: Metrics) -> bytes:
+def _metrics(answer: frames.Metrics) -> bytes:
     text = answer.text.encode()
-    if len(text) > MAX_FRAME - 5:  # whole lines only
-        text = text[: text.rindex(b"\n", 0, MAX_FRAME - 5) + 1]
-    return frame(bytes([METRICS_FETCH]) + _U32.pack(len(text)) + text)
+    if len(text) > frames.MAX_FRAME - 5:  # whole lines only
+        text = text[: text.rindex(b"\n", 0, frames.MAX_FRAME - 5) + 1]
+    return frames.frame(bytes([METRICS_FETCH]) + _U32.pack(len(text)) + text)
 
 
-def _refusal(answer: Refusal) -> bytes:
+def _refusal(answer: frames.Refusal) -> bytes:
     code, text = binary_error(answer)
     raw = text.encode()[:0xFFFF].decode(errors="ignore").encode()  # cut between characters
     return _FAILURE.pack(5 + len(raw), ERROR, code, len(raw)) + raw
 
 
-_ANSWERS: Mapping[type[Answer], Callable[..., bytes]] = {
-    Produced: lambda a: produced(a.base, (a.count,)),
-    Records: _records,
-    Committed: lambda a: frame(bytes([OFFSET_COMMIT, a.success])),
-    GroupPosition: lambda a: frame(
+_ANSWERS: Mapping[type[frames.Answer], Callable[..., bytes]] = {
+    frames.Produced: lambda a: produced(a.base, (a.count,)),
+    frames.Records: _records,
+    frames.Committed: lambda a: frames.frame(bytes([OFFSET_COMMIT, a.success])),
+    frames.GroupPosition: lambda a: frames.frame(
         bytes([OFFSET_FETCH, 0]) if a.offset is None else bytes([OFFSET_FETCH, 1]) + _U64.pack(a.offset)
     ),
-    Created: lambda a: frame(bytes([CREATE_TOPIC, a.success])),
-    TopicList: _topic_list,
-    TopicDescription: _topic_description,
-    PartitionDescription: _partition_description,
-    Metrics: _metrics,
-    Pong: lambda _: frame(bytes([PING])),
-    Refusal: _refusal,
+    frames.Created: lambda a: frames.frame(bytes([CREATE_TOPIC, a.success])),
+    frames.TopicList: _topic_list,
+    frames.TopicDescription: _topic_description,
+    frames.PartitionDescription: _partition_description,
+    frames.Metrics: _metrics,
+    frames.Pong: lambda _: frames.frame(bytes([PING])),
+    frames.Refusal: _refusal,
 }
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: frames.Answer) -> bytes:
     """A whole frame."""
     return _ANSWERS[type(answer)](answer)
 
@@ -238,85 +205,85 @@ def _text(value: str) -> bytes:
     return _U16.pack(len(raw)) + raw
 
 
-def encode_request(operation: Operation) -> bytes:
+def encode_request(operation: frames.Operation) -> bytes:
     """A whole frame (RustLog wire 1.2)."""
     match operation:
-        case Produce():
+        case frames.Produce():
             head = bytes([PRODUCE]) + _text(operation.topic) + _U32.pack(operation.partition)
             columns = operation.columns
             size = len(head) + 4 + len(columns.packed)
-            return b"".join((LENGTH.pack(size), head, _U32.pack(columns.count), columns.packed))
-        case Fetch():
+            return b"".join((frames.LENGTH.pack(size), head, _U32.pack(columns.count), columns.packed))
+        case frames.Fetch():
             names = _text(operation.group) + _text(operation.topic) + _U32.pack(operation.partition)
-            return frame(bytes([FETCH]) + names + _U64.pack(operation.offset) + _U32.pack(operation.max_bytes))
-        case OffsetCommit():
+            return frames.frame(bytes([FETCH]) + names + _U64.pack(operation.offset) + _U32.pack(operation.max_bytes))
+        case frames.OffsetCommit():
             names = _text(operation.group) + _text(operation.topic) + _U32.pack(operation.partition)
-            return frame(bytes([OFFSET_COMMIT]) + names + _U64.pack(operation.offset))
-        case OffsetFetch():
+            return frames.frame(bytes([OFFSET_COMMIT]) + names + _U64.pack(operation.offset))
+        case frames.OffsetFetch():
             names = _text(operation.group) + _text(operation.topic)
-            return frame(bytes([OFFSET_FETCH]) + names + _U32.pack(operation.partition))
-        case CreateTopic():
-            return frame(bytes([CREATE_TOPIC]) + _text(operation.topic) + _U32.pack(operation.partitions))
-        case ListTopics():
-            return frame(bytes([LIST_TOPICS]))
-        case DescribeTopic():
-            return frame(bytes([DESCRIBE_TOPIC]) + _text(operation.topic))
-        case DescribePartition():
-            return frame(bytes([DESCRIBE_PARTITION]) + _text(operation.topic) + _U32.pack(operation.partition))
-        case MetricsFetch():
-            return frame(bytes([METRICS_FETCH]))
-        case Ping():
-            return frame(bytes([PING]))
+            return frames.frame(bytes([OFFSET_FETCH]) + names + _U32.pack(operation.partition))
+        case frames.CreateTopic():
+            return frames.frame(bytes([CREATE_TOPIC]) + _text(operation.topic) + _U32.pack(operation.partitions))
+        case frames.ListTopics():
+            return frames.frame(bytes([LIST_TOPICS]))
+        case frames.DescribeTopic():
+            return frames.frame(bytes([DESCRIBE_TOPIC]) + _text(operation.topic))
+        case frames.DescribePartition():
+            return frames.frame(bytes([DESCRIBE_PARTITION]) + _text(operation.topic) + _U32.pack(operation.partition))
+        case frames.MetricsFetch():
+            return frames.frame(bytes([METRICS_FETCH]))
+        case frames.Ping():
+            return frames.frame(bytes([PING]))
     raise TypeError(operation)
 
 
-_TYPES: Mapping[type[Operation], int] = {
-    Produce: PRODUCE,
-    Fetch: FETCH,
-    OffsetCommit: OFFSET_COMMIT,
-    OffsetFetch: OFFSET_FETCH,
-    CreateTopic: CREATE_TOPIC,
-    ListTopics: LIST_TOPICS,
-    DescribeTopic: DESCRIBE_TOPIC,
-    DescribePartition: DESCRIBE_PARTITION,
-    MetricsFetch: METRICS_FETCH,
-    Ping: PING,
+_TYPES: Mapping[type[frames.Operation], int] = {
+    frames.Produce: PRODUCE,
+    frames.Fetch: FETCH,
+    frames.OffsetCommit: OFFSET_COMMIT,
+    frames.OffsetFetch: OFFSET_FETCH,
+    frames.CreateTopic: CREATE_TOPIC,
+    frames.ListTopics: LIST_TOPICS,
+    frames.DescribeTopic: DESCRIBE_TOPIC,
+    frames.DescribePartition: DESCRIBE_PARTITION,
+    frames.MetricsFetch: METRICS_FETCH,
+    frames.Ping: PING,
 }
 
 
-def decode_answer(operation: Operation, payload: bytes) -> Answer:
+def decode_answer(operation: frames.Operation, payload: bytes) -> frames.Answer:
     """The answer to an operation, or ErrorAnswer; WireError when it is neither. Bytes behind it are ignored."""
     kind = payload[0]
     fields = _AnswerFields(payload)
     if kind == ERROR:
-        return ErrorAnswer(fields.u16(), fields.text())
+        return frames.ErrorAnswer(fields.u16(), fields.text())
     if kind != _TYPES[type(operation)]:
         raise WireError(f"answer of type {kind} to {type(operation).__name__}")
     match operation:
-        case Produce():
-            return Produced(fields.u64(), fields.u32())
-        case Fetch():
+        case frames.Produce():
+            return frames.Produced(fields.u64(), fields.u32())
+        case frames.Fetch():
             return fields.fetched()
-        case OffsetCommit():
-            return Committed(fields.u8() == 1)
-        case OffsetFetch():
-            return GroupPosition(fields.u64() if fields.u8() else None)
-        case CreateTopic():
-            return Created(fields.u8() == 1)
-        case ListTopics():
-            return TopicList([(fields.text(), fields.u32()) for _ in range(fields.count(6))])
-        case DescribeTopic():
+        case frames.OffsetCommit():
+            return frames.Committed(fields.u8() == 1)
+        case frames.OffsetFetch():
+            return frames.GroupPosition(fields.u64() if fields.u8() else None)
+        case frames.CreateTopic():
+            return frames.Created(fields.u8() == 1)
+        case frames.ListTopics():
+            return frames.TopicList([(fields.text(), fields.u32()) for _ in range(fields.count(6))])
+        case frames.DescribeTopic():
             topic = fields.text()
             fields.u32()
-            return TopicDescription(
-                topic, [PartitionState(fields.u32(), fields.u64()) for _ in range(fields.count(12))]
+            return frames.TopicDescription(
+                topic, [frames.PartitionState(fields.u32(), fields.u64()) for _ in range(fields.count(12))]
             )
-        case DescribePartition():
-            return PartitionDescription(fields.text(), PartitionState(fields.u32(), fields.u64()))
-        case MetricsFetch():
-            return Metrics(fields.take(fields.u32()).decode(errors="replace"))
+        case frames.DescribePartition():
+            return frames.PartitionDescription(fields.text(), frames.PartitionState(fields.u32(), fields.u64()))
+        case frames.MetricsFetch():
+            return frames.Metrics(fields.take(fields.u32()).decode(errors="replace"))
         case _:
-            return Pong()
+            return frames.Pong()
 
 
 class _AnswerFields:
@@ -354,7 +321,7 @@ class _AnswerFields:
             raise Truncated("more is announced than an answer holds")
         return count
 
-    def fetched(self) -> Pulled:
+    def fetched(self) -> frames.Pulled:
         count = self.count(PREFIX)
         start, data = self.position, self.data
         end = len(data) - 8
@@ -367,6 +334,6 @@ class _AnswerFields:
                 position += PREFIX + self.u32()
             self.position = position
             columns = Columns.from_packed(data[start:position], count)
-            return Pulled(columns, self.u64())
+            return frames.Pulled(columns, self.u64())
         self.position = end
-        return Pulled(columns, self.u64())
+        return frames.Pulled(columns, self.u64())

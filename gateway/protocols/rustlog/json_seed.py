@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.envelope import Columns
 from gateway.errors import WireError
+from gateway.protocols.rustlog import json_records
 from gateway.protocols.rustlog.frames import (
     MAX_FRAME,
     U64_MAX,
@@ -165,22 +166,11 @@ def encode_answer(answer: Answer) -> bytes:
 
 def _encode_records(answer: Records) -> bytes:
     """The records of an answer, cut where a frame is full (RustLog wire 8)."""
-    pieces: list[bytes] = []
-    next_offset = answer.next_offset
     left = MAX_FRAME - len('{"Fetch":{"records":[],"next_offset":}}') - len(str(U64_MAX))
-    for run in answer.runs:
-        for index, value in enumerate(run.columns.values()):
-            offset = run.base_offset + index
-            piece = msgspec.json.encode(_Record(offset, list(value)))
-            left -= len(piece) + 1
-            if left < 0:
-                return _joined(pieces, offset)
-            pieces.append(piece)
-    return _joined(pieces, next_offset)
-
-
-def _joined(pieces: list[bytes], next_offset: int) -> bytes:
-    return b'{"Fetch":{"records":[%b],"next_offset":%d}}' % (b",".join(pieces), next_offset)
+    fitting = json_records.fitting(
+        answer, left, lambda run, index, value: _Record(run.base_offset + index, list(value))
+    )
+    return b'{"Fetch":{"records":[%b],"next_offset":%d}}' % fitting
 
 
 def fits_alone(value: bytes) -> bool:

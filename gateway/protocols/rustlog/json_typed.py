@@ -10,37 +10,7 @@ from typing import Annotated
 import msgspec
 
 from gateway.envelope import Columns
-from gateway.protocols.rustlog.frames import (
-    MAX_FRAME,
-    U64_MAX,
-    Answer,
-    Committed,
-    Created,
-    CreateTopic,
-    DescribePartition,
-    DescribeTopic,
-    Fetch,
-    GroupPosition,
-    ListTopics,
-    Metrics,
-    MetricsFetch,
-    OffsetCommit,
-    OffsetFetch,
-    Operation,
-    PartitionDescription,
-    PartitionState,
-    Ping,
-    Pong,
-    Produce,
-    Produced,
-    Records,
-    Refusal,
-    TopicDescription,
-    TopicList,
-    Undecodable,
-    UnknownOperation,
-    frame,
-)
+from gateway.protocols.rustlog import frames, json_records
 from gateway.protocols.rustlog.mapping import json_error, typed_code
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -49,7 +19,7 @@ U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 SMALLEST_RECORD = len('{"offset":0,"timestamp":0,"payload":""},')
 """What the shortest record costs in an answer, so that a Fetch never asks for more than can be told."""
 
-MOST_BYTES = MAX_FRAME // 4 * 3
+MOST_BYTES = frames.MAX_FRAME // 4 * 3
 """Of values in one answer, for the same reason: base64."""
 
 
@@ -203,86 +173,88 @@ _TYPES = frozenset(
 )
 
 
-def decode_request(payload: bytes) -> Operation:
+def decode_request(payload: bytes) -> frames.Operation:
     """A request's payload."""
     try:
         kind = _PROBE.decode(payload).type
         if kind not in _TYPES:
-            raise UnknownOperation(f"unknown request type: {kind}")
+            raise frames.UnknownOperation(f"unknown request type: {kind}")
         return _operation(_REQUEST.decode(payload))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Undecodable(str(error)) from None
+        raise frames.Undecodable(str(error)) from None
 
 
-def _operation(found: _Request) -> Operation:
+def _operation(found: _Request) -> frames.Operation:
     match found:
         case _Produce():
-            return Produce(found.topic, found.partition, Columns.of(found.records))
+            return frames.Produce(found.topic, found.partition, Columns.of(found.records))
         case _Fetch():
-            return Fetch(found.group_id or "", found.topic, found.partition, _u64(found.offset), _u64(found.max_bytes))
+            return frames.Fetch(
+                found.group_id or "", found.topic, found.partition, _u64(found.offset), _u64(found.max_bytes)
+            )
         case _OffsetCommit():
-            return OffsetCommit(found.group, found.topic, found.partition, _u64(found.offset))
+            return frames.OffsetCommit(found.group, found.topic, found.partition, _u64(found.offset))
         case _OffsetFetch():
-            return OffsetFetch(found.group, found.topic, found.partition)
+            return frames.OffsetFetch(found.group, found.topic, found.partition)
         case _CreateTopic():
-            return CreateTopic(found.topic, found.partition_count)
+            return frames.CreateTopic(found.topic, found.partition_count)
         case _ListTopics():
-            return ListTopics()
+            return frames.ListTopics()
         case _DescribeTopic():
-            return DescribeTopic(found.topic)
+            return frames.DescribeTopic(found.topic)
         case _DescribePartition():
-            return DescribePartition(found.topic, found.partition)
+            return frames.DescribePartition(found.topic, found.partition)
         case _MetricsFetch():
-            return MetricsFetch()
+            return frames.MetricsFetch()
         case _Ping():
-            return Ping()
+            return frames.Ping()
 
 
 def _u64(value: int) -> int:
-    if value > U64_MAX:
-        raise Undecodable(f"{value} is too large for u64")
+    if value > frames.U64_MAX:
+        raise frames.Undecodable(f"{value} is too large for u64")
     return value
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: frames.Answer) -> bytes:
     """A whole frame."""
-    if isinstance(answer, Records):
-        return frame(_encode_records(answer))
-    return frame(msgspec.json.encode(_said(answer)))
+    if isinstance(answer, frames.Records):
+        return frames.frame(_encode_records(answer))
+    return frames.frame(msgspec.json.encode(_said(answer)))
 
 
-def _said(answer: Answer) -> _Tagged:
+def _said(answer: frames.Answer) -> _Tagged:
     match answer:
-        case Produced():
+        case frames.Produced():
             return _ProduceResponse(answer.base, answer.count)
-        case Committed():
+        case frames.Committed():
             return _OffsetCommitResponse(answer.success)
-        case GroupPosition():
+        case frames.GroupPosition():
             return _OffsetFetchResponse(answer.offset)
-        case Created():
+        case frames.Created():
             return _CreateTopicResponse(answer.success, answer.partitions)
-        case TopicList():
+        case frames.TopicList():
             return _ListTopicsResponse(_fitting(answer))
-        case TopicDescription():
+        case frames.TopicDescription():
             return _DescribeTopicResponse(answer.topic, [_partition(state) for state in answer.partitions])
-        case PartitionDescription(topic, state):
+        case frames.PartitionDescription(topic, state):
             return _DescribePartitionResponse(topic, state.id, state.high_watermark, state.log_start, 1)
-        case Metrics():
+        case frames.Metrics():
             return _MetricsFetchResponse(answer.text)
-        case Pong():
+        case frames.Pong():
             return _PingResponse()
-        case Refusal():
+        case frames.Refusal():
             return _Error(typed_code(answer), json_error(answer))
     raise TypeError(answer)
 
 
-def _partition(state: PartitionState) -> _Partition:
+def _partition(state: frames.PartitionState) -> _Partition:
     return _Partition(state.id, state.high_watermark, state.log_start, 1)
 
 
-def _fitting(answer: TopicList) -> list[_Topic]:
+def _fitting(answer: frames.TopicList) -> list[_Topic]:
     topics: list[_Topic] = []
-    left = MAX_FRAME - 64
+    left = frames.MAX_FRAME - 64
     for name, partitions in answer.topics:
         topic = _Topic(name, partitions)
         left -= len(msgspec.json.encode(topic)) + 1
@@ -292,26 +264,17 @@ def _fitting(answer: TopicList) -> list[_Topic]:
     return topics
 
 
-def _encode_records(answer: Records) -> bytes:
+def _encode_records(answer: frames.Records) -> bytes:
     """The records of an answer, cut where a frame is full (RustLog wire 8); times in microseconds."""
-    pieces: list[bytes] = []
-    next_offset = answer.next_offset
-    left = MAX_FRAME - len('{"type":"FetchResponse","records":[],"next_offset":}') - len(str(U64_MAX))
-    for run in answer.runs:
-        for index, value in enumerate(run.columns.values()):
-            offset = run.base_offset + index
-            piece = msgspec.json.encode(_Record(offset, run.times[index] * 1000, value))
-            left -= len(piece) + 1
-            if left < 0:
-                return _joined(pieces, offset)
-            pieces.append(piece)
-    return _joined(pieces, next_offset)
-
-
-def _joined(pieces: list[bytes], next_offset: int) -> bytes:
-    return b'{"type":"FetchResponse","records":[%b],"next_offset":%d}' % (b",".join(pieces), next_offset)
+    left = frames.MAX_FRAME - len('{"type":"FetchResponse","records":[],"next_offset":}') - len(str(frames.U64_MAX))
+    fitting = json_records.fitting(
+        answer,
+        left,
+        lambda run, index, value: _Record(run.base_offset + index, run.times[index] * 1000, value),
+    )
+    return b'{"type":"FetchResponse","records":[%b],"next_offset":%d}' % fitting
 
 
 def fits_alone(value: bytes) -> bool:
     """Whether an answer can hold this record."""
-    return len(value) <= (MAX_FRAME - 256) // 4 * 3
+    return len(value) <= (frames.MAX_FRAME - 256) // 4 * 3

@@ -11,36 +11,8 @@ import attrs
 from gateway import requests
 from gateway.envelope import Batch
 from gateway.errors import AlreadyExists, GatewayError, InvalidRequest, NotFound, TooLarge, UnknownPartition
-from gateway.protocols.rustlog import binary
+from gateway.protocols.rustlog import binary, frames
 from gateway.protocols.rustlog.codec import CODECS, Codec, Gathering
-from gateway.protocols.rustlog.frames import (
-    MAX_VALUE,
-    Answer,
-    Committed,
-    Created,
-    CreateTopic,
-    DescribePartition,
-    DescribeTopic,
-    Encoding,
-    Fetch,
-    GroupPosition,
-    ListTopics,
-    Metrics,
-    MetricsFetch,
-    OffsetCommit,
-    OffsetFetch,
-    Operation,
-    PartitionDescription,
-    PartitionState,
-    Ping,
-    Pong,
-    Produce,
-    Produced,
-    Records,
-    Refusal,
-    TopicDescription,
-    TopicList,
-)
 from gateway.protocols.rustlog.settings import FreshGroup
 from gateway.requests import Outcome, Request
 from gateway.wire.ordering import ReplyQueue
@@ -54,8 +26,8 @@ class _Pending:
     """A request of ours under way, and what its answer is for."""
 
     slot: int
-    encoding: Encoding
-    operation: Operation
+    encoding: frames.Encoding
+    operation: frames.Operation
 
 
 @attrs.define(eq=False)
@@ -69,7 +41,7 @@ class _Producing(_Pending):
 class _Fetching(_Pending):
     """A read; `start` is where, whatever the client asked for."""
 
-    operation: Fetch
+    operation: frames.Fetch
     start: int
     fresh: bool = False
     """The group has no offset: an unknown topic is no error then (RustLog wire 1.4)."""
@@ -79,7 +51,7 @@ class _Fetching(_Pending):
 class _FindingGroup(_Pending):
     """The first step of a Fetch with a group."""
 
-    operation: Fetch
+    operation: frames.Fetch
 
 
 SMALL_ANSWER = 4096
@@ -103,9 +75,9 @@ class Desk:
         """How many bytes the answers under way may have, but for those to Produce."""
         self._shares: dict[int, int] = {}
 
-    def serve(self, encoding: Encoding, operation: Operation) -> None:
+    def serve(self, encoding: frames.Encoding, operation: frames.Operation) -> None:
         """Start an operation."""
-        if isinstance(operation, Produce) and operation.columns.count:
+        if isinstance(operation, frames.Produce) and operation.columns.count:
             self._produce(encoding, operation)
             return
         self.publish()
@@ -123,12 +95,12 @@ class Desk:
         """The connection is gone: what the broker still completes is dropped."""
         self._pending.clear()
 
-    def say(self, encoding: Encoding, answer: Answer) -> None:
+    def say(self, encoding: frames.Encoding, answer: frames.Answer) -> None:
         """Answer without asking anybody, in turn."""
         self.publish()
         self.replies.put(CODECS[encoding].encode(answer))
 
-    def _answer(self, pending: _Pending, answer: Answer) -> None:
+    def _answer(self, pending: _Pending, answer: frames.Answer) -> None:
         self.replies.fill(pending.slot, CODECS[pending.encoding].encode(answer))
 
     def _ask(self, request: Request, pending: _Pending) -> None:
@@ -141,12 +113,15 @@ class Desk:
 
     # --- operations ---
 
-    def _produce(self, encoding: Encoding, operation: Produce) -> None:
+    def _produce(self, encoding: frames.Encoding, operation: frames.Produce) -> None:
         largest = len(operation.columns.packed)
-        if largest > MAX_VALUE:
+        if largest > frames.MAX_VALUE:
             largest = max(map(len, operation.columns.values()))
-        if largest > MAX_VALUE:
-            self.say(encoding, Refusal(TooLarge(f"record too large: {largest} bytes (max: {MAX_VALUE})"), operation))
+        if largest > frames.MAX_VALUE:
+            self.say(
+                encoding,
+                frames.Refusal(TooLarge(f"record too large: {largest} bytes (max: {frames.MAX_VALUE})"), operation),
+            )
         elif not self.gathering.add(encoding, operation):
             self.publish()
             self.gathering.add(encoding, operation)
@@ -158,17 +133,17 @@ class Desk:
             return
         columns, counts = gathering.take()
         topic, partition, encoding = gathering.topic, gathering.partition, gathering.encoding
-        operation = Produce(topic, partition, columns)
+        operation = frames.Produce(topic, partition, columns)
         batch = Batch(topic, columns, partition=partition)
         request = requests.Publish(next(self._ids), batch, create=False)
         self._ask(request, _Producing(self.replies.take(), encoding, operation, counts))
 
-    def _produce_nothing(self, encoding: Encoding, operation: Produce) -> None:
+    def _produce_nothing(self, encoding: frames.Encoding, operation: frames.Produce) -> None:
         """No records: only whether the partition is there counts (RustLog wire 1.4)."""
         request = requests.DescribeTopics(next(self._ids), operation.topic)
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
 
-    def _fetch(self, encoding: Encoding, operation: Fetch) -> None:
+    def _fetch(self, encoding: frames.Encoding, operation: frames.Fetch) -> None:
         if operation.group:
             # What follows is asked after the second step, so that this read sees the writes before it and no others.
             request = requests.ReadOffset(next(self._ids), operation.topic, operation.group, operation.partition)
@@ -193,38 +168,38 @@ class Desk:
         )
         self._ask(request, pending)
 
-    def _offset_commit(self, encoding: Encoding, operation: OffsetCommit) -> None:
+    def _offset_commit(self, encoding: frames.Encoding, operation: frames.OffsetCommit) -> None:
         request = requests.CommitOffset(
             next(self._ids),
             operation.topic,
             operation.group,
             operation.partition,
             operation.offset,
-            must_exist=encoding is not Encoding.BINARY,
+            must_exist=encoding is not frames.Encoding.BINARY,
         )
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
 
-    def _offset_fetch(self, encoding: Encoding, operation: OffsetFetch) -> None:
+    def _offset_fetch(self, encoding: frames.Encoding, operation: frames.OffsetFetch) -> None:
         request = requests.ReadOffset(next(self._ids), operation.topic, operation.group, operation.partition)
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
 
-    def _create_topic(self, encoding: Encoding, operation: CreateTopic) -> None:
+    def _create_topic(self, encoding: frames.Encoding, operation: frames.CreateTopic) -> None:
         if operation.partitions == 0:  # before anything else (RustLog wire 1.3, code 12)
-            self.say(encoding, Refusal(InvalidRequest("Invalid partition count: 0"), operation))
+            self.say(encoding, frames.Refusal(InvalidRequest("Invalid partition count: 0"), operation))
             return
         request = requests.CreateTopic(next(self._ids), operation.topic, operation.partitions)
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
         self.waiting = True  # a Produce behind it needs the topic
 
-    def _describe(self, encoding: Encoding, operation: Operation) -> None:
-        topic = operation.topic if isinstance(operation, DescribeTopic | DescribePartition) else ""
+    def _describe(self, encoding: frames.Encoding, operation: frames.Operation) -> None:
+        topic = operation.topic if isinstance(operation, frames.DescribeTopic | frames.DescribePartition) else ""
         self._ask(requests.DescribeTopics(next(self._ids), topic), _Pending(self.replies.take(), encoding, operation))
 
-    def _metrics(self, encoding: Encoding, operation: MetricsFetch) -> None:
+    def _metrics(self, encoding: frames.Encoding, operation: frames.MetricsFetch) -> None:
         self._ask(requests.ReadMetrics(next(self._ids)), _Pending(self.replies.take(), encoding, operation))
 
-    def _ping(self, encoding: Encoding, _: Ping) -> None:
-        self.say(encoding, Pong())
+    def _ping(self, encoding: frames.Encoding, _: frames.Ping) -> None:
+        self.say(encoding, frames.Pong())
 
     # --- outcomes ---
 
@@ -234,21 +209,21 @@ class Desk:
             answers = codec.encode(_refusal(pending, outcome)) * len(pending.counts)
         elif outcome.refused or outcome.scattered is not None:
             answers = _produced_apart(codec, pending, outcome)
-        elif pending.encoding is Encoding.BINARY:
+        elif pending.encoding is frames.Encoding.BINARY:
             answers = binary.produced(outcome.base_offset, pending.counts)
         else:
             bases = itertools.accumulate(pending.counts, initial=outcome.base_offset)
             pairs = zip(bases, pending.counts, strict=False)
-            answers = b"".join([codec.encode(Produced(base, count)) for base, count in pairs])
+            answers = b"".join([codec.encode(frames.Produced(base, count)) for base, count in pairs])
         self.replies.fill(pending.slot, answers)
 
     def _group_found(self, pending: _FindingGroup, outcome: Outcome) -> None:
         operation, reading = pending.operation, CODECS[pending.encoding].reading
         committed = outcome.offset if isinstance(outcome, requests.GroupOffset) else None
         if isinstance(outcome, GatewayError) and not isinstance(outcome, NotFound):
-            self._answer(pending, Refusal(outcome, operation))
+            self._answer(pending, frames.Refusal(outcome, operation))
         elif committed is None and reading.group_overrides and self._fresh_group is FreshGroup.EMPTY:
-            self._answer(pending, Records((), 0))
+            self._answer(pending, frames.Records((), 0))
         else:
             start = operation.offset
             if committed is not None:
@@ -270,53 +245,53 @@ class Desk:
             elif not codec.fits_alone(runs[0].columns.value(0)):
                 first = runs[0].base_offset
                 text = f"the record at offset {first} is too large for this dialect: read on at {first + 1}"
-                self._answer(pending, Refusal(TooLarge(text), operation))
+                self._answer(pending, frames.Refusal(TooLarge(text), operation))
                 return
-            self._answer(pending, Records(runs, next_offset))
+            self._answer(pending, frames.Records(runs, next_offset))
         elif pending.fresh and isinstance(outcome, NotFound) and not isinstance(outcome, UnknownPartition):
-            self._answer(pending, Records((), 0))
+            self._answer(pending, frames.Records((), 0))
         else:
             self._answer(pending, _refusal(pending, outcome))
 
     def _answered(self, pending: _Pending, outcome: Outcome) -> None:
         """Everything that takes one step."""
         operation = pending.operation
-        if isinstance(operation, CreateTopic):
+        if isinstance(operation, frames.CreateTopic):
             self.waiting = False
         match operation, outcome:
-            case OffsetCommit(), requests.Done():
-                answer: Answer = Committed(success=True)
-            case OffsetCommit(), NotFound() if pending.encoding is not Encoding.BINARY:
-                answer = Committed(success=False)
-            case OffsetFetch(), requests.GroupOffset(offset=offset):
-                answer = GroupPosition(offset)
-            case OffsetFetch(), NotFound():
-                answer = GroupPosition(None)
-            case CreateTopic(), requests.TopicCreated(created=True, partitions=partitions):
-                answer = Created(success=True, partitions=partitions)
-            case CreateTopic(), requests.TopicCreated():
-                answer = Refusal(AlreadyExists(), operation)
-            case ListTopics(), requests.Topics(topics=topics):
-                answer = TopicList([(topic.address, len(topic.partitions)) for topic in topics])
+            case frames.OffsetCommit(), requests.Done():
+                answer: frames.Answer = frames.Committed(success=True)
+            case frames.OffsetCommit(), NotFound() if pending.encoding is not frames.Encoding.BINARY:
+                answer = frames.Committed(success=False)
+            case frames.OffsetFetch(), requests.GroupOffset(offset=offset):
+                answer = frames.GroupPosition(offset)
+            case frames.OffsetFetch(), NotFound():
+                answer = frames.GroupPosition(None)
+            case frames.CreateTopic(), requests.TopicCreated(created=True, partitions=partitions):
+                answer = frames.Created(success=True, partitions=partitions)
+            case frames.CreateTopic(), requests.TopicCreated():
+                answer = frames.Refusal(AlreadyExists(), operation)
+            case frames.ListTopics(), requests.Topics(topics=topics):
+                answer = frames.TopicList([(topic.address, len(topic.partitions)) for topic in topics])
             case _, requests.Topics():
                 answer = _described(operation, outcome)
-            case MetricsFetch(), requests.MetricsText(text=text):
-                answer = Metrics(text)
+            case frames.MetricsFetch(), requests.MetricsText(text=text):
+                answer = frames.Metrics(text)
             case _:
                 answer = _refusal(pending, outcome)
         self._answer(pending, answer)
 
-    _operations: ClassVar[Mapping[type[Operation], Callable[[Any, Encoding, Any], None]]] = {
-        Produce: _produce_nothing,
-        Fetch: _fetch,
-        OffsetCommit: _offset_commit,
-        OffsetFetch: _offset_fetch,
-        CreateTopic: _create_topic,
-        ListTopics: _describe,
-        DescribeTopic: _describe,
-        DescribePartition: _describe,
-        MetricsFetch: _metrics,
-        Ping: _ping,
+    _operations: ClassVar[Mapping[type[frames.Operation], Callable[[Any, frames.Encoding, Any], None]]] = {
+        frames.Produce: _produce_nothing,
+        frames.Fetch: _fetch,
+        frames.OffsetCommit: _offset_commit,
+        frames.OffsetFetch: _offset_fetch,
+        frames.CreateTopic: _create_topic,
+        frames.ListTopics: _describe,
+        frames.DescribeTopic: _describe,
+        frames.DescribePartition: _describe,
+        frames.MetricsFetch: _metrics,
+        frames.Ping: _ping,
     }
 
     _completions: ClassVar[Mapping[type[_Pending], Callable[[Any, Any, Outcome], None]]] = {
@@ -327,10 +302,10 @@ class Desk:
     }
 
 
-def _refusal(pending: _Pending, outcome: Outcome) -> Refusal:
+def _refusal(pending: _Pending, outcome: Outcome) -> frames.Refusal:
     if not isinstance(outcome, GatewayError):
         raise TypeError(outcome)
-    return Refusal(outcome, pending.operation)
+    return frames.Refusal(outcome, pending.operation)
 
 
 def _produced_apart(codec: Codec, pending: _Producing, published: requests.Published) -> bytes:
@@ -340,23 +315,23 @@ def _produced_apart(codec: Codec, pending: _Producing, published: requests.Publi
     for count in pending.counts:
         refused = next((published.refused[i] for i in range(first, first + count) if i in published.refused), None)
         if refused is not None:
-            answers.append(codec.encode(Refusal(refused, pending.operation)))
+            answers.append(codec.encode(frames.Refusal(refused, pending.operation)))
         else:
-            answers.append(codec.encode(Produced(published.position(first)[1], count)))
+            answers.append(codec.encode(frames.Produced(published.position(first)[1], count)))
         first += count
     return b"".join(answers)
 
 
-def _described(operation: Operation, topics: requests.Topics) -> Answer:
+def _described(operation: frames.Operation, topics: requests.Topics) -> frames.Answer:
     """High watermarks are real ones here; the original says 0 for ever (RustLog wire 1.4)."""
     partitions = topics.topics[0].partitions if topics.topics else ()
-    states = [PartitionState(p.id, p.end, p.start) for p in partitions]
+    states = [frames.PartitionState(p.id, p.end, p.start) for p in partitions]
     match operation:
-        case DescribeTopic() if states:
-            return TopicDescription(operation.topic, states)
-        case DescribePartition() | Produce():
+        case frames.DescribeTopic() if states:
+            return frames.TopicDescription(operation.topic, states)
+        case frames.DescribePartition() | frames.Produce():
             for state in states:
                 if state.id == operation.partition:
-                    found = isinstance(operation, DescribePartition)
-                    return PartitionDescription(operation.topic, state) if found else Produced(0, 0)
-    return Refusal(UnknownPartition(), operation)
+                    found = isinstance(operation, frames.DescribePartition)
+                    return frames.PartitionDescription(operation.topic, state) if found else frames.Produced(0, 0)
+    return frames.Refusal(UnknownPartition(), operation)
