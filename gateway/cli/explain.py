@@ -12,6 +12,7 @@ from gateway.cli.options import config_option, examples, output_option
 
 if TYPE_CHECKING:
     from gateway.config.model import Config
+    from gateway.protocols.registry import ProtocolSpec
     from gateway.routing.explain import Explanation
 
 EXIT_NOT_ROUTED = 1
@@ -26,7 +27,7 @@ EXIT_NOT_ROUTED = 1
 @config_option
 @click.option("--protocol", required=True, help="The protocol it is sent with.")
 @click.option("--address", required=True, help="Where it is sent to, as a client of that protocol writes it.")
-@click.option("--listener", help="The listener it comes in at, if several speak the protocol.")
+@click.option("--listener", help="The listener (or the upstream with `ingest`) it comes in at, if there are several.")
 @click.option("--key", help="The message's key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of the message. May repeat.")
 @click.option("--principal", default="", help="Who sends it.")
@@ -62,7 +63,7 @@ def command(
     question = Question(
         protocol=protocol,
         listener=place,
-        address=specs[protocol].local_address(loaded.listeners[place].settings[protocol], address),
+        address=_as_written(loaded, specs[protocol], place, address),
         key=key.encode() if key is not None else None,
         headers=tuple(_header(context, text) for text in headers),
         principal=principal,
@@ -80,8 +81,11 @@ def command(
 
 
 def _listener(context: click.Context, config: Config, protocol: str, name: str | None) -> str:
-    """The listener that is meant: the named one, or the first that speaks the protocol."""
+    """The listener that is meant: the named one, or the first that speaks the protocol. What is pulled from an upstream comes
+    in as if at a listener of its name.
+    """
     speaking = [listener.name for listener in config.listeners.values() if protocol in listener.protocols]
+    speaking += [one.name for one in config.upstreams.values() if one.ingest and one.protocol == protocol]
     if name is None:
         if not speaking:
             raise click.BadParameter(f"no listener speaks {protocol}", context, param_hint="--protocol")
@@ -92,6 +96,13 @@ def _listener(context: click.Context, config: Config, protocol: str, name: str |
             f"{name!r} does not speak {protocol} (these do: {known})", context, param_hint="--listener"
         )
     return name
+
+
+def _as_written(config: Config, spec: ProtocolSpec, place: str, address: str) -> str:
+    """The address as the sessions of a listener name it."""
+    if place not in config.listeners:
+        return address
+    return spec.local_address(config.listeners[place].settings[spec.name], address)
 
 
 def _header(context: click.Context, text: str) -> tuple[str, bytes]:

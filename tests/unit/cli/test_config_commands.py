@@ -127,6 +127,15 @@ def test_the_way_as_json(good: str) -> None:
     )
 
 
+def test_the_way_of_what_is_pulled_from_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "pulls.yaml"
+    pulls = "upstreams: {far: {protocol: rustlog, address: 'h:1', ingest: [{from: a, into: far.a}]}}\n"
+    route = "  - {name: pulled, match: {listener: far}, to: [{store: {topic: '{topic}'}}]}\n"
+    path.write_text(GOOD.replace("routes:\n", f"{pulls}routes:\n{route}"))
+    done = run(explain.command, "-c", str(path), "--protocol", "rustlog", "--listener", "far", "--address", "far.a")
+    assert "route 'pulled'" in done.stdout
+
+
 def test_a_message_that_nothing_takes(good: str) -> None:
     done = run(explain.command, "-c", good, "--protocol", "flymq", "--address", "x", "--key", "b")
     assert (done.exit_code, done.stdout) == (
