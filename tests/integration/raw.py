@@ -124,6 +124,26 @@ def s32(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
 
 
+BLIPMQ_PING = bytes.fromhex("00000009070000000000000015")
+BLIPMQ_PONG = bytes.fromhex("00000009080000000000000015")
+
+
+def blipmq_frame(kind: int, cid: int, payload: bytes = b"") -> bytes:
+    """A BlipMQ frame (BlipMQ wire 1.1)."""
+    return s32(struct.pack(">BQ", kind, cid) + payload)
+
+
+async def rustlog_ask(wire: Wire, payload: bytes) -> bytes:
+    """One RustLog request and its answer (RustLog wire 1.1)."""
+    await wire.send(s32(payload))
+    return await wire.receive(struct.unpack(">I", await wire.receive(4))[0])
+
+
+def rustlog_fetch(topic: str, offset: int) -> bytes:
+    """A binary Fetch of all there is from an offset on (RustLog wire 1.2)."""
+    return b"\2\0\0" + s16(topic) + struct.pack(">IQI", 0, offset, 1 << 20)
+
+
 def felix_frame(payload: dict[str, object]) -> bytes:
     """A JSON frame in the stock encoder's compact form (Felix wire 2.3)."""
     return b"FLX1\0\1\0\0" + s32(json.dumps(payload, separators=(",", ":")).encode())

@@ -11,7 +11,18 @@ from pathlib import Path
 import httpx
 import trio
 
-from tests.integration.raw import BlipMQ, Wire, s16, s32, tcp
+from tests.integration.raw import (
+    BLIPMQ_PING,
+    BLIPMQ_PONG,
+    BlipMQ,
+    Wire,
+    blipmq_frame,
+    rustlog_ask,
+    rustlog_fetch,
+    s16,
+    s32,
+    tcp,
+)
 from tests.integration.running import Served
 
 CONFIG = """
@@ -24,34 +35,26 @@ admin:   {{bind: "127.0.0.1:0"}}
 storage: {{path: "{}"}}
 """
 
-PING = bytes.fromhex("00000009070000000000000015")
-PONG = bytes.fromhex("00000009080000000000000015")
-
-
-def frame(kind: int, cid: int, payload: bytes = b"") -> bytes:
-    """A BlipMQ frame (BlipMQ wire 1.1)."""
-    return s32(struct.pack(">BQ", kind, cid) + payload)
-
 
 async def subscribe(wire: Wire, topic: str) -> int:
-    await wire.send(frame(4, 3, s16(topic) + b"\1"))
+    await wire.send(blipmq_frame(4, 3, s16(topic) + b"\1"))
     await wire.expect(bytes.fromhex("00000011050000000000000003"))
     return struct.unpack(">Q", await wire.receive(8))[0]
 
 
 async def publish(wire: Wire, topic: str, value: bytes) -> None:
     """With the barrier behind it."""
-    await wire.send(frame(3, 4, b"\1" + s16(topic) + value) + PING)
-    await wire.expect(PONG)
+    await wire.send(blipmq_frame(3, 4, b"\1" + s16(topic) + value) + BLIPMQ_PING)
+    await wire.expect(BLIPMQ_PONG)
 
 
 async def polled(wire: Wire, subscription: int) -> bytes | None:
     """What a POLL gets before the PONG behind it."""
-    await wire.send(frame(9, 60, struct.pack(">Q", subscription)) + PING)
+    await wire.send(blipmq_frame(9, 60, struct.pack(">Q", subscription)) + BLIPMQ_PING)
     got = await wire.receive(struct.unpack(">I", await wire.receive(4))[0])
     if got[:1] == b"\x08":
         return None
-    await wire.expect(PONG)
+    await wire.expect(BLIPMQ_PONG)
     return got
 
 
@@ -89,7 +92,7 @@ async def test_subscriptions_outlive_a_kill_and_end_with_their_grace(tmp_path: P
                     assert got is not None
                     tag = struct.unpack(">Q", got[1:9])[0]
                     assert got[9:] == b"\1" + s16("orders") + value
-                    await wire.send(frame(5, tag, struct.pack(">Q", lasting)))
+                    await wire.send(blipmq_frame(5, tag, struct.pack(">Q", lasting)))
                 assert await polled(wire, lasting) is None
                 assert await backlog(served.ports["admin"]) == 0
                 assert await subscribe(wire, "orders") > brief, "no number is given out twice"
@@ -128,10 +131,9 @@ async def test_what_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter(tm
                 letters = b""
                 while letters[1:5] != b"\0\0\0\2":
                     assert await polled(wire, subscription) is None
-                    await reader.send(s32(b"\2\0\0" + s16("orders.dlq") + struct.pack(">IQI", 0, 0, 1024)))
-                    letters = await reader.receive(struct.unpack(">I", await reader.receive(4))[0])
+                    letters = await rustlog_ask(reader, rustlog_fetch("orders.dlq", 0))
                 assert letters == b"\2\0\0\0\2" + s32(b"bad") + s32(b"good") + struct.pack(">Q", 2)
-                await wire.send(frame(5, 1, struct.pack(">Q", subscription)))
+                await wire.send(blipmq_frame(5, 1, struct.pack(">Q", subscription)))
                 refused = await wire.receive(13 + 4 + 36)
                 assert refused.endswith(b"unknown subscription or delivery tag")
                 assert await backlog(served.ports["admin"]) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import trio
 
-from tests.integration.raw import Wire, s16, s32, tcp
+from tests.integration.raw import rustlog_ask, rustlog_fetch, s16, s32, tcp
 from tests.integration.running import Served
 
 CONFIG = """
@@ -26,24 +26,14 @@ storage: {{path: "{data}"}}
 GOOD_RANGE = b"\2" + struct.pack(">I", 2) + s32(b"value-0") + s32(b"value-1") + struct.pack(">Q", 2)
 
 
-async def ask(wire: Wire, payload: bytes) -> bytes:
-    """One RustLog request and its answer (RustLog wire 1.1)."""
-    await wire.send(s32(payload))
-    return await wire.receive(struct.unpack(">I", await wire.receive(4))[0])
-
-
-def fetch(topic: str, offset: int) -> bytes:
-    return b"\2\0\0" + s16(topic) + struct.pack(">IQI", 0, offset, 1 << 20)
-
-
 async def fill(port: int) -> None:
     """Six commits, so that six chunks: three records each in a topic that will be damaged and in one that will not."""
     async with tcp(port) as wire:
         for topic in ("bad", "good"):
-            assert await ask(wire, b"\5" + s16(topic) + struct.pack(">I", 1)) == b"\5\1"
+            assert await rustlog_ask(wire, b"\5" + s16(topic) + struct.pack(">I", 1)) == b"\5\1"
             for number in range(4):
                 record = s16(topic) + struct.pack(">II", 0, 1) + s32(b"value-%d" % number)
-                assert await ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", number, 1)
+                assert await rustlog_ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", number, 1)
 
 
 async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_path: Path) -> None:
@@ -59,17 +49,17 @@ async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_
             file.write_bytes(content)
             await trio.to_thread.run_sync(served.start)
             async with tcp(served.ports["rustlog"]) as wire:
-                answers = {topic: await ask(wire, fetch(topic, 2)) for topic in ("bad", "good")}
+                answers = {topic: await rustlog_ask(wire, rustlog_fetch(topic, 2)) for topic in ("bad", "good")}
                 (damaged,) = [topic for topic, answer in answers.items() if answer[0] == 0xFE]
                 text = f"damaged chunk: topic={damaged} partition=0 offsets=[2, 3)"
                 assert answers[damaged][:3] == b"\xfe" + struct.pack(">H", 4)
                 assert answers[damaged].endswith(text.encode())
-                assert await ask(wire, fetch(damaged, 2)) == answers[damaged]
-                assert await ask(wire, fetch(damaged, 0)) == GOOD_RANGE
+                assert await rustlog_ask(wire, rustlog_fetch(damaged, 2)) == answers[damaged]
+                assert await rustlog_ask(wire, rustlog_fetch(damaged, 0)) == GOOD_RANGE
                 behind = b"\2" + struct.pack(">I", 1) + s32(b"value-3") + struct.pack(">Q", 4)
-                assert await ask(wire, fetch(damaged, 3)) == behind
+                assert await rustlog_ask(wire, rustlog_fetch(damaged, 3)) == behind
                 record = s16(damaged) + struct.pack(">II", 0, 1) + s32(b"new")
-                assert await ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", 4, 1)
+                assert await rustlog_ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", 4, 1)
             async with httpx.AsyncClient(trust_env=False) as client:
                 admin = f"http://127.0.0.1:{served.ports['admin']}"
                 shown = (await client.get(f"{admin}/metrics")).text

@@ -11,9 +11,18 @@ from pathlib import Path
 import httpx
 import trio
 
-from tests.integration.raw import BlipMQ, s16, s32, tcp
+from tests.integration.raw import (
+    BLIPMQ_PING,
+    BLIPMQ_PONG,
+    BlipMQ,
+    blipmq_frame,
+    rustlog_ask,
+    rustlog_fetch,
+    s16,
+    s32,
+    tcp,
+)
 from tests.integration.running import Served
-from tests.integration.test_damaged_store import ask, fetch
 
 CONFIG = """
 version: 1
@@ -23,9 +32,6 @@ listeners:
 admin:   {{bind: "127.0.0.1:0"}}
 storage: {{path: "{}", free_space_floor: 1}}
 """
-
-PING = bytes.fromhex("00000009070000000000000015")
-PONG = bytes.fromhex("00000009080000000000000015")
 
 
 def produce(value: bytes) -> bytes:
@@ -42,29 +48,29 @@ async def test_a_full_disk(tmp_path: Path) -> None:
                 tcp(served.ports["blipmq"]) as other,
                 httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{served.ports['admin']}") as client,
             ):
-                await ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
-                assert (await ask(wire, produce(b"kept")))[0] == 1
+                await rustlog_ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
+                assert (await rustlog_ask(wire, produce(b"kept")))[0] == 1
                 await BlipMQ.greet(other)
                 # the log's files may not grow: what a full disk is to a process, whoever runs it
                 written = await trio.Path(tmp_path / "data" / "log.sqlite-wal").stat()
                 resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (written.st_size, resource.RLIM_INFINITY))
-                refused = await ask(wire, produce(bytes(100_000)))
+                refused = await rustlog_ask(wire, produce(bytes(100_000)))
                 assert refused[:3] == b"\xfe\x01\xf4"
                 assert refused[5:].startswith(b"Failed to write record: ")
-                await other.send(s32(b"\3" + struct.pack(">Q", 7) + b"\1" + s16("t") + b"refused") + PING)
+                await other.send(blipmq_frame(3, 7, b"\1" + s16("t") + b"refused") + BLIPMQ_PING)
                 nack = await other.receive(struct.unpack(">I", await other.receive(4))[0])
                 assert nack[:11] == b"\6" + struct.pack(">QH", 7, 500)
                 assert nack[13:].startswith(b"durable publish failed: ")
-                await other.expect(PONG)
+                await other.expect(BLIPMQ_PONG)
                 ready = await client.get("/readyz")
                 assert ready.status_code == 503
                 assert ready.json()["problems"][0].startswith("store is read-only: ")
                 assert "\ngateway_store_writable 0.0\n" in (await client.get("/metrics")).text
                 assert (await client.get("/livez")).status_code == 200
                 kept = b"\2\0\0\0\1" + s32(b"kept") + struct.pack(">Q", 1)
-                assert await ask(wire, fetch("t", 0)) == kept
+                assert await rustlog_ask(wire, rustlog_fetch("t", 0)) == kept
                 resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                while (answer := await ask(wire, produce(b"again")))[0] != 1:
+                while (answer := await rustlog_ask(wire, produce(b"again")))[0] != 1:
                     await trio.lowlevel.checkpoint()
                 assert answer == b"\1" + struct.pack(">QI", 1, 1)
                 assert (await client.get("/readyz")).status_code == 200

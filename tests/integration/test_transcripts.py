@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from tests.integration.raw import BlipMQ, s16, s32, tcp
+from tests.integration.raw import BlipMQ, blipmq_frame, s16, tcp
 from tests.integration.running import serving
 
 CONFIG = """
@@ -16,11 +16,6 @@ listeners:
   blipmq: {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
 storage: {{path: "{}"}}
 """
-
-
-def frame(kind: int, cid: int, payload: bytes = b"") -> bytes:
-    """A BlipMQ frame (BlipMQ wire 1.1)."""
-    return s32(struct.pack(">BQ", kind, cid) + payload)
 
 
 async def test_all_of_blipmq_in_one_segment(tmp_path: Path) -> None:
@@ -32,13 +27,13 @@ async def test_all_of_blipmq_in_one_segment(tmp_path: Path) -> None:
             for qos, subscription in ((1, 2), (0, 3)):
                 poll = struct.pack(">Q", subscription)
                 await wire.send(
-                    frame(4, 3, topic + bytes([qos]))
-                    + frame(3, 4, bytes([qos]) + topic + b"a")
-                    + frame(3, 5, bytes([qos]) + topic + b"b")
-                    + b"".join(frame(9, cid, poll) for cid in (1, 2, 3))
-                    + frame(7, 9)
+                    blipmq_frame(4, 3, topic + bytes([qos]))
+                    + blipmq_frame(3, 4, bytes([qos]) + topic + b"a")
+                    + blipmq_frame(3, 5, bytes([qos]) + topic + b"b")
+                    + b"".join(blipmq_frame(9, cid, poll) for cid in (1, 2, 3))
+                    + blipmq_frame(7, 9)
                 )
-                await wire.expect(frame(5, 3, poll))
-                await wire.expect(frame(3, 1, bytes([qos]) + topic + b"a"))
-                await wire.expect(frame(3, 2, bytes([qos]) + topic + b"b"))
-                await wire.expect(frame(8, 9))
+                await wire.expect(blipmq_frame(5, 3, poll))
+                await wire.expect(blipmq_frame(3, 1, bytes([qos]) + topic + b"a"))
+                await wire.expect(blipmq_frame(3, 2, bytes([qos]) + topic + b"b"))
+                await wire.expect(blipmq_frame(8, 9))
