@@ -344,6 +344,40 @@ def check_congestion_window(pair: Pair) -> None:
     assert pair.client._loss._cc.congestion_window == pair.client._loss.congestion_window
 
 
+def check_host_cids(pair: Pair) -> None:
+    fresh = QuicConnection(configuration=pair.server.configuration, original_destination_connection_id=b"01234567")
+    (only,) = fresh._host_cids
+    assert only.cid == fresh.host_cid
+    assert only.stateless_reset_token is not None
+    # what the transport parameters will say, once there is a client to say it to
+    assert "self._host_cids[0].stateless_reset_token" in inspect.getsource(
+        QuicConnection._serialize_transport_parameters
+    )
+
+
+def check_replenish(pair: Pair) -> None:
+    server = pair.server
+    del server._host_cids[3:]
+    server._replenish_connection_ids()
+    assert len(server._host_cids) == 8
+    for cid in server._host_cids[3:]:
+        assert not cid.was_sent
+        cid.stateless_reset_token = b"n" * 16
+    pair.exchange(2)
+    told = {cid.stateless_reset_token for cid in pair.client._peer_cid_available}
+    assert b"n" * 16 in told
+
+
+def check_peer_cids(pair: Pair) -> None:
+    client, server = pair.client, pair.server
+    tokens = {cid.cid: cid.stateless_reset_token for cid in server._host_cids}
+    assert client._peer_cid.stateless_reset_token == tokens[client._peer_cid.cid]
+    assert client._peer_cid_available
+    for cid in client._peer_cid_available:
+        assert cid.stateless_reset_token == tokens[cid.cid]
+    assert not server._peer_cid.stateless_reset_token  # a client has none to give before NEW_CONNECTION_ID
+
+
 def check_probe_timeout(pair: Pair) -> None:
     began = pair.now
     probe = pair.client._loss.get_probe_timeout()
@@ -366,6 +400,7 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_cc": check_congestion_window,
     "_close_event": check_close,
     "_configuration": check_configuration,
+    "_host_cids": check_host_cids,
     "_initialize": check_initialize_and_hello,
     "_is_client": check_is_client,
     "_local_max_data": check_local_max_data,
@@ -377,9 +412,12 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_on_max_stream_data_delivery": check_max_stream_data_delivery,
     "_on_packets_lost": check_packets_lost,
     "_pacer": check_pacer,
+    "_peer_cid": check_peer_cids,
+    "_peer_cid_available": check_peer_cids,
     "_parse_transport_parameters": check_transport_parameters,
     "_peer_certificate": check_peer_certificate,
     "_peer_certificate_chain": check_client_certificates,
+    "_replenish_connection_ids": check_replenish,
     "_request_client_certificate": check_client_certificates,
     "_remote_max_idle_timeout": check_remote_idle,
     "_remote_max_streams_bidi": check_remote_max_streams,
@@ -406,9 +444,11 @@ OURS = {
     "_core",
     "_ending",
     "_fresh",
+    "_name_tokens",
     "_packet_full",
     "_peer_payload_limit",
     "_queue",
+    "_reset_token",
     "_sending",
     "_sweep",
     "_table",

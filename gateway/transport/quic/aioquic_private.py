@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from aioquic import tls
@@ -88,6 +89,7 @@ class Core(CreditedConnection):
         streams: int,
         alpns: Collection[Alpn] = (),
         ask_certificate: bool = False,
+        reset_token: Callable[[bytes], bytes] | None = None,
         original_destination_connection_id: bytes | None = None,
         retry_source_connection_id: bytes | None = None,
     ) -> None:
@@ -101,6 +103,8 @@ class Core(CreditedConnection):
         self.server_name = configuration.server_name or ""
         self._alpns = alpns
         self._ask_certificate = ask_certificate
+        self._reset_token = reset_token
+        self._name_tokens(0)
         self._ending: dict[int, CoreStream] = {}
         self._sweep = False
         self._peer_payload_limit = UDP_MAX
@@ -137,6 +141,25 @@ class Core(CreditedConnection):
             handle_hello(message, initial, handshake)
 
         context._server_handle_hello = choose_protocol  # type: ignore[method-assign, assignment]
+
+    # --- connection ids ---
+
+    def _replenish_connection_ids(self) -> None:
+        known = len(self._host_cids)
+        super()._replenish_connection_ids()
+        self._name_tokens(known)
+
+    def _name_tokens(self, first: int) -> None:
+        """Give the connection ids from the `first` on tokens by which a later process can reset them."""
+        if self._reset_token is not None:
+            for cid in self._host_cids[first:]:
+                cid.stateless_reset_token = self._reset_token(cid.cid)
+
+    def is_reset(self, datagram: bytes) -> bool:
+        """Whether a datagram is the peer's word that it does not know this connection (RFC 9000, 10.3.1)."""
+        token = datagram[-16:]
+        known = (cid.stateless_reset_token for cid in (self._peer_cid, *self._peer_cid_available))
+        return any(bool(mine) and hmac.compare_digest(mine, token) for mine in known)
 
     # --- sending ---
 

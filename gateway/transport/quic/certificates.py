@@ -20,6 +20,7 @@ import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.errors import ConfigProblem
@@ -37,7 +38,7 @@ class Identity:
 
     certificate: x509.Certificate
     chain: Sequence[x509.Certificate]
-    key: object
+    key: PrivateKeyTypes
 
     @property
     def fingerprint(self) -> str:

@@ -177,6 +177,14 @@ class QuicLink(ChannelLink):
         if not self._core.is_started:
             self.abandon()
 
+    def vanished(self, data: bytes) -> bool:
+        """Whether a datagram for nobody says that the peer does not know this connection any more. Then it is over."""
+        if self._phase is Phase.GONE or not self._core.is_reset(data):
+            return False
+        log.info("quic_connection_reset", peer=self.peer)
+        self.abandon()
+        return True
+
     def fire(self, now: float) -> None:
         """The time that `timer` named has come."""
         if self._phase is Phase.GONE:

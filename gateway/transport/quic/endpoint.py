@@ -18,6 +18,7 @@ from aioquic.quic.packet import QuicHeader, pull_quic_header
 from gateway.transport.quic.admission import CID_LENGTH, Admission, Admitted
 from gateway.transport.quic.aioquic_private import Buffer
 from gateway.transport.quic.connection import Phase, QuicLink
+from gateway.transport.quic.resets import SMALLEST, ResetTokens
 from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
 
 READS = 32
@@ -36,11 +37,13 @@ class Endpoint:
         *,
         admission: Admission | None = None,
         accept: Accept | None = None,
+        resets: ResetTokens | None = None,
         until_idle: bool = False,
     ) -> None:
         self._socket = socket
         self._admission = admission
         self._accept = accept
+        self._resets = resets
         self.until_idle = until_idle
         """Stop once there is no connection left."""
         self._links: dict[QuicLink, None] = {}
@@ -120,9 +123,22 @@ class Endpoint:
                 link = self._meet(header, len(data), address, now, out)
         else:
             link = self._by_cid.get(data[1 : 1 + CID_LENGTH])
+            if link is None:
+                self._unknown(data, address, out)
         if link is not None:
             link.feed(data, address, now)
             self._dirty[link] = None
+
+    def _unknown(self, data: bytes, address: Address, out: list[Datagram]) -> None:
+        """A short header that belongs to no connection: one of an earlier process's, or the answer to one of ours."""
+        if self._resets is not None:
+            answer = self._resets.answer(len(data), data[1 : 1 + CID_LENGTH])
+            if answer is not None:
+                out.append((answer, address))
+        elif len(data) >= SMALLEST:  # a dialler's: a handful of connections at most
+            for link in self.links:
+                if link.vanished(data):
+                    self._dirty[link] = None
 
     def _meet(
         self, header: QuicHeader, size: int, address: Address, now: float, out: list[Datagram]

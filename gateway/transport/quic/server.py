@@ -15,6 +15,7 @@ from gateway.transport.quic.configuration import server_configuration
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.endpoint import Endpoint
 from gateway.transport.quic.limits import QuicLimits
+from gateway.transport.quic.resets import ResetTokens
 from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import Address, DatagramSocket, UdpSocket, open_socket
 
@@ -63,6 +64,7 @@ class QuicServer:
         self._on_refusal = on_refusal
         self._clock = clock
         self._admission = Admission(self._limits, on_refusal)
+        self._resets = ResetTokens(certificate.current().key)
         self._sockets = sockets
         self._endpoints = [self._endpoint(sock) for sock in sockets]
         self._scope = trio.CancelScope()
@@ -121,6 +123,7 @@ class QuicServer:
                 streams=self._limits.streams,
                 alpns=self._handlers.keys(),
                 ask_certificate=self._clients is not None,
+                reset_token=self._resets.token,
                 original_destination_connection_id=admitted.original_destination,
                 retry_source_connection_id=admitted.retry_source,
             )
@@ -128,7 +131,7 @@ class QuicServer:
                 core, self._limits, address, now, accept=self._accept, mark=endpoint.mark, clock=self._clock
             )
 
-        endpoint = Endpoint(sock, admission=self._admission, accept=accept)
+        endpoint = Endpoint(sock, admission=self._admission, accept=accept, resets=self._resets)
         return endpoint
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:
