@@ -1,8 +1,9 @@
 """The marks to measure against: the least a trio server can do with the same frames, run as a process of its own.
 
 `parse` cuts the frames and counts them; `memory` answers each request at once; `fsync` and `unsynced` put the payloads of
-everything that is pending into one SQLite transaction in a thread, then answer. Frames: u32 length and payload (BlipMQ,
-RustLog). Nothing is routed, checked, indexed, kept for readers or counted.
+everything that is pending into one SQLite transaction in a thread, then answer. A RustLog Fetch is answered from a log of
+100 B records that is one piece of memory. Frames: u32 length and payload (BlipMQ, RustLog). Nothing is routed, checked,
+indexed, kept for readers or counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ import trio
 LENGTH = struct.Struct(">I")
 PRODUCED = struct.Struct(">IBQI")
 PONG = struct.Struct(">IBQ")
+FETCHED = struct.Struct(">IBI")
+NEXT = struct.Struct(">Q")
+RECORD = b"\0\0\0\x64" + b"x" * 100
+LOG_END = 800_000
+PIECE = RECORD * (4 << 14)
 
 
 class Bare:
@@ -81,6 +87,11 @@ class Bare:
     def rustlog(self, data: bytes, start: int, end: int, stream: trio.SocketStream) -> bytes:
         if data[start] == 5:
             return b"\0\0\0\2\5\1"
+        if data[start] == 2:
+            offset, limit = struct.unpack_from(">QI", data, end - 12)
+            count = max(min(limit // 100, LOG_END - offset, len(PIECE) // len(RECORD)), 1 if offset < LOG_END else 0)
+            records = PIECE[: count * len(RECORD)]
+            return b"".join((FETCHED.pack(13 + len(records), 2, count), records, NEXT.pack(offset + count)))
         (size,) = struct.unpack_from(">H", data, start + 1)
         (count,) = LENGTH.unpack_from(data, start + 7 + size)
         reply = PRODUCED.pack(13, 1, self.offset, count)
