@@ -364,6 +364,14 @@ def test_a_named_reader_goes_on_where_its_group_is() -> None:
     script.feed(fr(Op.GET_OFFSET, u64(42))).expect(1, Subscribed, next_offset=42)
 
 
+def test_a_group_that_retention_overtook_goes_on_with_what_is_left() -> None:
+    script = client().submit(Subscribe(1, "t", name="g", start=Start.EARLIEST))
+    script.sends(fr(Op.SUBSCRIBE, s("t") + s("g") + i32(0) + s8("earliest"))).feed(fr(Op.SUBSCRIBE, u64(50)))
+    script.sends(fr(Op.SUBSCRIBE, s("t") + s("g") + i32(1) + s8("earliest"))).feed(REFUSED_PARTITION)
+    script.sends(fr(Op.GET_OFFSET, s("t") + s("g") + i32(0))).feed(fr(Op.GET_OFFSET, u64(42)))
+    script.expect(1, Subscribed, next_offset=50)
+
+
 def test_a_subscription_to_nothing_is_refused() -> None:
     script = client().submit(Subscribe(1, "t"))
     script.sent()
