@@ -1,0 +1,26 @@
+"""Columns cut into pieces are the messages they were."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.envelope import Columns, _less
+
+
+@given(st.lists(st.binary(max_size=20), max_size=80), st.integers(0, 80), st.integers(0, 80))
+def test_a_slice_holds_its_messages(values: list[bytes], start: int, stop: int) -> None:
+    start = min(start, len(values))
+    keys = [value[:1] or None for value in values]
+    piece = Columns.of(values, keys).slice(start, stop)
+    assert (piece.count, piece.values(), piece.keys) == (len(values[start:stop]), values[start:stop], keys[start:stop])
+    again = Columns.of(values[start:stop])
+    assert (piece.packed, piece.ends) == (again.packed, again.ends)
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=60))
+def test_positions_up_to_the_largest_are_moved_one_by_one(ends: list[int]) -> None:
+    base = min(ends)
+    assert list(_less(array("I", ends), base)) == [end - base for end in ends]
