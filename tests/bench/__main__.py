@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from tests.bench import loads, loads_flymq, loads_quic
+from tests.bench import loads, loads_bridges, loads_flymq, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -113,7 +113,7 @@ def restart(directory: str) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "idle", "restart"}
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "bridges", "idle", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
@@ -122,6 +122,8 @@ def main() -> None:
                     part(process)
         if "quic" in chosen:
             loads_quic.quic(report)
+        if "bridges" in chosen:
+            loads_bridges.bridges(report)
         if "restart" in chosen:
             restart(directory)
 
