@@ -7,11 +7,10 @@ many requests are in flight, too much output waits, or the global byte budget is
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol
 
 import attrs
 import structlog
@@ -19,6 +18,7 @@ import structlog
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Publish, Request
 from gateway.settings import Limits
+from gateway.transport.edge import supervised
 from gateway.transport.limits import Budget
 from gateway.transport.link import Link, apply
 from gateway.wire.session import Kind, ServerSession
@@ -56,25 +56,6 @@ class DriverContext:
     clock: Callable[[], float]
 
 
-_Method = TypeVar("_Method", bound=Callable[..., None])
-
-
-def _supervised(method: _Method) -> _Method:
-    """The edge of a connection: whatever goes wrong inside it ends this connection, and nothing else.
-
-    Completions run in the store's and the pump's tasks; an error that passed here would end the gateway.
-    """
-
-    @functools.wraps(method)
-    def call(driver: Driver, *args: Any) -> None:
-        try:
-            method(driver, *args)
-        except Exception as error:  # noqa: BLE001 - the one place that may catch everything
-            driver.fail(error)
-
-    return cast("_Method", call)
-
-
 class Driver:
     """One connection: its link, its session and its side of the broker. Implements LinkHandler."""
 
@@ -102,41 +83,41 @@ class Driver:
 
     # --- LinkHandler ---
 
-    @_supervised
+    @supervised
     def opened(self, channel: int, kind: Kind) -> None:
         """A channel is there."""
         self._now = self._context.clock()
         self._run(self._session.opened(channel, kind, self._now))
 
-    @_supervised
+    @supervised
     def received(self, channel: int, data: bytes) -> None:
         """Bytes came in."""
         self._now = self._heard_at = self._context.clock()
         self._run(self._session.receive(channel, data, self._now))
 
-    @_supervised
+    @supervised
     def eof(self, channel: int) -> None:
         """The peer has finished a channel."""
         self._now = self._context.clock()
         self._run(self._session.eof(channel, self._now))
 
-    @_supervised
+    @supervised
     def reset(self, channel: int, code: int) -> None:
         """The peer abandoned a channel."""
         self._run(self._session.reset(channel, code))
 
-    @_supervised
+    @supervised
     def stopped(self, channel: int, code: int) -> None:
         """The peer reads no more on a channel."""
         self._run(self._session.stopped(channel, code))
 
-    @_supervised
+    @supervised
     def room(self, channel: int) -> None:
         """Output of a channel fell to low water."""
         self._now = self._context.clock()
         self._run(self._session.room(channel, self._now))
 
-    @_supervised
+    @supervised
     def turn(self, now: float) -> None:
         """Answer what came in, look at the clocks, decide whether to go on reading."""
         if self._closed or self._busy:
@@ -160,7 +141,7 @@ class Driver:
         self._throttle(buffered, replies, in_flight)
         self._link.set_deadline(self._next_deadline(buffered, replies, in_flight))
 
-    @_supervised
+    @supervised
     def lost(self) -> None:
         """The connection is gone: the session cleans up, the broker forgets it."""
         if self._closed:
@@ -172,7 +153,7 @@ class Driver:
         self._context.budget.change(-self._charged)
         self._charged = 0
 
-    @_supervised
+    @supervised
     def drain(self) -> None:
         """The gateway goes down: the session says goodbye."""
         if self._closed:
@@ -190,7 +171,7 @@ class Driver:
 
     # --- inside ---
 
-    @_supervised
+    @supervised
     def _completed(self, completions: Sequence[Completion]) -> None:
         if self._closed:
             return
