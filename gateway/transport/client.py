@@ -11,11 +11,13 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import attrs
+import structlog
 import trio
 
 from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.requests import Completion, Outcome, Reply, Request
+from gateway.transport.edge import supervised
 from gateway.transport.link import Link, apply
 from gateway.transport.tcp import TcpLink
 from gateway.transport.tls import ClientTls, TlsPipe, check_fingerprint, client_context
@@ -27,6 +29,7 @@ from gateway.wire.session import (
 )
 
 GOODBYE_SECONDS = 1.0
+log = structlog.get_logger()
 
 
 class ClientDriver:
@@ -67,6 +70,7 @@ class ClientDriver:
             return answer
         return None if answer else TargetLost("the connection was closed during the login")
 
+    @supervised
     def submit(self, requests: Sequence[Request]) -> None:
         """Start requests; completions come through the callback."""
         now = self._clock()
@@ -79,6 +83,7 @@ class ClientDriver:
         self._report(done)
         self._flush()
 
+    @supervised
     def close(self) -> None:
         """Say goodbye and close."""
         if not self.closed:
@@ -87,30 +92,37 @@ class ClientDriver:
 
     # --- LinkHandler ---
 
+    @supervised
     def opened(self, channel: int, kind: Kind) -> None:
         """A channel is there."""
         self._report(self._session.opened(channel, kind, self._clock()))
 
+    @supervised
     def received(self, channel: int, data: bytes) -> None:
         """Bytes came in."""
         self._report(self._session.receive(channel, data, self._clock()))
 
+    @supervised
     def eof(self, channel: int) -> None:
         """The peer has finished a channel."""
         self._report(self._session.eof(channel, self._clock()))
 
+    @supervised
     def reset(self, channel: int, code: int) -> None:
         """The peer abandoned a channel."""
         self._report(self._session.reset(channel, code))
 
+    @supervised
     def stopped(self, channel: int, code: int) -> None:
         """The peer reads no more on a channel."""
         self._report(self._session.stopped(channel, code))
 
+    @supervised
     def room(self, channel: int) -> None:
         """Output of a channel fell to low water."""
         self._report(self._session.room(channel, self._clock()))
 
+    @supervised
     def turn(self, now: float) -> None:
         """Send what is due, look at the clock."""
         if self.closed or self._link is None:
@@ -121,12 +133,22 @@ class ClientDriver:
         self._flush()
         self._link.set_deadline(self._session.timeout_at())
 
+    @supervised
     def lost(self) -> None:
         """The connection is gone: everything under way ends."""
         if not self.closed:
             self.closed = True
             self._report(self._session.lost())
             self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        """A mistake in the session, or in who is told of its answers: it ends this connection, and nothing else."""
+        log.error("a dialled connection failed", exc_info=error)
+        self.closed = True
+        self._settled.set()
+        self.ended.set()
+        if self._link is not None:
+            self._link.abort()
 
     def _report(self, completions: Sequence[Completion]) -> None:
         self._settle()
