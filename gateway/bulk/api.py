@@ -6,6 +6,7 @@ network because nobody thought of it.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -28,9 +29,8 @@ MOST_STREAMS = 16
 """Ranges that are sent at a time; further ones wait."""
 MOST_BODIES = 4
 """Appends that are received and stored at a time; further ones wait."""
-BODY_SECONDS = 60.0
+BODY_SECONDS = 20.0
 MOST_OFFSETS = 10_000
-LOOPBACK = ("127.", "::1", "localhost")
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -145,13 +145,16 @@ class Api:
 def bulk_routes(bulk: Bulk, host: str, token: str) -> Sequence[BaseRoute]:
     """The routes of the API, for an admin address with this host and token."""
     api = Api(bulk)
-    open_to_others = not token and not host.startswith(LOOPBACK)
+    open_to_others = not token and not _loopback(host)
 
     def route(path: str, method: str, handler: Handler) -> Route:
         async def answered(request: Request) -> Response:
             try:
                 if open_to_others:
                     raise Denied(f"the admin address {host} is open to other machines: set admin.token to use {path}")
+                if not token and not _loopback(request.url.hostname or ""):
+                    # a page in a browser whose name was made to lead here
+                    raise Denied("without a token only this machine is served, by an address of its own")
                 return await handler(request)
             except Refused as error:
                 return _problem(error.error, error.refused)
@@ -170,6 +173,13 @@ def bulk_routes(bulk: Bulk, host: str, token: str) -> Sequence[BaseRoute]:
         route(wire.REDRIVE, "POST", api.redrive),
         route(wire.REDRIVEN, "GET", api.redriven),
     ]
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def _begun(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

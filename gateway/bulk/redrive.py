@@ -19,7 +19,7 @@ from gateway.bulk.wire import Redrive, Redriven
 from gateway.envelope import Batch, BatchIds, Columns, Run
 from gateway.errors import ConditionFailed, Conflict, InvalidRequest, RequestError, UnknownTopic
 from gateway.requests import Published
-from gateway.store.interface import Append, Placement, Put, Require, Store, Unit
+from gateway.store.interface import Append, Placement, Put, Require, Store, Ticket, Unit
 
 TABLE = "redriven"
 MOST = 1_000
@@ -37,6 +37,13 @@ class _Letter:
     """The message as it goes out again."""
 
 
+@attrs.frozen(eq=False)
+class _UnderWay:
+    offset: int
+    target: str
+    ticket: Ticket
+
+
 def _life(topic: str, epoch: int) -> bytes:
     return topic.encode() + b"\0" + _LIFE.pack(epoch)
 
@@ -52,7 +59,7 @@ class Redrives:
         self._lock = trio.Lock()
 
     async def redrive(self, caller: Caller, asked: Redrive) -> Sequence[Redriven]:
-        """Publish letters again, or say why not, one after the other. Raises for a topic that is not what it was."""
+        """Publish letters again, in their order, or say why not. Raises for a topic that is not what it was."""
         state = self._store.topics.get(asked.topic)
         if state is None:
             raise UnknownTopic(f"there is no topic {asked.topic}")
@@ -63,7 +70,8 @@ class Redrives:
         if len(asked.offsets) > MOST:
             raise InvalidRequest(f"at most {MOST} letters in one request, not {len(asked.offsets)}")
         async with self._lock:
-            return [await self._one(caller, asked, offset) for offset in asked.offsets]
+            begun = [await self._begin(caller, asked, offset) for offset in asked.offsets]
+            return [await self._end(one) if isinstance(one, _UnderWay) else one for one in begun]
 
     async def done(self, topic: str, epoch: int, partition: int, first: int, limit: int) -> Sequence[int]:
         """Offsets from `first` on of letters that were redriven, at most so many."""
@@ -84,7 +92,8 @@ class Redrives:
 
     # --- inside ---
 
-    async def _one(self, caller: Caller, asked: Redrive, offset: int) -> Redriven:
+    async def _begin(self, caller: Caller, asked: Redrive, offset: int) -> Redriven | _UnderWay:
+        """Submit a letter's message; the commits of many letters are shared."""
         key = _life(asked.topic, asked.epoch) + _OFFSET.pack(asked.partition, offset)
         before = await self._store.get(TABLE, key)
         if before is not None:
@@ -99,15 +108,17 @@ class Redrives:
                 self._check_target(asked, target)
                 return Redriven(offset, "would", target)
             prepared = self._again(caller, asked, letter, target)
-            ticket = self._publishing.commit(
-                [prepared], [Put(TABLE, key, target.encode())], [Require(TABLE, key, None)]
-            )
-            await ticket.wait()
-        except ConditionFailed:
-            return Redriven(offset, "before", target)
         except RequestError as error:
             return Redriven(offset, "refused", asked.to, error.message)
-        return Redriven(offset, "done", target)
+        rows = [Put(TABLE, key, target.encode())]
+        return _UnderWay(offset, target, self._publishing.commit([prepared], rows, [Require(TABLE, key, None)]))
+
+    async def _end(self, one: _UnderWay) -> Redriven:
+        try:
+            await one.ticket.wait()
+        except ConditionFailed:
+            return Redriven(one.offset, "before", one.target)
+        return Redriven(one.offset, "done", one.target)
 
     async def _letter(self, asked: Redrive, offset: int) -> _Letter | None:
         state = self._store.topics[asked.topic].partitions[asked.partition]

@@ -9,6 +9,7 @@ import pickle  # noqa: TID251  # what Spark does to options
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,6 +268,8 @@ def test_a_token_opens_it_and_without_one_only_this_machine_may(tmp_path: Path) 
                 log.topics()
         with EndpointLog(Endpoint.of(served.url, token="s3cret")) as log:
             assert log.topics() == {}
+    with gateway(tmp_path / "store") as served, pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(urllib.request.Request(served.url + wire.TOPICS, headers={"Host": "127.example.org"}))
     with (
         gateway(tmp_path / "store", host="0.0.0.0") as served,
         EndpointLog(served.endpoint) as log,
