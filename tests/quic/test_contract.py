@@ -444,7 +444,6 @@ OURS = {
     "_core",
     "_ending",
     "_fresh",
-    "_name_tokens",
     "_packet_full",
     "_peer_payload_limit",
     "_queue",

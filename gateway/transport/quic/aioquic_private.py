@@ -36,6 +36,7 @@ __all__ = [
     "Buffer",
     "Core",
     "acknowledge_now",
+    "is_reset",
     "peer_certificates",
     "probe_timeout",
     "stop_pacing",
@@ -104,7 +105,8 @@ class Core(CreditedConnection):
         self._alpns = alpns
         self._ask_certificate = ask_certificate
         self._reset_token = reset_token
-        self._name_tokens(0)
+        if reset_token is not None:
+            self._host_cids[0].stateless_reset_token = reset_token(self.host_cid)
         self._ending: dict[int, CoreStream] = {}
         self._sweep = False
         self._peer_payload_limit = UDP_MAX
@@ -145,21 +147,10 @@ class Core(CreditedConnection):
     # --- connection ids ---
 
     def _replenish_connection_ids(self) -> None:
-        known = len(self._host_cids)
         super()._replenish_connection_ids()
-        self._name_tokens(known)
-
-    def _name_tokens(self, first: int) -> None:
-        """Give the connection ids from the `first` on tokens by which a later process can reset them."""
-        if self._reset_token is not None:
-            for cid in self._host_cids[first:]:
+        if self._reset_token is not None:  # the same ones again for those that the peer has been told
+            for cid in self._host_cids:
                 cid.stateless_reset_token = self._reset_token(cid.cid)
-
-    def is_reset(self, datagram: bytes) -> bool:
-        """Whether a datagram is the peer's word that it does not know this connection (RFC 9000, 10.3.1)."""
-        token = datagram[-16:]
-        known = (cid.stateless_reset_token for cid in (self._peer_cid, *self._peer_cid_available))
-        return any(bool(mine) and hmac.compare_digest(mine, token) for mine in known)
 
     # --- sending ---
 
@@ -335,6 +326,13 @@ def peer_certificates(core: Core) -> Sequence[Certificate]:
     """The certificate the other side showed, if any, and its chain. The proof that it owns the key was checked."""
     leaf = core.tls._peer_certificate
     return () if leaf is None else (leaf, *core.tls._peer_certificate_chain)
+
+
+def is_reset(core: Core, datagram: bytes) -> bool:
+    """Whether a datagram is the peer's word that it does not know this connection (RFC 9000, 10.3.1)."""
+    token = datagram[-16:]
+    known = (cid.stateless_reset_token for cid in (core._peer_cid, *core._peer_cid_available))
+    return any(bool(mine) and hmac.compare_digest(mine, token) for mine in known)
 
 
 def acknowledge_now(core: Core, now: float) -> None:

@@ -23,20 +23,19 @@ from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
     Core,
     acknowledge_now,
+    is_reset,
     probe_timeout,
     stop_pacing,
     use_datagrams_of,
 )
 from gateway.transport.quic.faults import FAULTS
+from gateway.transport.quic.goodbye import Goodbye
 from gateway.transport.quic.limits import QuicLimits, is_loopback
 from gateway.transport.quic.surface import ChannelLink
 from gateway.transport.quic.udp import Address, Datagram
 
 ROUNDS = 8
 """How often one dispatch lets the handler react to what its own output caused."""
-CLOSE_REPEATS = 2
-"""How often a close is repeated unasked, a probe time-out apart, so within the closing period. A peer that is silent
-itself and misses the only copy would hold a dead connection until its idle time is over."""
 ACKNOWLEDGE_AFTER = 8
 """Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
 GRANULARITY = 1e-6
@@ -81,8 +80,7 @@ class QuicLink(ChannelLink):
         self._ping_at = now + limits.keep_alive
         self._closing = (0, "")
         self._fed = 0
-        self._goodbye: list[Datagram] = []
-        self._repeats: list[float] = []
+        self._goodbye = Goodbye()
         self._acts: dict[type, Callable[[Any], None]] = {
             events.StreamDataReceived: self._in.data,
             events.StreamReset: self._in.reset,
@@ -91,8 +89,6 @@ class QuicLink(ChannelLink):
             events.ConnectionIdIssued: self._on_cid_issued,
             events.ConnectionIdRetired: self._on_cid_retired,
         }
-        self._echoes = 0
-        self._echo_at = 1
         self.first_address = address
         """Where it came from at first: what the limits count it under, even if it migrates."""
         self.alpn: str | None = None
@@ -165,8 +161,8 @@ class QuicLink(ChannelLink):
 
     def feed(self, data: bytes, address: Address, now: float) -> None:
         """A datagram came in."""
-        if self._phase is Phase.OVER and self._goodbye:
-            self._echoes += 1
+        if self._phase is Phase.OVER and self._goodbye.said:
+            self._goodbye.heard()
             return
         self._heard = now
         self._fed += 1
@@ -179,7 +175,7 @@ class QuicLink(ChannelLink):
 
     def vanished(self, data: bytes) -> bool:
         """Whether a datagram for nobody says that the peer does not know this connection any more. Then it is over."""
-        if self._phase is Phase.GONE or not self._core.is_reset(data):
+        if self._phase is Phase.GONE or not is_reset(self._core, data):
             return False
         log.info("quic_connection_reset", peer=self.peer)
         self.abandon()
@@ -230,8 +226,8 @@ class QuicLink(ChannelLink):
         """What is to be sent now."""
         if self._phase is Phase.GONE:
             return []
-        if self._goodbye:
-            return self._goodbye if self._repeats_close(now) else []
+        if self._goodbye.said:
+            return list(self._goodbye.again(now))
         if self._fed >= ACKNOWLEDGE_AFTER and self._phase is not Phase.HANDSHAKE:
             acknowledge_now(self._core, now)
         self._fed = 0
@@ -241,10 +237,7 @@ class QuicLink(ChannelLink):
             self._fail(fault)
             return []
         if self._phase is Phase.OVER:
-            self._goodbye = datagrams
-            if datagrams and self._proven:
-                probe = probe_timeout(self._core)
-                self._repeats = [now + (count + 1) * probe for count in range(CLOSE_REPEATS)]
+            self._goodbye.say(datagrams, now, probe_timeout(self._core) if self._proven else None)
         for channel in self._channels.leaving:
             if self._core.is_discarded(channel.stream_id):
                 self._channels.forget(channel)
@@ -258,7 +251,7 @@ class QuicLink(ChannelLink):
         times = [] if soonest is None else [soonest]
         if self._phase in {Phase.HANDSHAKE, Phase.CLOSING}:
             times.append(self._give_up)
-        times += self._repeats[:1]
+        times += self._goodbye.due()
         if self._phase in {Phase.OPEN, Phase.CLOSING}:
             times.append(self._ping_at)
             due = self._out.due()
@@ -275,18 +268,6 @@ class QuicLink(ChannelLink):
             self._phase = Phase.GONE
 
     # --- inside ---
-
-    def _repeats_close(self, now: float) -> bool:
-        """Whether the close packet goes out again: because its time has come, or because the peer has not heard it."""
-        again = False
-        while self._repeats and self._repeats[0] <= now:
-            del self._repeats[0]
-            again = True
-        if self._echoes >= self._echo_at:
-            # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
-            self._echo_at = 2 * self._echoes
-            again = True
-        return again
 
     def _turn(self, now: float) -> None:
         handler = self._handler
