@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,11 @@ from gateway.cli.options import examples, output_option
 from gateway.cli.pipeline_jobs import compact, export, rollup
 from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, show, source_of, source_options, spread, with_bar
 from gateway.cli.pipeline_replay import replay
+
+if TYPE_CHECKING:
+    from gateway.pipeline.archive import Archived
+    from gateway.pipeline.options import Topics
+    from gateway.pipeline.source import Source
 
 
 @click.group(
@@ -40,6 +46,14 @@ def command() -> None:
     "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --follow, in seconds."
 )
 @click.option("--accept-gaps", is_flag=True, help="Go on behind what retention removed before it was archived.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Plain files, or a table of a package that is installed.",
+)
 @MASTER
 @SPARK_LOGS
 @output_option
@@ -50,6 +64,7 @@ def archive(
     follow: bool,
     interval: float,
     accept_gaps: bool,
+    form: str,
     master: str,
     spark_logs: bool,
     output: str,
@@ -57,20 +72,14 @@ def archive(
     """Write what is stored to Parquet, exactly once.
 
     Files are laid out as topic=NAME/day=YYYY-MM-DD/. A second run adds only what is new; after a crash the next run
-    continues where the last one really ended.
+    continues where the last one really ended. A Delta or Iceberg table is written by this process alone, without Spark.
     """
-    from gateway.pipeline.archive import archive as run
     from gateway.pipeline.options import Topics
 
-    source = source_of(given)
-    tasks = spread(master, spark_logs)
-    wanted = Topics.parse(topics)
+    once = _archiving(source_of(given), to, Topics.parse(topics), form, accept_gaps, master, spark_logs)
     stop = _until_signalled() if follow else None
     while True:
-        done = with_bar(
-            "archiving",
-            lambda progress: run(source, to, topics=wanted, spread=tasks, accept_gaps=accept_gaps, progress=progress),
-        )
+        done = with_bar("archiving", once)
         if done.records or not follow:
             show(
                 output,
@@ -81,6 +90,22 @@ def archive(
             click.echo(f"gateway: gap: {gap} was removed before it was archived", err=True)
         if stop is None or stop.wait(interval):
             return
+
+
+def _archiving(
+    source: Source, to: Path, topics: Topics, form: str, accept_gaps: bool, master: str, spark_logs: bool
+) -> Callable[[Callable[[int, int], None]], Archived]:
+    """One pass; it is given whom to tell about its progress."""
+    if form == "parquet":
+        from gateway.pipeline.archive import archive as run
+
+        tasks = spread(master, spark_logs)
+        return lambda progress: run(source, to, topics=topics, spread=tasks, accept_gaps=accept_gaps, progress=progress)
+    from gateway.pipeline.tables import archive_to_table
+
+    return lambda progress: archive_to_table(
+        source, to, form, topics=topics, accept_gaps=accept_gaps, progress=progress
+    )
 
 
 def _until_signalled() -> threading.Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from gateway.pipeline.columns import batches
 from gateway.pipeline.endpoint import Endpoint
-from gateway.pipeline.manifest import ArchiveFile, ArchiveWriter, checksum, topic_directory
+from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
 from gateway.pipeline.ranges import HistoryGone, Range, cut, records, selected
 from gateway.pipeline.schema import COLUMNS, chosen
@@ -30,6 +30,8 @@ REPEATED = ["partition", "protocol", "listener", "principal", "route", "delivery
 GROUP_ROWS = 131_072
 GROUP_BYTES = 64 << 20
 DAY_US = 86_400_000_000
+Place = tuple[str, int, int]
+"""(topic, epoch, partition)"""
 WAVES = 2
 """Tasks for each that runs at a time, between two commits."""
 
@@ -62,7 +64,7 @@ def archive(
     spread = spread or Here()
     options = ReadOptions(source, topics or Topics())
     with ArchiveWriter(Path(to)) as writer, open_log(source) as reader:
-        missing, gaps = _missing(writer, reader, options)
+        missing, gaps = missing_in(archived_in(writer), reader, options)
         if gaps and not accept_gaps:
             raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
         if missing:
@@ -85,12 +87,17 @@ def archive(
     return done
 
 
-def _missing(writer: ArchiveWriter, reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:
-    """What is to be added, and what no longer can be."""
-    archived: dict[tuple[str, int, int], int] = {}
-    for file in writer.files():
+def archived_in(archive: Archive) -> Mapping[Place, int]:
+    """Up to where an archive has each partition."""
+    archived: dict[Place, int] = {}
+    for file in archive.files():
         place = (file.topic, file.epoch, file.partition)
         archived[place] = max(archived.get(place, 0), file.end)
+    return archived
+
+
+def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:
+    """What is to be added, and what no longer can be."""
     missing: list[Range] = []
     gaps: list[str] = []
     for topic in selected(reader.topics(), options):
