@@ -59,6 +59,10 @@ RESUME_SECONDS = 5.0
 """How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
 
 
+FOR_PEOPLE = (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
+"""Refusals that will not go away by themselves."""
+
+
 class State(enum.Enum):
     """Where an address is."""
 
@@ -333,14 +337,16 @@ class Source:
 
     def _failed(self, intake: _Intake, error: GatewayError) -> None:
         """The intake is over: wait a while, then begin again where the remote, or the bookmark, says."""
-        self._context.recorder.ingest_failed(self._pool.name, self._source, error.status)
-        if (
-            isinstance(error, TargetRefused) and error.refusal in (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
-        ) or isinstance(error, Unsupported):
+        reason = error.refusal if isinstance(error, TargetRefused) else error.status
+        self._context.recorder.ingest_failed(self._pool.name, self._source, reason)
+        if isinstance(error, TargetRefused | Unsupported) and reason in FOR_PEOPLE:
             self._refused = f"{self.remote}: {error.message}"
         self._leave(intake)
         self._failures += 1
-        if not refuses_login(error) and not isinstance(error, OffsetOutOfRange):
+        moved = (
+            isinstance(error, OffsetOutOfRange) and self._failures == 1
+        )  # and the bookmark with it: once more at once
+        if not moved and not refuses_login(error):  # what the pool waits for need not be waited for here
             delay = jittered(BACKOFF.delay(self._failures), self._context.chance)
             self._due = self._context.clock.now() + delay
         self.wake()

@@ -200,8 +200,10 @@ async def dial(
             host, port, alpn=spec.alpn, tls=tls or ClientTls(), handler=driver, timeout=timeout
         ) as quic_link:
             driver.bind(quic_link)
-            yield driver
-            driver.close()
+            try:
+                yield driver
+            finally:
+                driver.close()
         return
     sock = await open_tcp(host, port, timeout)
     pipe = await _tls_handshake(sock, host, tls, timeout) if tls is not None else None

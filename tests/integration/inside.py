@@ -80,8 +80,12 @@ async def stored(port: int, topic: str, done: Callable[[list[bytes]], bool]) -> 
     return found
 
 
-async def metric(gateway: Gateway, name: str, value: float, **labels: str) -> None:
-    """Until a metric has this value."""
+async def metric(gateway: Gateway, name: str, value: float | Callable[[float], bool], **labels: str) -> None:
+    """Until a metric has this value, or one that will do."""
+
+    def good(found: float) -> bool:
+        return value(found) if callable(value) else found == value
+
     wanted = {f'{label}="{text}"' for label, text in labels.items()}
 
     def values() -> Iterator[float]:
@@ -90,5 +94,5 @@ async def metric(gateway: Gateway, name: str, value: float, **labels: str) -> No
                 yield float(line.rpartition(" ")[2])
 
     with trio.fail_after(60):
-        while value not in values():  # noqa: ASYNC110  # a scrape is all there is to look at
+        while not any(map(good, values())):  # noqa: ASYNC110  # a scrape is all there is to look at
             await trio.sleep(0.02)

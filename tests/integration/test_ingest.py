@@ -116,3 +116,16 @@ async def test_a_remote_log_that_was_made_again_is_read_from_its_start(tmp_path:
         async with gateway(config) as near:
             await stored(near.ports["flymq"], "far.orders", lambda found: found == VALUES[:150])
             await metric(near, "gateway_ingest_errors_total", 1, upstream="far", source="orders", reason="out_of_range")
+
+
+@pytest.mark.parametrize("name", ["flymq", "rustlog"])
+async def test_a_remote_topic_may_come_later(tmp_path: Path, name: str):
+    there, here = tmp_path / "far", tmp_path / "near"
+    more = ", timeout: 20s, ingest: [{from: orders, into: far.orders}]"
+    async with gateway(far_config(name, there)) as far:
+        config = NEAR.format(data=here, far=upstream(name, far.ports["far"], there, more))
+        async with gateway(config) as near:
+            found = {"upstream": "far", "source": "orders", "reason": "not_found"}
+            await metric(near, "gateway_ingest_errors_total", lambda count: count > 0, **found)
+            await publish(far.ports["flymq"], VALUES[:10])
+            assert await stored(near.ports["flymq"], "far.orders", lambda found: len(found) >= 10) == VALUES[:10]
