@@ -307,6 +307,30 @@ async def test_what_follows_an_alone_send_comes_in_a_later_packet(
         nursery.cancel_scope.cancel()
 
 
+async def test_an_end_behind_an_alone_send_comes_in_a_later_packet(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The refusal of a Fujin reader: stock clients read text and end together as an end without text (wire 0, rule 9)."""
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, network=Network(delay=0.001))
+        client, server, link, serving = await world.pair()
+        heard: dict[str, float] = {}
+        client.on_received = lambda channel, data: heard.update(text=trio.current_time())
+        client.on_eof = lambda channel: heard.update(end=trio.current_time())
+
+        def refuse(channel: int, data: bytes) -> None:
+            serving.send(channel, b"reader not found", alone=True)
+            serving.finish(channel)
+
+        server.on_received = refuse
+        link.open(-1, Kind.DUPLEX)
+        link.send(-1, b"connect")
+        await until(lambda: -1 in client.ended)
+        assert bytes(client.data[-1]) == b"reader not found"
+        assert heard["end"] - heard["text"] >= 0.005
+        nursery.cancel_scope.cancel()
+
+
 async def test_turns_come_with_events_wakes_and_deadlines(
     certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
 ) -> None:
