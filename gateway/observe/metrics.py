@@ -53,6 +53,7 @@ CONNECTION_REFUSALS = (
     "handshake",
     "idle",
     "write_timeout",
+    "unfinished",
     "unknown_protocol",
     "tls",
     "drain_deadline",

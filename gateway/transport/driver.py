@@ -74,6 +74,8 @@ class Driver:
         self._writing = 0
         self._charged = 0
         self._paused = False
+        self._unfinished_since = math.inf
+        """When it was that reading stopped within a frame because the budget is spent."""
         self._hit = ""
         """The limit because of which nothing is read."""
         self._closed = False
@@ -227,7 +229,8 @@ class Driver:
 
     def _throttle(self, buffered: int, replies: int, in_flight: int) -> None:
         context = self._context
-        held = self._writing + buffered
+        kept = self._session.kept
+        held = self._writing + buffered + kept
         if held != self._charged:
             change, self._charged = held - self._charged, held
             context.budget.change(change)
@@ -236,11 +239,15 @@ class Driver:
             hit = "in_flight"
         elif replies >= context.limits.output or (self._hit and replies > context.limits.output // 2):
             hit = "output"
-        elif context.budget.spent(writer=self._writing > 0):
+        elif context.budget.spent(writer=self._writing > 0 or kept > 0):
             hit = "budget"
             context.budget.wait(self._key, self._link.wake)
         if hit and not self._hit:
             context.recorder.limit_hit(context.listener, hit)
+        if kept and hit == "budget":
+            self._unfinished_since = min(self._unfinished_since, self._now)
+        else:
+            self._unfinished_since = math.inf
         self._hit = hit
         paused = bool(hit) or self._session.held
         if paused == self._paused:
@@ -265,6 +272,9 @@ class Driver:
             reason = "idle" if now >= self._heard_at + limits.idle and not (in_flight or buffered) else ""
         if not reason and replies and now >= self._progress[1] + limits.write_timeout:
             reason = "write_timeout"
+        if not reason and now >= self._unfinished_since + limits.write_timeout:
+            # It holds room that others wait for, and cannot finish for want of it: somebody has to go.
+            reason = "unfinished"
         if not reason:
             return False
         self._context.recorder.refused_connection(self._context.listener, reason)
@@ -284,4 +294,6 @@ class Driver:
             soonest = due
         if replies:
             soonest = min(soonest, self._progress[1] + limits.write_timeout)
+        if self._unfinished_since < math.inf:
+            soonest = min(soonest, self._unfinished_since + limits.write_timeout)
         return soonest if soonest < math.inf else None

@@ -175,6 +175,11 @@ class ServerSession(Protocol):
         ...
 
     @property
+    def kept(self) -> int:
+        """Bytes that came in and are not worked on yet: frames that are not whole, frames behind a barrier."""
+        ...
+
+    @property
     def handshaken(self) -> bool:
         """Whether the peer has done what the protocol asks for first; ends the handshake time-out."""
         ...

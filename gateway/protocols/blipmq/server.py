@@ -132,6 +132,11 @@ class BlipmqServer:
         return self._checking and len(self._buffer) > _MOST_HELD
 
     @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
     def handshaken(self) -> bool:
         """Whether HELLO and AUTH are done."""
         return self._machine.state is State.READY

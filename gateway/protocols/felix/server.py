@@ -129,6 +129,11 @@ class FelixServer:
         return self._peer.held > 0
 
     @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait, on all streams."""
+        return self._incomplete
+
+    @property
     def handshaken(self) -> bool:
         """Whether a peer that has to log in did."""
         return self._peer.authenticated or not self._peer.auth_required

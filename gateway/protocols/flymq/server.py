@@ -95,6 +95,11 @@ class FlymqServer:
         return len(self._buffer) > BACKLOG and self._machine.state is not State.READY
 
     @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
     def handshaken(self) -> bool:
         """Always: FlyMQ has no handshake, and its clients say nothing until they have something to do."""
         return True
@@ -208,7 +213,7 @@ class FlymqServer:
                 break
             if size - position < HEADER_SIZE:
                 if not _begins(data, position):
-                    return self._give_up(requests)
+                    return [*requests, *self._finish()]  # there is no next frame to be found
                 wanted = HEADER_SIZE
                 break
             word, length = _PAIR.unpack_from(data, position)
@@ -223,7 +228,7 @@ class FlymqServer:
             try:
                 check_header(word >> 24, word >> 16 & 0xFF, length)
             except WireError:
-                return self._give_up(requests)
+                return [*requests, *self._finish()]  # closes without a word, once earlier answers are out
             end = position + HEADER_SIZE + length
             if end > size:
                 wanted = HEADER_SIZE + length
@@ -233,10 +238,6 @@ class FlymqServer:
         if position < size:
             self._buffer.keep(data[position:] if position else data, wanted)
         return requests
-
-    def _give_up(self, requests: list[Request]) -> list[Request]:
-        """There is no next frame to be found: close without a word about it, once earlier answers are out."""
-        return [*requests, *self._finish()]
 
     def _finish(self) -> list[Request]:
         self._machine.step(Event.FINISH)

@@ -161,6 +161,11 @@ class FujinServer:
         return any(stream.clogged for stream in self._streams.values())
 
     @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait, on all streams."""
+        return self._incomplete
+
+    @property
     def handshaken(self) -> bool:
         """Nothing is asked for beyond the handshake of QUIC."""
         return True

@@ -132,6 +132,11 @@ class RustlogServer:
         return self._desk.waiting
 
     @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
     def handshaken(self) -> bool:
         """There is no handshake."""
         return True

@@ -207,6 +207,32 @@ async def test_time_outs(limits: Limits, sent: bytes, after: float, reason: str,
         assert gateway.recorder.open == 0
 
 
+async def test_unfinished_frames_count_against_the_budget_and_do_not_hold_it_for_ever(mock_clock: MockClock):
+    limits = Limits(write_timeout=Seconds(60))
+    async with running(limits, budget=100_000) as gateway, await gateway.connect() as good:
+        held = [await gateway.connect() for _ in range(3)]
+        try:
+            for stream in (good, *held):
+                await stream.send_all(b"a\n")
+                assert await read_until(stream, 2) == b"a\n"
+            for stream in held:
+                await stream.send_all(b"x" * 60_000)
+            await wait_all_tasks_blocked(0.05)
+            assert gateway.budget.used >= 100_000
+            await held[2].send_all(b"x" * 60_000)
+            await wait_all_tasks_blocked(0.05)
+            assert gateway.budget.used <= 180_000, "nobody reads on within a frame"
+            mock_clock.jump(61)
+            await wait_all_tasks_blocked(0.05)
+            assert set(gateway.recorder.reasons) == {"unfinished"}
+            assert gateway.budget.used < 100_000
+            await good.send_all(b"a\n")
+            assert await read_until(good, 2) == b"a\n"
+        finally:
+            for stream in held:
+                await trio.aclose_forcefully(stream)
+
+
 async def test_a_session_is_called_at_the_time_it_asks_for(mock_clock: MockClock):
     async with running() as gateway, await gateway.connect() as stream:
         await stream.send_all(b"tick\na\n")

@@ -26,6 +26,10 @@ class LineSession:
         self.held = False
 
     @property
+    def kept(self) -> int:
+        return len(self._buffer)
+
+    @property
     def in_flight(self) -> int:
         return len(self._slots)
 

@@ -17,6 +17,7 @@ class ToyServer:
 
     handshaken = True
     held = False
+    kept = 0
 
     def __init__(self, context: SessionContext) -> None:
         self._greeting: str = context.settings.greeting
