@@ -255,17 +255,6 @@ class Copies:
         """How many messages."""
         return sum(one[3] for one in self.ranges)
 
-    def slice(self, start: int, stop: int) -> Copies:
-        """Messages [start, stop)."""
-        ranges = []
-        first = 0
-        for offset, batch_id, index, count in self.ranges:
-            begin, end = max(start - first, 0), min(stop - first, count)
-            if begin < end:
-                ranges.append((offset + begin, batch_id, index + begin, end - begin))
-            first += count
-        return Copies(self.source, ranges)
-
 
 @attrs.frozen
 class Batch:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from gateway import requests
-from gateway.envelope import PREFIX, Columns
+from gateway.envelope import PREFIX, Columns, Copies
 from gateway.errors import GatewayError, TooLarge, WireError
 from gateway.protocols.felix import codec
 from gateway.protocols.felix.binary import decode_ack, encode_batch, encode_names, encoded_size
@@ -73,7 +73,7 @@ class Publisher:
         publishing = _Publishing(request, len(parts))
         first = 0
         for part in parts:
-            copied = copies.slice(first, first + part.count) if copies is not None and len(parts) > 1 else copies
+            copied = some(copies, first, first + part.count) if copies is not None and len(parts) > 1 else copies
             first += part.count
             request_id = None if self._document else next(self._ids)
             if acked_binary:
@@ -104,6 +104,18 @@ class Publisher:
         if publishing.left == 0:
             request = publishing.request
             self._finish(request.id, publishing.error or requests.Published(request.batch.address, 0))
+
+
+def some(copies: Copies, start: int, stop: int) -> Copies:
+    """What messages [start, stop) of a batch are copies of."""
+    ranges = []
+    first = 0
+    for offset, batch_id, index, count in copies.ranges:
+        begin, end = max(start - first, 0), min(stop - first, count)
+        if begin < end:
+            ranges.append((offset + begin, batch_id, index + begin, end - begin))
+        first += count
+    return Copies(copies.source, ranges)
 
 
 def split(columns: Columns, room: int, largest: int) -> Sequence[Columns]:
