@@ -17,9 +17,11 @@ class Printer:
         self._place = place
         self._json = output == "json"
         self.left = count
+        self.shown = 0
 
     def show(self, run: Run) -> None:
         """Write a run, of at most `left` messages."""
+        self.shown += run.count
         if self.left is not None:
             self.left -= run.count
         if self._json:

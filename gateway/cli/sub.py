@@ -43,7 +43,7 @@ class StartType(click.ParamType["Start | int"]):
     help="Where to begin, in the protocols that can: at the oldest, from now on, or at this offset.",
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(min=1), default=None, help="End after so many messages.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=None, help="End after so many seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=None, help="End after so many seconds of reading.")
 @click.option("--group", default="", help="Go on where this group (FlyMQ, RustLog) or reader (Fujin) left off.")
 @output_option
 @dialling_options
@@ -58,8 +58,8 @@ def command(
 ) -> int:
     """Read messages as they come, one value a line.
 
-    Begins with what is published from now on unless --from says otherwise. With --count, ending by --timeout before so
-    many have come is exit code 1.
+    Begins with what is published from now on unless --from says otherwise. The time of --timeout begins when the other
+    side has agreed; ending by it is what was asked for (exit code 0), unless --count asked for more than came (1).
     """
     import trio
 
@@ -68,10 +68,17 @@ def command(
 
     printer = Printer(place, output, count)
 
-    async def run() -> None:
-        with trio.move_on_after(timeout if timeout is not None else math.inf):
-            async with connected(place, dialling) as connection:
-                await read(connection, place, Wish(start=start, group=group), printer)
+    async def run() -> bool:
+        with trio.CancelScope() as scope:
 
-    trio.run(run)
+            def ready() -> None:
+                scope.deadline = trio.current_time() + (timeout if timeout is not None else math.inf)
+
+            async with connected(place, dialling) as connection:
+                await read(connection, place, Wish(start=start, group=group), printer, ready)
+        return scope.cancelled_caught
+
+    if trio.run(run) and (printer.left or not printer.shown):
+        wanted = f" of {count}" if count is not None else ""
+        click.echo(f"{printer.shown}{wanted} messages came in {timeout:g} s", err=True)
     return 1 if printer.left else 0

@@ -162,7 +162,13 @@ async def a_group_goes_on_where_it_left_off(shell: Shell, protocol: str) -> None
 async def test_failures_are_said_in_a_line(tmp_path: Path) -> None:
     async with gateway(tmp_path) as shell:
         late = await shell.run("sub", "rustlog", "cli", "--count", "1", "--timeout", "0.3", code=1)
-        assert late.stderr == b"waiting for 'cli' to exist\n"
+        assert late.stderr == b"waiting for 'cli' to exist\n0 of 1 messages came in 0.3 s\n"
+        for (
+            protocol
+        ) in NAMES:  # without a count, ending by the time-out is what was asked for; that nothing came is said
+            quiet = await shell.run("sub", protocol, "quiet", "--timeout", "0.1")
+            assert quiet.stdout == b""
+            assert quiet.stderr.endswith(b"0 messages came in 0.1 s\n"), quiet.stderr
         for done, said in (
             (await shell.run("tail", "rustlog", "cli", "--no-follow", code=2), b"there is no 'cli'"),
             (await shell.run("topics", "rustlog", "cli", code=2), b"there is no 'cli'"),
