@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.quick import QUICK
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from gateway.pipeline.session import spark_session
 
-    session = spark_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    session = spark_session("local[2]", settings=QUICK)
     yield session
     session.stop()

@@ -26,18 +26,26 @@ from gateway.pipeline.merge import merge
 from gateway.pipeline.options import Topics
 from gateway.pipeline.progress import Wanted
 from gateway.pipeline.replay import replay
-from gateway.pipeline.rollup import follow, rollup
+from gateway.pipeline.rollup import rollup
 from gateway.pipeline.session import spark_session
 from gateway.pipeline.spread import OnSpark
 from gateway.settings import Dialect
 from gateway.wire.session import Credentials
+from tests.pipeline.quick import QUICK
 
+BOTH = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+    "spark.network.timeout": "600s",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Nothing runs before both executors are there, and none is given up because the machine is slow."""
 PLAIN = Dialling(Credentials(), False, "", "", False, "", Dialect.AUTO, 30.0)
 
 
 def killed(store: Path, out: Path) -> None:
     """Commits once, and is gone in the middle of the second time."""
-    spark = spark_session("local[2]")
+    spark = spark_session("local[2]", settings=QUICK)
 
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event == "os.rename" and str(args[1]).endswith("00000002.json"):
@@ -50,14 +58,14 @@ def killed(store: Path, out: Path) -> None:
 def cluster(store: Path, work: Path, target: str) -> None:
     """Two executors, which are processes of their own and read what they are told by what pickles."""
     os.environ["SPARK_WORKER_DIR"] = str(work / "workers")
-    spark = spark_session("local-cluster[2,1,1024]", settings={"spark.sql.shuffle.partitions": "2"})
+    spark = spark_session("local-cluster[2,1,1024]", settings={**QUICK, **BOTH})
     said: dict[str, Any] = {}
 
     def note(name: str, done: Any) -> None:
         said[name] = attrs.asdict(done)
 
     spread = OnSpark(spark)
-    said["executors"] = len(set(spread(_process, range(4))))
+    said["executors"] = len(set(spread(_process, range(16))))
     out = work / "archive"
     note("archive", archive(str(store), out, spread=spread, records_per_file=16))
     note("merge", merge(out, spread=spread))
@@ -65,7 +73,6 @@ def cluster(store: Path, work: Path, target: str) -> None:
     said["audit"] = {"compared": found.compared, "findings": found.findings}
     messages = messages_at(str(out))
     note("rollup", rollup(spark, messages, work / "rollup"))
-    note("follow", follow(spark, messages_at(str(store)), work / "followed", watermark="1 seconds", interval=None))
     note("compact", compact(spark, messages, work / "compact"))
     note(
         "export",

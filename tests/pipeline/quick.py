@@ -1,0 +1,15 @@
+"""Settings for Spark where there is little to compute and starting is what takes time."""
+
+from __future__ import annotations
+
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    # compiling takes longer than what it would save
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.defaultJavaOptions": _JAVA,
+    "spark.executor.defaultJavaOptions": _JAVA,
+}

@@ -1,0 +1,106 @@
+"""What goes wrong below a job is told by its cause, in a line, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import CorruptChunk, InvalidRequest, NotAStore, TargetError
+from gateway.pipeline.archive import Archived, archive
+from gateway.pipeline.audit import audit
+from gateway.pipeline.compact import compact
+from gateway.pipeline.endpoint import Endpoint
+from gateway.pipeline.failing import cause
+from gateway.pipeline.frames import messages_at
+from gateway.pipeline.manifest import Archive
+from gateway.pipeline.rollup import rollup
+from gateway.pipeline.spread import OnSpark, TaskFailed
+from tests.pipeline.stored import Log, filled
+
+TRACEBACK = """\
+An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+gateway.errors.CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)
+\tat org.apache.spark.api.python.BasePythonRunner
+Caused by: java.lang.RuntimeException: x
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TRACEBACK, "CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)"),
+        ("java.io.IOException: No space left on device\n\tat x", "No space left on device: make room where"),
+        (
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.\nDid",
+            "A column `x` cannot be resolved.",
+        ),
+    ],
+)
+def test_the_cause_in_a_line(text: str, said: str) -> None:
+    assert cause(text).startswith(said)
+    assert "\n" not in cause(text)
+
+
+async def three(log: Log) -> None:
+    await log.create("t")
+    for _ in range(3):
+        await log.append("t", [b"a", b"b", b"c"], keys=[b"k", None, b""])
+
+
+def damaged(path: Path) -> sqlite3.Connection:
+    """Flip a bit of the second chunk; undone by a ROLLBACK of what is returned, which is not what a disk offers."""
+    connection = sqlite3.connect(path / "log.sqlite", isolation_level=None)
+    key, data = connection.execute("SELECT id, data FROM chunks ORDER BY id LIMIT 1 OFFSET 1").fetchone()
+    broken = bytearray(data)
+    broken[-1] ^= 1
+    connection.execute("UPDATE chunks SET data = ? WHERE id = ?", (bytes(broken), key))
+    connection.execute("CREATE TABLE whole (id, data)")
+    connection.execute("INSERT INTO whole VALUES (?, ?)", (key, data))
+    return connection
+
+
+def healed(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE chunks SET data = whole.data FROM whole WHERE chunks.id = whole.id")
+    connection.execute("DROP TABLE whole")
+    connection.close()
+
+
+@pytest.mark.spark
+def test_a_damaged_chunk_is_named_by_every_job_and_a_rerun_goes_on(spark: Any, tmp_path: Path) -> None:
+    store, out = tmp_path / "store", tmp_path / "archive"
+    filled(store, three)
+    connection = damaged(store)
+    said = r"CorruptChunk: damaged chunk: topic=t partition=0 offsets=\[3, 6\)"
+    with pytest.raises(TaskFailed, match=said):
+        archive(str(store), out, spread=OnSpark(spark))
+    assert Archive.existing(out).files() == []
+    with pytest.raises(CorruptChunk):
+        archive(str(store), out)
+    messages = messages_at(str(store))
+    with pytest.raises(TaskFailed, match=said):
+        rollup(spark, messages, tmp_path / "rollup")
+    with pytest.raises(TaskFailed, match=said):
+        compact(spark, messages, tmp_path / "compact")
+    assert not (tmp_path / "compact").exists()
+    healed(connection)
+    assert archive(str(store), out).records == 9
+    assert audit(str(store), out).findings == ()
+    assert archive(str(store), out) == Archived()
+
+
+def test_an_endpoint_that_refuses_and_a_path_that_is_no_store(tmp_path: Path) -> None:
+    gone = Endpoint("http://127.0.0.1:1", patience=0.1)
+    with pytest.raises(TargetError, match=r"nothing listens at http://127.0.0.1:1: is the gateway running"):
+        archive(gone, tmp_path / "archive")
+    with pytest.raises(TargetError, match="nothing listens"):
+        audit(gone, tmp_path / "archive")
+    with pytest.raises(NotAStore, match="there is no store at"):
+        archive(str(tmp_path), tmp_path / "archive")
+    with pytest.raises(InvalidRequest, match="say where the messages are"):
+        messages_at("")
