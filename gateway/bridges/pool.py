@@ -80,7 +80,7 @@ class Connection:
         """The session's answers. Those that come after their request was given up are dropped."""
         for number, outcome in completions:
             if refuses_login(outcome):
-                self._pool.shut_out(outcome)  # before whoever asked looks where to go on
+                self._pool.shut_out(outcome, connected=True)  # before whoever asked looks where to go on
                 self._pool.withdraw(self)
                 self.over.set()
             waiting = self.waiting.pop(number, None)
@@ -137,6 +137,8 @@ class UpstreamPool:
         self.on_change: list[Callable[[GatewayError | None], None]] = []
         """Called when a connection came up (None), and after a failed attempt to connect (why)."""
         self.problem = "not connected yet"
+        self._proven_by_answers = False
+        """A connection was up when the login was refused: the next one being up does not mean that it is not."""
         self.refused = ""
         """What the upstream said when it would not let us in; empty again once it does."""
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
@@ -204,6 +206,7 @@ class UpstreamPool:
     def judge(self, outcome: Outcome) -> None:
         """What an answer says about the target as a whole; a refusal that is final says nothing about it."""
         if not isinstance(outcome, GatewayError):
+            self._let_in()
             if self.breaker.state is not Circuit.CLOSED:
                 self.timers.call_at(trio.current_time(), self._try_again)
             self.breaker.succeeded()
@@ -224,12 +227,18 @@ class UpstreamPool:
         self._recorder.gauge("gateway_upstream_connected", float(bool(self._connections)), upstream=self.name)
         return True
 
-    def shut_out(self, error: GatewayError) -> None:
+    def shut_out(self, error: GatewayError, *, connected: bool) -> None:
         """The upstream does not let us in."""
+        self._proven_by_answers = connected
         self.refused = self.problem = error.message
         self._recorder.gauge("gateway_upstream_login_refused", 1.0, upstream=self.name)
 
     # --- inside ---
+
+    def _let_in(self) -> None:
+        if self.refused:
+            self.refused = ""
+            self._recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=self.name)
 
     def _try_again(self) -> None:
         if self._trial is not None:
@@ -274,7 +283,7 @@ class UpstreamPool:
         finally:
             self.leave(connection, TargetLost("the connection to the upstream ended"))
         if refuses_login(refusal):
-            self.shut_out(refusal)
+            self.shut_out(refusal, connected=False)
         return refusal or connection.useful
 
     async def _use(self, index: int, connection: Connection, driver: ClientDriver) -> None:
@@ -284,9 +293,10 @@ class UpstreamPool:
                 nursery.start_soon(self._probe, connection)
             self._preference.use(index)
             self._connections.append(connection)
-            self.problem = self.refused = ""
+            self.problem = ""
+            if not self._proven_by_answers:
+                self._let_in()
             self._recorder.gauge("gateway_upstream_connected", 1.0, upstream=self.name)
-            self._recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=self.name)
             self._tell(None)
             await connection.over.wait()
             nursery.cancel_scope.cancel()
