@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,7 @@ from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.endpoint import EndpointLog
 from gateway.pipeline.sink import WriteOptions, publish
 from tests.pipeline.served import Gateway, gateway
+from tests.pipeline.stored import Log, filled
 
 pytestmark = pytest.mark.spark
 
@@ -98,6 +101,22 @@ def test_a_task_that_is_tried_again_adds_nothing_twice(served: Gateway) -> None:
     with pytest.raises(Conflict, match="query/0 is in epoch 6: epoch 5 is over"):
         publish(options, iter(batches), "query/0", 5)
     assert len(stored(served, "once")) == 5600
+
+
+@pytest.mark.soak  # a Spark of its own takes its time
+def test_spark_tries_tasks_again(tmp_path: Path) -> None:
+    async def fill(log: Log) -> None:
+        await log.create("in", partitions=2)
+        for partition in (0, 1):
+            for first in range(0, 24_000, 4_000):
+                await log.append("in", [b"%d.%d" % (partition, n) for n in range(first, first + 4_000)], partition)
+
+    filled(tmp_path / "sink", fill)
+    with gateway(tmp_path / "sink") as served:
+        command = [sys.executable, "-m", "tests.pipeline.retried", served.url, str(tmp_path)]
+        subprocess.run(command, check=True, timeout=550)  # noqa: TID251  # nothing else runs here
+        assert sorted(one.name for one in tmp_path.glob("died-*")) == ["died-0", "died-1"]
+        assert sorted(one.value for one in stored(served, "out")) == sorted(one.value for one in stored(served, "in"))
 
 
 def test_a_run_that_is_done_again_under_its_name_adds_nothing(spark: Any, served: Gateway) -> None:
