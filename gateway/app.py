@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import signal
 import socket
 import ssl
@@ -33,6 +34,7 @@ from gateway.config.model import (
     TlsFiles,
     TlsNone,
 )
+from gateway.config.values import show_endpoint
 from gateway.errors import TargetError
 from gateway.observe.accounting import Accounting
 from gateway.observe.health import Health, Phase
@@ -100,6 +102,7 @@ async def serve(config: Config, *, announce: Announce) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
             await nursery.start(gateway.run, announce)
+            gc.freeze()  # what the start has made stays: half of what each full collection would look at
             await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
 
@@ -332,12 +335,14 @@ class Gateway:
     def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
         for one in bound:
             listener = one.listener
-            line = f"listening {listener.name}: {'+'.join(listener.protocols)} on {one.kind} {listener.host}:{one.port}"
+            where = show_endpoint(listener.host, one.port)
+            line = f"listening {listener.name}: {'+'.join(listener.protocols)} on {one.kind} {where}"
             announce(line + self._shown_tls(listener))
         if "admin" in self.ports and self._config.admin is not None:
             admin = self._config.admin
             scheme = "http" if isinstance(admin.tls, TlsNone) else "https"
-            announce(f"listening admin: {scheme} on tcp {admin.host}:{self.ports['admin']}" + self._shown_tls(admin))
+            where = show_endpoint(admin.host, self.ports["admin"])
+            announce(f"listening admin: {scheme} on tcp {where}" + self._shown_tls(admin))
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")
