@@ -14,7 +14,7 @@ from tests.integration.faults import Fault
 from tests.integration.oracle import Oracle
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
-DEADLINE = 150
+DEADLINE = 240
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
 
 
