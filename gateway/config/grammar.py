@@ -32,6 +32,7 @@ from gateway.config.shapes import (
     record,
     shape_of,
 )
+from gateway.config.values import show_endpoint
 from gateway.errors import ConfigProblem
 from gateway.protocols.registry import ProtocolSpec
 from gateway.routing.glob import glob, template
@@ -267,7 +268,7 @@ def _reachable(endpoint: tuple[str, int]) -> str:
     host, port = endpoint
     if not port:
         raise ConfigProblem("the port of a gateway that others are to reach cannot be 0")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return show_endpoint(host, port)
 
 
 _REACHABLE = Then(ENDPOINT, _reachable)

@@ -69,13 +69,21 @@ class Running:
     recorder: Refusals
     budget: Budget
 
+    host: str = "127.0.0.1"
+
     async def connect(self) -> trio.SocketStream:
-        return await trio.open_tcp_stream("127.0.0.1", self.listener.port)
+        return await trio.open_tcp_stream(self.host, self.listener.port)
 
 
 @asynccontextmanager
 async def running(
-    limits: Limits | None = None, *, later: bool = False, tls=None, served: int = 1, budget: int = 1 << 20
+    limits: Limits | None = None,
+    *,
+    later: bool = False,
+    tls=None,
+    served: int = 1,
+    budget: int = 1 << 20,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Running]:
     limits = limits or Limits()
     broker, recorder, shared = EchoBroker(later=later), Refusals(), Budget(budget)
@@ -84,10 +92,10 @@ async def running(
     all_served = [
         Served(one, lambda: LineSession(SessionContext("toy", None, limits=limits)), broker.attach) for one in specs
     ]
-    listener = TcpListener(context, await open_tcp_sockets("127.0.0.1", 0), all_served, tls)
+    listener = TcpListener(context, await open_tcp_sockets(host, 0), all_served, tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.run)
-        yield Running(listener, broker, recorder, shared)
+        yield Running(listener, broker, recorder, shared, host)
         nursery.cancel_scope.cancel()
 
 
@@ -103,8 +111,9 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
     return b"".join([piece async for piece in stream])
 
 
-async def test_answers_in_one_write_what_came_in_one_read():
-    async with running() as gateway, await gateway.connect() as stream:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_answers_in_one_write_what_came_in_one_read(host: str):
+    async with running(host=host) as gateway, await gateway.connect() as stream:
         await stream.send_all(b"a\nb\nc\n")
         assert await read_until(stream, 6) == b"a\nb\nc\n"
 
