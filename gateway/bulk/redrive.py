@@ -25,6 +25,8 @@ TABLE = "redriven"
 MOST = 1_000
 """Letters in one request."""
 LETTER_BYTES = 64 << 20
+MAX_OFFSET = 1 << 60
+MOST_PARTITIONS = 1 << 30
 ROWS_AT_A_TIME = 500
 _LIFE, _OFFSET = struct.Struct(">q"), struct.Struct(">iq")
 
@@ -69,12 +71,16 @@ class Redrives:
             raise InvalidRequest(f"{asked.topic} has no partition {asked.partition}")
         if len(asked.offsets) > MOST:
             raise InvalidRequest(f"at most {MOST} letters in one request, not {len(asked.offsets)}")
+        if not all(0 <= offset <= MAX_OFFSET for offset in asked.offsets):
+            raise InvalidRequest("offsets count from 0")
         async with self._lock:
             begun = [await self._begin(caller, asked, offset) for offset in asked.offsets]
             return [await self._end(one) if isinstance(one, _UnderWay) else one for one in begun]
 
     async def done(self, topic: str, epoch: int, partition: int, first: int, limit: int) -> Sequence[int]:
         """Offsets from `first` on of letters that were redriven, at most so many."""
+        if partition > MOST_PARTITIONS:
+            raise InvalidRequest(f"{topic} has no partition {partition}")
         life = _life(topic, epoch)
         rows = await self._store.scan(TABLE, life + _OFFSET.pack(partition, first), limit)
         found = [(key, _OFFSET.unpack(key[-_OFFSET.size :])) for key, _value in rows if key.startswith(life)]

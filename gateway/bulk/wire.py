@@ -34,6 +34,8 @@ LARGEST_APPEND = 24 << 20
 MOST_APPENDED = 100_000
 """Messages in one append."""
 LONGEST_PRODUCER = 512
+LATEST = 1 << 53
+"""Milliseconds since the epoch: no time is later."""
 
 FRAME = struct.Struct(">IB")
 PLACE = struct.Struct(">QI")
@@ -194,16 +196,16 @@ def columns_of(body: Append) -> Columns:
     """The messages of an append. Raises InvalidRequest or Truncated for a body that contradicts itself."""
     if body.values is not None:
         columns = Columns.of(body.values)
-    elif body.packed:
-        columns = Columns.from_packed(body.packed, body.count)
     else:
-        columns = Columns.of([])
+        columns = Columns.from_packed(body.packed, body.count)
     if columns.count > MOST_APPENDED:
         raise e.TooLarge(f"an append has at most {MOST_APPENDED} messages, not {columns.count}")
     for name in ("keys", "headers", "expires"):
         column = getattr(body, name)
         if column is not None and len(column) != columns.count:
             raise InvalidRequest(f"there are {columns.count} values and {len(column)} {name}")
+    if body.expires is not None and not all(0 <= one < LATEST for one in body.expires):
+        raise InvalidRequest("expires: milliseconds since the epoch, 0 for never")
     headers: list[Headers] | None = None
     if body.headers is not None:
         headers = [tuple((name, value) for name, value in row) for row in body.headers]

@@ -22,8 +22,8 @@ from gateway.errors import GatewayError, InvalidRequest, Status, TargetError, Un
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Between two attempts, in seconds, doubling."""
-LATER = frozenset({Status.READ_ONLY, Status.THROTTLED, Status.SHUTTING_DOWN})
-"""Refusals after which the same may succeed."""
+LATER = frozenset({Status.READ_ONLY, Status.THROTTLED, Status.SHUTTING_DOWN, Status.UNKNOWN_OUTCOME})
+"""Refusals after which the same may succeed; whatever is asked may be asked twice."""
 BUFFER = 1 << 20
 
 T = TypeVar("T")

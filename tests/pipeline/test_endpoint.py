@@ -217,6 +217,9 @@ BODY = {"address": "t", "producer": "p", "values": ["YQ=="]}
         ({"values": ["YQ=="] * 100_001}, TooLarge, "at most 100000 messages"),
         ({"protocol": "felix"}, InvalidRequest, "no listener felix; there are door"),
         ({"partition": 7}, UnknownPartition, ""),
+        ({"partition": -1}, UnknownPartition, ""),
+        ({"expires": [1 << 63]}, InvalidRequest, "milliseconds since the epoch"),
+        ({"expires": [-1]}, InvalidRequest, "milliseconds since the epoch"),
     ],
 )
 def test_a_body_that_makes_no_sense(

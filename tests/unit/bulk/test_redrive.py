@@ -98,6 +98,10 @@ async def test_a_topic_that_is_gone_and_one_that_is_not_what_it_was(tmp_path: Pa
             await redriven(api, house, "t.dlq", 0, partition=3)
         with pytest.raises(InvalidRequest, match="at most 1000 letters"):
             await redriven(api, house, "t.dlq", *range(1001))
+        with pytest.raises(InvalidRequest, match="count from 0"):
+            await redriven(api, house, "t.dlq", 1 << 63)
+        with pytest.raises(InvalidRequest, match="no partition"):
+            await api.redrives.done("t.dlq", 1, 1 << 40, 0, 10)
 
 
 async def test_a_purge_drops_letters_and_nothing_else(tmp_path: Path) -> None:

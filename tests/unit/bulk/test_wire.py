@@ -1,0 +1,71 @@
+"""Messages and errors come out of the API's bodies as they went in, in either encoding; what contradicts itself is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import errors
+from gateway.bulk import wire
+from gateway.envelope import Columns, pack
+from gateway.errors import GatewayError, Truncated
+
+pairs = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> Columns:
+    values = draw(st.lists(st.binary(max_size=9), max_size=8))
+
+    def column(of: st.SearchStrategy[Any]) -> Any:
+        return draw(st.none() | st.lists(of, min_size=len(values), max_size=len(values)))
+
+    return Columns.of(values, column(st.none() | st.binary(max_size=5)), column(pairs), column(st.integers(0, 2**40)))
+
+
+def facts(made: Columns) -> object:
+    return made.values(), made.keys, made.headers, made.expires
+
+
+@given(columns(), st.booleans(), st.booleans())
+def test_an_append_comes_out_as_it_went_in(made: Columns, packed: bool, as_json: bool) -> None:
+    values: dict[str, Any] = {"packed": made.packed, "count": made.count} if packed else {"values": made.values()}
+    body = wire.Append(
+        address="t", producer="p", keys=made.keys, headers=made.headers, expires=made.expires, **values
+    )  # fmt: skip
+    codec: Any = msgspec.json if as_json else msgspec.msgpack
+    assert facts(wire.columns_of(codec.decode(codec.encode(body), type=wire.Append))) == facts(made)
+
+
+@given(st.binary(max_size=40), st.integers(0, 6))
+def test_packed_values_that_lie_are_refused(packed: bytes, count: int) -> None:
+    body = wire.Append(address="t", producer="p", packed=packed, count=count)
+    try:
+        made = wire.columns_of(body)
+    except Truncated:
+        return
+    assert (pack(made.values())[0], made.count) == (packed, count)
+
+
+ERRORS = [
+    errors.UnknownTopic("there is no topic t"),
+    errors.OffsetOutOfRange(first=3, next_offset=9),
+    errors.CorruptChunk("t", 1, 3, 9),
+    errors.SchemaViolation(problems=["a is missing"]),
+    errors.CommitFailed(),
+    errors.StoreReadOnly("0 MiB free"),
+    errors.Denied(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_is_the_same_on_the_other_side(error: GatewayError) -> None:
+    sent = msgspec.json.encode(wire.problem_of(error))
+    found = wire.error_of(msgspec.json.decode(sent, type=wire.Problem))
+    assert (type(found), found.message, found.status) == (type(error), error.message, error.status)
+    for name in ("first", "next_offset"):
+        assert getattr(found, name, None) == getattr(error, name, None)
