@@ -194,10 +194,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def columns_of(body: Append) -> Columns:
     """The messages of an append. Raises InvalidRequest or Truncated for a body that contradicts itself."""
-    if body.values is not None:
-        columns = Columns.of(body.values)
-    else:
-        columns = Columns.from_packed(body.packed, body.count)
+    columns = Columns.of(body.values) if body.values is not None else Columns.from_packed(body.packed, body.count)
     if columns.count > MOST_APPENDED:
         raise e.TooLarge(f"an append has at most {MOST_APPENDED} messages, not {columns.count}")
     for name in ("keys", "headers", "expires"):
