@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
     from gateway.transport.quic_listen import QuicListener
 
 DRAIN_SECONDS = 10.0
+EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound
 log = structlog.get_logger()
 
 
@@ -311,7 +312,7 @@ class Gateway:
             dialect=listener.dialect,
             auth_required=not isinstance(listener.auth, AuthNone | AuthOpen),
             limits=listener.limits,
-            advertised=f"{listener.host}:{port}",
+            advertised=_advertised(self._config, listener, port),
             server_id=self._config.cluster.id,
         )
         info = ListenerInfo(listener.name, name, listener.auth, context.settings)
@@ -354,9 +355,16 @@ def _cluster(config: Config, bound: Sequence[Bound]) -> Cluster:
         return config.cluster
     for one in bound:
         if isinstance(one, BoundTcp):
-            host = f"[{one.listener.host}]" if ":" in one.listener.host else one.listener.host
-            return attrs.evolve(config.cluster, address=f"{host}:{one.port}")
+            return attrs.evolve(config.cluster, address=_advertised(config, one.listener, one.port))
     return config.cluster
+
+
+def _advertised(config: Config, listener: Listener, port: int) -> str:
+    """Where clients are told that a listener is. Every interface is no place: there it is the host that other gateways know."""
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    if host in EVERYWHERE and config.cluster.address:
+        host = config.cluster.address.rpartition(":")[0]
+    return f"{host}:{port}"
 
 
 def _client_trust(listener: Listener) -> ClientTrust | None:
