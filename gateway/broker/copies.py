@@ -23,7 +23,7 @@ import attrs
 from gateway.broker.publish import Publisher
 from gateway.broker.service import Caller, Clock, Handler, Prepared
 from gateway.envelope import Batch, Copies
-from gateway.errors import InvalidRequest, Throttled
+from gateway.errors import GatewayError, InvalidRequest, Throttled
 from gateway.recorder import DoorCounts, Recorder
 from gateway.requests import Publish, Published, Request
 from gateway.routing.table import RoutingTable
@@ -32,8 +32,9 @@ from gateway.store.interface import Durability, Placement, Put, Store, Ticket, U
 TABLE = "copies"
 SLOTS = 1 << 16
 SEGMENT = 128
-MAX_SOURCES = 64
-"""Windows kept; beyond, the one that was unused for the longest is forgotten."""
+"""Marks in a row of the table, and in a piece of memory."""
+MAX_SEGMENTS = 32_768
+"""Of all windows together (32 MiB); beyond, the window that was unused for the longest is forgotten."""
 KEEP_MS = 7 * 86_400_000
 """A source that has sent nothing for this long is forgotten at the next start."""
 TOUCH_MS = 3_600_000
@@ -64,16 +65,29 @@ def offsets_of(copies: Copies) -> list[int]:
 class Window:
     """One source."""
 
-    ring: array[int] = attrs.Factory(lambda: array("Q", bytes(8 * SLOTS)))
+    segments: dict[int, array[int]] = attrs.Factory(dict)
+    """The ring, as far as it was ever used."""
     storing: set[int] = attrs.Factory(set)
     """Slots of messages that are on their way into the log."""
     used_ms: int = 0
     written_ms: int = 0
 
-    def segments(self, slots: Iterable[int]) -> dict[int, bytes]:
+    def mark(self, slot: int) -> int:
+        """What is noted in a slot; 0 is nothing."""
+        segment = self.segments.get(slot // SEGMENT)
+        return segment[slot % SEGMENT] if segment is not None else 0
+
+    def note(self, slot: int, mark: int) -> None:
+        """Note a mark."""
+        segment = self.segments.get(slot // SEGMENT)
+        if segment is None:
+            segment = self.segments[slot // SEGMENT] = array("Q", bytes(8 * SEGMENT))
+        segment[slot % SEGMENT] = mark
+
+    def rows(self, slots: Iterable[int]) -> dict[int, bytes]:
         """The stored form of the segments these slots are in."""
         numbers = dict.fromkeys(slot // SEGMENT for slot in slots)
-        return {number: self.ring[number * SEGMENT : (number + 1) * SEGMENT].tobytes() for number in numbers}
+        return {number: self.segments[number].tobytes() for number in numbers}
 
 
 class CopyService:
@@ -88,6 +102,9 @@ class CopyService:
         self._clock = clock
         self._recorder = recorder
         self._windows: dict[bytes, Window] = {}
+        """In the order they were last used."""
+        self._held = 0
+        """Segments of all of them."""
         self._duplicates: Counter[str] = Counter()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -104,7 +121,8 @@ class CopyService:
         self._windows = dict(sorted(self._windows.items(), key=lambda one: one[1].used_ms))
         oldest = self._clock.now_ms() - KEEP_MS
         for source in [source for source, window in self._windows.items() if window.used_ms < oldest]:
-            self._store.submit(_forgotten(source, self._windows.pop(source)))
+            self._forget(source)
+        self._held = sum(len(window.segments) for window in self._windows.values())
 
     def doors(self, doors: Iterable[DoorCounts]) -> Iterable[DoorCounts]:
         """The accounting at the door, with what came twice."""
@@ -118,23 +136,25 @@ class CopyService:
         """Store a batch, without what is stored already."""
         batch = request.batch
         copies = batch.copies
-        if copies is None:
+        if copies is None or self._proxied(caller, batch):
             self._publisher.publish(caller, request)
             return
         if copies.count != batch.columns.count:
             raise InvalidRequest("not as many copies as messages")
         source = _source(caller, copies)
-        window = self._window(source)
+        window = self._windows.pop(source, None) or Window()
+        if window.segments:
+            self._windows[source] = window  # the last one used is the last in line
         marks = marks_of(copies)
         slots = [offset % SLOTS for offset in offsets_of(copies)]
-        ring, storing = window.ring, window.storing
+        storing = window.storing
         if storing and not storing.isdisjoint(slots):
             raise Throttled("these messages are being stored")  # nobody knows yet how that ends
         fresh: list[int] = []
         here: dict[int, int] = {}
         for index, slot in enumerate(slots):
             mark = marks[index]
-            if ring[slot] != mark and here.get(slot) != mark:
+            if window.mark(slot) != mark and here.get(slot) != mark:
                 here[slot] = mark
                 fresh.append(index)
         if len(fresh) < len(slots):
@@ -146,17 +166,22 @@ class CopyService:
         prepared = self._publisher.prepare(caller, kept, request.schema, request.create)
         refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
         taken = [slots[index] for number, index in enumerate(fresh) if number not in refused]
+        held = len(window.segments)
         for number, index in enumerate(fresh):
             if number not in refused:
-                ring[slots[index]] = marks[index]
+                window.note(slots[index], marks[index])
         storing.update(taken)
+        if len(window.segments) > held:
+            self._windows[source] = window
+            self._held += len(window.segments) - held
+            self._make_room()
         puts = self._puts(source, window, taken) if self._durable(prepared) else []
 
         def done(ticket: Ticket) -> None:
             storing.difference_update(taken)
             if ticket.error is not None:
                 for slot in taken:
-                    ring[slot] = 0
+                    window.note(slot, 0)
                 caller.answer(request.id, ticket.error)
                 return
             caller.answer(request.id, _placed(prepared.finish(ticket.placements), fresh, len(slots)))
@@ -165,20 +190,32 @@ class CopyService:
 
     # --- inside ---
 
-    def _window(self, source: bytes) -> Window:
-        window = self._windows.pop(source, None)
-        if window is None:
-            window = Window()
-            if len(self._windows) >= MAX_SOURCES:
-                idle = next((one for one, other in self._windows.items() if not other.storing), None)
-                if idle is None:
-                    raise Throttled("too many gateways forward to this one at the same time")
-                self._store.submit(_forgotten(idle, self._windows.pop(idle)))
-        self._windows[source] = window  # the last one used is the last in line
-        return window
+    def _proxied(self, caller: Caller, batch: Batch) -> bool:
+        """Whether a broker elsewhere answers: nothing is stored here that could come twice."""
+        try:
+            plan = self._table.writer(
+                caller.listener.protocol, caller.listener.name, batch.address, caller.origin.principal
+            )
+        except GatewayError:
+            return False  # refused further on, where that is counted
+        routes = (plan.route,) if plan.route is not None else plan.candidates
+        return any(route.proxy is not None for route in routes)
+
+    def _make_room(self) -> None:
+        while self._held > MAX_SEGMENTS:
+            idle = next((source for source, window in self._windows.items() if not window.storing), None)
+            if idle is None:  # all of them are at work: soon one is not
+                break
+            self._held -= len(self._windows[idle].segments)
+            self._forget(idle)
+
+    def _forget(self, source: bytes) -> None:
+        """Forget all of a source: at worst what it sends again is stored again."""
+        rows = [_KEY.pack(source, number) for number in self._windows.pop(source).segments]
+        self._store.submit(Unit(puts=[Put(TABLE, key, None) for key in (source, *rows)], synced=False))
 
     def _puts(self, source: bytes, window: Window, slots: Sequence[int]) -> list[Put]:
-        puts = [Put(TABLE, _KEY.pack(source, number), value) for number, value in window.segments(slots).items()]
+        puts = [Put(TABLE, _KEY.pack(source, number), value) for number, value in window.rows(slots).items()]
         window.used_ms = self._clock.now_ms()
         if window.used_ms >= window.written_ms + TOUCH_MS:
             window.written_ms = window.used_ms
@@ -210,19 +247,9 @@ class CopyService:
         window = self._windows.setdefault(key[:16], Window())
         if len(key) == _KEY.size:
             _source_bytes, number = _KEY.unpack(key)
-            window.ring[number * SEGMENT : (number + 1) * SEGMENT] = array("Q", value)
+            window.segments[number] = array("Q", value)
         else:
             window.used_ms = window.written_ms = _USED.unpack(value)[0]
-
-
-def _forgotten(source: bytes, window: Window) -> Unit:
-    """Forget all of a source: at worst what it sends again is stored again."""
-    rows = [
-        _KEY.pack(source, slot // SEGMENT)
-        for slot in range(0, SLOTS, SEGMENT)
-        if any(window.ring[slot : slot + SEGMENT])
-    ]
-    return Unit(puts=[Put(TABLE, key, None) for key in (source, *rows)], synced=False)
 
 
 def _source(caller: Caller, copies: Copies) -> bytes:

@@ -12,6 +12,8 @@ from gateway.config import model
 from gateway.envelope import Batch, Columns, Copies
 from gateway.errors import InvalidRequest
 from gateway.requests import Publish, Published, RegisterSchema
+from tests.unit.bridges.house import bridged, upstream
+from tests.unit.bridges.peers import Peer, listening
 from tests.unit.broker.house import Opened, opened
 
 SOURCE = b"s" * 16
@@ -111,8 +113,17 @@ async def test_twice_in_one_request_is_once(tmp_path: Path):
         assert await stored(place) == [b"a", b"b"]
 
 
-async def test_sources_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "MAX_SOURCES", 2)
+async def test_what_a_broker_elsewhere_answers_goes_there(tmp_path: Path):
+    peer = Peer()
+    proxied = model.Route("live", model.Match(topic="copy"), (model.Proxy("far", "{topic}"),))
+    async with listening(peer), bridged(tmp_path, [upstream(peer.port)], proxied) as gateway:
+        await peer.until(lambda: gateway.bridges.pools["far"].connected)
+        assert isinstance(await gateway.client().ask(copied(0, b"a")), Published)
+    assert peer.values() == [b"a"]
+
+
+async def test_windows_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MAX_SEGMENTS", 2)
     async with opened(tmp_path) as place:
         client = place.client()
         for name in (b"1", b"2", b"1", b"3"):
@@ -120,6 +131,17 @@ async def test_sources_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeyp
         assert len({key[:16] for key in place.store.table(module.TABLE)}) == 2
         await client.ask(copied(0, b"1", source=b"1" * 16))
         assert await stored(place) == [b"1", b"2", b"3"]
+
+
+async def test_a_source_of_which_nothing_is_taken_leaves_nothing_behind(tmp_path: Path):
+    topics = {"copy": model.TopicSettings(schema="object")}
+    async with opened(tmp_path, topics=topics) as place:
+        client = place.client()
+        await client.ask(RegisterSchema(0, "object", "json", SCHEMA))
+        for number in range(5):
+            await client.ask(copied(0, b"[]", b"1", source=bytes([number]) * 16))
+        assert not place.house.copies._windows
+        assert not place.store.table(module.TABLE)
 
 
 async def test_a_source_that_is_silent_for_long_is_forgotten_at_a_start(tmp_path: Path, monkeypatch):
