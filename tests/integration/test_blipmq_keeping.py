@@ -70,7 +70,7 @@ async def test_subscriptions_outlive_a_kill_and_end_with_their_grace(tmp_path: P
     served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
     served.start()
     try:
-        with trio.fail_after(90):
+        with trio.fail_after(180):
             async with tcp(served.ports["blipmq"]) as wire:
                 await BlipMQ.greet(wire)
                 lasting = await subscribe(wire, "orders")
@@ -112,7 +112,7 @@ async def test_what_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter(tm
     served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
     served.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             async with tcp(served.ports["brief"]) as wire, tcp(served.ports["rustlog"]) as reader:
                 await BlipMQ.greet(wire)
                 subscription = await subscribe(wire, "orders")

@@ -40,7 +40,7 @@ async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_
     served = Served(tmp_path, CONFIG.format(data=tmp_path / "data"))
     served.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             await fill(served.ports["rustlog"])
             assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
             file = tmp_path / "data" / "log.sqlite"

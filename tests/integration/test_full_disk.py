@@ -42,7 +42,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
     served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
     served.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             async with (
                 tcp(served.ports["rustlog"]) as wire,
                 tcp(served.ports["blipmq"]) as other,

@@ -175,7 +175,7 @@ async def in_single_bytes(stream: trio.SocketStream, said: Said) -> None:
 
 
 async def test_the_observed_examples(served: Served) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(180):
         async with dialled(served, "rustlog") as stream:
             await held(stream, [*LOG, *JSON[:-1]])
             await stream.send_all(JSON[-1][0])
@@ -193,7 +193,7 @@ async def test_the_observed_examples(served: Served) -> None:
 
 
 async def test_bad_input_harms_nobody(served: Served) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(180):
         async with dialled(served, "blipmq") as blipmq, dialled(served, "rustlog") as rustlog:
             await held(blipmq, [(GREETING, b.HELLO_DONE + b.AUTH_DONE)])
             await held(rustlog, [(r.CREATE_DEMO, r.CREATED)])
@@ -220,7 +220,7 @@ async def test_bad_input_harms_nobody(served: Served) -> None:
 async def test_who_asks_for_more_than_it_reads_does_not_fill_the_memory(served: Served) -> None:
     big = bytes(1 << 20)
     value = b"\3" + struct.pack(">Q", 4) + b"\1" + s16("big") + big
-    with trio.fail_after(90):
+    with trio.fail_after(180):
         async with dialled(served, "rustlog") as stream, dialled(served, "blipmq") as other:
             await held(stream, [(s32(b"\5" + s16("big") + struct.pack(">I", 1)), r.CREATED)])
             await held(other, [(GREETING, b.HELLO_DONE + b.AUTH_DONE)])
