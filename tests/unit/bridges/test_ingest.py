@@ -210,6 +210,30 @@ async def test_what_does_not_fit_goes_to_the_dead_letters_and_holds_nobody_up(tm
         gateway.check_accounts()
 
 
+async def test_what_is_refused_for_now_is_tried_again_in_order(tmp_path: Path, blip: Blip):
+    peer = Peer()
+    tried: list[bytes] = []
+
+    def say(_key: bytes, value: bytes) -> str:
+        tried.append(value)
+        return "later" if len(tried) <= 3 else "ok"
+
+    peer.say = say
+    async with listening(peer):
+        target = model.Upstream("target", "flymq", (("127.0.0.1", peer.port),))
+        route = model.Route("live", model.Match(), (model.Proxy("target", "{topic}"),))
+        async with bridged(tmp_path, [far(blip.port), target], route) as gateway:
+            gateway.bridges.admit()
+            await subscribed(blip)
+            blip.deliver(b"orders", b"1")
+            await peer.until(lambda: bool(tried))
+            blip.deliver(b"orders", b"2", b"3")
+            await blip.until(lambda: set(blip.acknowledged) == {b"1", b"2", b"3"})
+            assert list(dict.fromkeys(peer.values())) == [b"1", b"2", b"3"]
+            assert await gateway.letters("far.orders.dlq") == []
+            gateway.check_accounts()
+
+
 async def test_without_a_list_of_topics_those_that_exist_here_say_which(tmp_path: Path, blip: Blip):
     upstream = far(blip.port, source="alerts.*", into="legacy.{1}")
     async with bridged(tmp_path, [upstream], STORED) as gateway:
