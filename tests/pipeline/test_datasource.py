@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.pipeline.patient import run_to_the_end
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
 from tests.store.kit import START_MS
@@ -91,17 +92,15 @@ class Stream:
 
     def run(self, **options: str) -> list[dict[str, Any]]:
         frame = self.spark.readStream.format("gateway").options(**self.store.options, **options).load()
-        query = (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", str(self.work / "checkpoint"))
-            .option("path", str(self.work / "out"))
-            .trigger(availableNow=True)
-            .start()
+        query = run_to_the_end(
+            lambda: (
+                frame.writeStream.format("parquet")
+                .option("checkpointLocation", str(self.work / "checkpoint"))
+                .option("path", str(self.work / "out"))
+                .trigger(availableNow=True)
+                .start()
+            )
         )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
         return [json.loads(one.json) for one in query.recentProgress]
 
     def offsets(self) -> list[tuple[str, int, int]]:

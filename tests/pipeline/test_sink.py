@@ -23,6 +23,7 @@ from gateway.errors import Conflict, GatewayError
 from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.endpoint import EndpointLog
 from gateway.pipeline.sink import WriteOptions, publish
+from tests.pipeline.patient import run_to_the_end
 from tests.pipeline.served import Gateway, gateway
 from tests.pipeline.stored import Log, filled
 
@@ -140,19 +141,17 @@ class Flow:
         source = self.spark.readStream.format("gateway").options(
             endpoint=self.served.url, topics="in", startingOffsets="earliest", maxRecordsPerTrigger="40"
         )
-        query = (
-            source.load()
-            .select("value", "key")
-            .writeStream.format("gateway")
-            .options(endpoint=self.served.url, topic="out", **options)
-            .option("checkpointLocation", str(self.work / checkpoint))
-            .trigger(availableNow=True)
-            .start()
+        run_to_the_end(
+            lambda: (
+                source.load()
+                .select("value", "key")
+                .writeStream.format("gateway")
+                .options(endpoint=self.served.url, topic="out", **options)
+                .option("checkpointLocation", str(self.work / checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
         )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
 
 
 def test_a_micro_batch_that_is_written_again_is_there_once(spark: Any, served: Gateway, tmp_path: Path) -> None:
