@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Self
 from urllib.parse import urlsplit
 
 from gateway.envelope import Columns
@@ -26,6 +27,12 @@ class EndpointTarget:
         self.address = (parts.hostname or "", parts.port or 0)
         self._address_of = address_of
         self._writer = EndpointWriter(endpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
 
     def send(self, topic: str, columns: Columns, *, replay: str, step: int) -> Mapping[int, GatewayError]:
         """All at once; where one is refused all are, and then each for itself."""

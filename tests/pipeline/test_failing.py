@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import CorruptChunk, InvalidRequest, NotAStore, TargetError
+from gateway.errors import InvalidRequest, NotAStore, StoreError, TargetError
 from gateway.pipeline.archive import Archived, archive
 from gateway.pipeline.audit import audit
 from gateway.pipeline.compact import compact
@@ -76,11 +76,11 @@ def test_a_damaged_chunk_is_named_by_every_job_and_a_rerun_goes_on(spark: Any, t
     store, out = tmp_path / "store", tmp_path / "archive"
     filled(store, three)
     connection = damaged(store)
-    said = r"CorruptChunk: damaged chunk: topic=t partition=0 offsets=\[3, 6\)"
+    said = r"damaged chunk: topic=t partition=0 offsets=\[3, 6\)"
     with pytest.raises(TaskFailed, match=said):
         archive(str(store), out, spread=OnSpark(spark))
     assert Archive.existing(out).files() == []
-    with pytest.raises(CorruptChunk):
+    with pytest.raises(StoreError, match=said):
         archive(str(store), out)
     messages = messages_at(str(store))
     with pytest.raises(TaskFailed, match=said):
