@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,13 +73,17 @@ def running(command: list[str]) -> Iterator[Process]:
             process.stdout.close()
 
 
+@functools.cache
+def _bytecode() -> str:
+    kept = tempfile.mkdtemp(prefix="gateway-bench-")
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    return kept
+
+
 def _environment() -> dict[str, str]:
     """With byte code kept from start to start, as where it is installed: without, half of a start is the compiler's."""
-    kept = Path(tempfile.gettempdir()) / f"gateway-bench-bytecode-{os.getuid()}"
-    return {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-        "PYTHONPYCACHEPREFIX": str(kept),
-    }
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": _bytecode()}
 
 
 @contextmanager
