@@ -118,7 +118,8 @@ def test_every_field_has_a_fate_and_a_protocol_costs_itself_nothing(one: Carries
     [
         ({}, {}, Way.BRIDGE, "at least once"),
         ({}, {"consumer_acknowledges": False}, Way.BRIDGE, "at most once from there"),
-        ({}, {}, Way.FORWARD, "at least once"),
+        ({}, {}, Way.FORWARD, "at least once, in order per key; what is sent again is there again"),
+        ({}, {"copies": True}, Way.FORWARD, "effectively once where the remote is another gateway"),
         ({}, {"acknowledgement": Acknowledgement.BARRIER}, Way.FORWARD, "answers the exchange"),
         ({}, {"acknowledgement": Acknowledgement.NOTHING}, Way.FORWARD, "at most once from here"),
         ({"acknowledgement": Acknowledgement.NOTHING}, {}, Way.BRIDGE, "told nothing"),
