@@ -55,8 +55,6 @@ def spark_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     scratch = Path(tempfile.gettempdir()) / f"gateway-spark-{os.getuid()}"
     os.environ["JAVA_HOME"] = str(java_home(scratch))
-    if master.startswith("local-cluster"):
-        os.environ.setdefault("SPARK_WORKER_DIR", str(scratch / "work"))  # or it writes where Spark is installed
     builder = (
         SparkSession.builder.appName(name)
         .config("spark.ui.enabled", "false")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pyspark
 
 from gateway.cli.connection import Dialling
 from gateway.cli.pipeline_replay import target_at
@@ -57,7 +58,12 @@ def killed(store: Path, out: Path) -> None:
 
 def cluster(store: Path, work: Path, target: str) -> None:
     """Two executors, which are processes of their own and read what they are told by what pickles."""
-    os.environ["SPARK_WORKER_DIR"] = str(work / "workers")
+    home = work / "spark"
+    home.mkdir(parents=True)
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name != "work":  # executors write into it, and it shall not be where Spark is installed
+            (home / part.name).symlink_to(part)
+    os.environ["SPARK_HOME"] = str(home)
     spark = spark_session("local-cluster[2,1,1024]", settings={**QUICK, **BOTH})
     said: dict[str, Any] = {}
 

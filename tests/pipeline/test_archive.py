@@ -63,7 +63,13 @@ def test_a_second_run_adds_only_what_is_new(store: Path, tmp_path: Path) -> None
     first = archive(str(store), out, records_per_file=16, progress=lambda done, total: seen.append((done, total)))
     assert first.records == 40
     assert seen[-1] == (40, 40)
-    assert sorted(path.name for path in out.iterdir()) == ["_lock", "_manifests", "_sources.json", "_staging", "topic=orders%2Feu 1"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "_lock",
+        "_manifests",
+        "_sources.json",
+        "_staging",
+        "topic=orders%2Feu 1",
+    ]
     assert sorted(path.name for path in (out / "topic=orders%2Feu 1").iterdir()) == [
         "day=2023-11-14",
         "day=2023-11-15",
