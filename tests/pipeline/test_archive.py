@@ -115,7 +115,7 @@ def test_killed_before_every_step(store: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.pipeline.killed", "archive", str(store), str(tmp_path / "work")]
     (tmp_path / "work").mkdir()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        out, _ = running.communicate(timeout=120)
+        out, _ = running.communicate(timeout=400)
     assert running.returncode == 0
     lines = [json.loads(line) for line in out.splitlines()]
     assert len(lines) > 15
