@@ -20,9 +20,8 @@ from pathlib import Path
 
 import trio
 
-from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol
-from gateway.requests import Publish, Start, Subscribe, Subscribed, Take, Taken
+from gateway.requests import Start, Subscribe, Subscribed, Take, Taken
 from gateway.transport.client import connect
 from gateway.transport.tls import ClientTls
 from tests.bench import loads, loads_flymq
@@ -159,20 +158,25 @@ class Bench:
         )
 
     async def _latencies(self, certificates: tuple[str, str]) -> tuple[list[float], list[float]]:
+        """One subscriber at a time, and a producer that does as little as can be: they share the machine with what is measured."""
         taken: tuple[list[float], list[float]] = ([], [])
-        async with trio.open_nursery() as nursery:
-            async with connect(protocol("flymq"), "127.0.0.1", self.near.ports["flymq"]) as producer:
-                await producer.request(Publish(0, Batch("latency", Columns.of([b"made"]))))
-                for process, ca, times in zip((self.near, self.far), certificates, taken, strict=True):
+        topic = b"latency"
+        with loads.connect(self.near.ports["flymq"]) as sock:
+            sock.sendall(loads_flymq.produce_frame(topic, SIZE))
+            loads.receive(sock, loads_flymq.FIXED + len(topic))
+            head = loads_flymq.produce_frame(topic, SIZE)[: -SIZE - 4]
+            for process, ca, times in zip((self.near, self.far), certificates, taken, strict=True):
+                async with trio.open_nursery() as nursery:
                     await nursery.start(self._subscribe, process.ports["felix"], ca, times)
-                started = trio.current_time()
-                for number in range(EACH_SECOND * SECONDS):
-                    await trio.sleep_until(started + number / EACH_SECOND)
-                    value = struct.pack(">d", time.perf_counter()) + bytes(SIZE - 8)
-                    nursery.start_soon(producer.request, Publish(0, Batch("latency", Columns.of([value]))))
-                while min(map(len, taken)) < EACH_SECOND * SECONDS:  # noqa: ASYNC110  # it happens in other processes
-                    await trio.sleep(0.05)
-            nursery.cancel_scope.cancel()
+                    started = trio.current_time()
+                    for number in range(EACH_SECOND * SECONDS):
+                        await trio.sleep_until(started + number / EACH_SECOND)
+                        now = struct.pack(">d", time.perf_counter())
+                        sock.sendall(head + now + bytes(SIZE - 8) + b"\xff" * 4)
+                    while len(times) < EACH_SECOND * SECONDS:  # noqa: ASYNC110  # it happens in other processes
+                        await trio.sleep(0.05)
+                    nursery.cancel_scope.cancel()
+                loads.receive(sock, EACH_SECOND * SECONDS * (loads_flymq.FIXED + len(topic)))
         return taken
 
     async def _subscribe(
