@@ -345,3 +345,16 @@ def _check_numbers(message: ClientMessage) -> None:
     for number in numbers:
         if isinstance(number, int) and not 0 <= number <= most:
             raise BadMessage(f"invalid message: {number} is out of range")
+
+
+def document_shape(message: ClientMessage) -> bool:
+    """Whether a message has what only the document allows: string ids, a cache without its scope."""
+    match message:
+        case Subscribe(subscription_id=str()):
+            return True
+        case CachePut() | CacheGet():
+            scope = (message.tenant_id, message.namespace, message.cache)
+            return isinstance(message.request_id, str) or None in scope
+        case Publish() | PublishBatch():
+            return isinstance(message.request_id, str)
+    return False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import attrs
 
+from gateway.errors import WireError
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.requests import Outcome, Request
 from gateway.settings import Dialect
@@ -62,6 +63,11 @@ class Peer:
         handler = self._pending.pop(request_id, None)
         if handler is not None:
             handler(outcome, now)
+
+    def check_tenant(self, tenant: str, logged_in: str | None) -> None:
+        """Whoever logged in stays in its tenant (Felix wire 1.2)."""
+        if self.auth_required and tenant != logged_in:
+            raise WireError("tenant mismatch")
 
     def forget(self) -> None:
         """The connection is gone."""

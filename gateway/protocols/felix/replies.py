@@ -6,12 +6,14 @@ import enum
 
 import attrs
 
-from gateway.errors import GatewayError
-from gateway.protocols.felix.binary import encode_ack
+from gateway.errors import GatewayError, OffsetOutOfRange
+from gateway.protocols.felix.binary import Names, encode_ack
 from gateway.protocols.felix.codec import (
     UNSET,
+    At,
     CacheOk,
     CacheValue,
+    CursorError,
     DocumentCacheValue,
     DocumentError,
     Error,
@@ -19,8 +21,11 @@ from gateway.protocols.felix.codec import (
     Ok,
     PublishError,
     PublishOk,
+    Subscribe,
+    Subscribed,
     encode,
 )
+from gateway.protocols.felix.mapping import stream_not_found, text_of
 from gateway.requests import Outcome, Published
 
 
@@ -31,6 +36,18 @@ def error_in(outcome: Outcome, first: int, count: int) -> GatewayError | None:
     if isinstance(outcome, Published) and outcome.refused:
         return next((outcome.refused[i] for i in range(first, first + count) if i in outcome.refused), None)
     return None
+
+
+def to_subscribe(message: Subscribe, names: Names, result: GatewayError | Id, *, document: bool) -> bytes:
+    """The reply to a subscribe: the id it is known by, or why there is none (Felix wire 2.6)."""
+    if isinstance(result, OffsetOutOfRange) and isinstance(message.start, At):
+        asked = message.start.offset
+        too_old = asked < result.first
+        available = result.first if too_old else result.next_offset
+        return encode(CursorError("too_old" if too_old else "in_future", asked, available))
+    if isinstance(result, GatewayError):
+        return error(text_of(result, stream_not_found(names), document=document), document=document)
+    return encode(Ok()) if document else encode(Subscribed(result))
 
 
 class Answering(enum.Enum):

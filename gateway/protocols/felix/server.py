@@ -61,7 +61,7 @@ class FelixServer:
         """The client abandoned a stream, or would not have one of ours."""
         stream, feed = self._streams.get(channel), self._feeds.get(channel)
         if stream is not None:
-            stream.reset()
+            stream.eof(abandoned=True)
         elif feed is not None:
             feed.stop()
         return self._requests()
@@ -88,9 +88,11 @@ class FelixServer:
         return self._requests()
 
     def room(self, channel: int, now: float) -> Requests:
-        """An event stream has room again."""
-        feed = self._feeds.get(channel)
-        if feed is not None:
+        """An event stream has room again, or a stream on which a large value went out."""
+        stream, feed = self._streams.get(channel), self._feeds.get(channel)
+        if stream is not None:
+            stream.room()
+        elif feed is not None:
             feed.room(now)
         return self._requests()
 

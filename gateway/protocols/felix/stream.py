@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway import requests
 from gateway.envelope import Batch, Columns, Copies, Delivery
-from gateway.errors import GatewayError, OffsetOutOfRange, WireError
+from gateway.errors import WireError
 from gateway.protocols.felix import codec, replies
 from gateway.protocols.felix.binary import (
     ACK_MODES,
@@ -46,6 +46,8 @@ CUT_OFF = "malformed frame: cut off"
 PROTOCOL_VIOLATION = 1
 """Application error code of a connection that `document` closes for a malformed header."""
 
+LARGE_REPLY = 64 << 10
+"""Bytes of a cache's value from which on the next request waits until it has left."""
 _NOTHING_IS_ENOUGH = 1 << 62
 """Wanted by a held stream: bytes are only collected until it is released."""
 
@@ -67,6 +69,7 @@ class ClientStream:
         self._tenant: str | None = None  # logged in as
         self._finished = False  # the client sent FIN
         self._stopped = False  # the client reads no more
+        self._awaits_room = False  # a large value is on its way: the stream is held until it has left
 
     @property
     def incomplete(self) -> int:
@@ -88,22 +91,27 @@ class ClientStream:
         self._fail("too many bytes of incomplete frames")
         self._settle()
 
-    def eof(self) -> None:
+    def eof(self, *, abandoned: bool = False) -> None:
         """The client will send no more: answer what it asked, then finish too (Felix wire section 0, row 8)."""
+        if abandoned:
+            self._buffer.clear()
         self._finished = True
         if len(self._buffer) and self._machine.state is StreamState.OPEN:
             self._fail(CUT_OFF)
         self._machine.step(StreamEvent.EOF)
         self._settle()
 
-    def reset(self) -> None:
-        """The client abandoned its side; what was asked is still done."""
-        self._buffer.clear()
-        self.eof()
-
     def stopped(self) -> None:
         """The client reads no more here; stock clients do so as soon as they are subscribed (Felix wire section 0, row 10)."""
         self._stopped = True
+        self.room()
+
+    def room(self) -> None:
+        """What was sent has left: the next request of the cache may come."""
+        if self._awaits_room:
+            self._awaits_room = False
+            self._go_on()
+            self._settle()
 
     # --- frames ---
 
@@ -171,7 +179,7 @@ class ClientStream:
             ready = list(queue.ready())
             peer.owed -= before - len(queue)
             if ready and self._answers and not self._stopped:
-                peer.outputs.append(Send(self._channel, b"".join(ready)))
+                peer.outputs.append(Send(self._channel, b"".join(ready), notify=self._awaits_room))
         if not queue and self._machine.state in LEAVING:
             if self._answers and not self._stopped:
                 peer.outputs.append(Finish(self._channel))
@@ -221,7 +229,7 @@ class ClientStream:
                 raise
             self._say(replies.failure(sender, str(error.message), document=False))
             return
-        self._check_tenant(self._head_names.tenant)
+        self._peer.check_tenant(self._head_names.tenant, self._tenant)
         self._gather(self._head_names, sender, columns, copies)
 
     def _publish_json(self, message: codec.Publish | codec.PublishBatch) -> None:
@@ -233,7 +241,7 @@ class ClientStream:
             return
         sender = sender_of(message.request_id, acked=acked, document=peer.document)
         values = [message.payload] if isinstance(message, codec.Publish) else message.payloads
-        self._check_tenant(message.tenant_id)
+        self._peer.check_tenant(message.tenant_id, self._tenant)
         self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, values)
 
     def _gather(
@@ -299,7 +307,7 @@ class ClientStream:
             return
         if peer.auth_required and self._tenant is None:
             raise WireError("auth required")
-        if peer.dialect is Dialect.STOCK and _document_shape(message):
+        if peer.dialect is Dialect.STOCK and codec.document_shape(message):
             raise codec.BadMessage("invalid message: not of the stock shape")
         if isinstance(message, codec.Publish | codec.PublishBatch):
             self._publish_json(message)
@@ -307,16 +315,10 @@ class ClientStream:
         if not self._answers:  # a unidirectional stream may only publish (Felix wire 2.2)
             raise WireError("only publishes here")
         self._publish()
-        match message:
-            case codec.Subscribe():
-                self._subscribe(message)
-            case codec.CachePut() | codec.CacheGet():
-                self._cache(message)
-
-    def _check_tenant(self, tenant: str) -> None:
-        """Whoever logged in stays in its tenant (Felix wire 1.2)."""
-        if self._peer.auth_required and tenant != self._tenant:
-            raise WireError("tenant mismatch")
+        if isinstance(message, codec.Subscribe):
+            self._subscribe(message)
+        else:
+            self._cache(message)
 
     def _auth(self, message: codec.Auth) -> None:
         """First frame of each stream of the newer clients; what follows waits for it (Felix wire 1.2)."""
@@ -334,8 +336,8 @@ class ClientStream:
     def _authenticated(self, slot: int, message: codec.Auth, outcome: Outcome) -> None:
         peer = self._peer
         peer.held -= 1
-        self._machine.step(StreamEvent.RELEASE)
         if not isinstance(outcome, requests.Identity):
+            self._machine.step(StreamEvent.RELEASE)
             self._replies.fill(slot, replies.error("auth failed", document=peer.document))
             self._fail(None)
             self._settle()
@@ -347,53 +349,45 @@ class ClientStream:
         else:
             peer.flags = (KNOWN | COPIES) & message.client_flags
             self._replies.fill(slot, codec.encode(codec.AuthOk(peer.flags)))
+        self._go_on()
+        self._settle()
+
+    def _go_on(self) -> None:
+        """What the stream was held for is there."""
+        self._machine.step(StreamEvent.RELEASE)
         self._buffer.wanted = 0
         whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""
         if whole:
             self._parse(whole)
-        self._settle()
 
     def _subscribe(self, message: codec.Subscribe) -> None:
         peer = self._peer
         names = Names(message.tenant_id, message.namespace, message.stream)
-        self._check_tenant(names.tenant)
+        self._peer.check_tenant(names.tenant, self._tenant)
         if len(self._feeds) >= MAX_FEEDS:
             self._say(replies.error("max subscriptions per connection exceeded"))
             return
         slot = self._take_slot()
-
-        def answer(result: GatewayError | codec.Id) -> None:
-            if isinstance(result, OffsetOutOfRange) and isinstance(message.start, codec.At):
-                asked = message.start.offset
-                too_old = asked < result.first
-                available = result.first if too_old else result.next_offset
-                reason = "too_old" if too_old else "in_future"
-                self._fill(slot, codec.encode(codec.CursorError(reason, asked, available)))
-            elif isinstance(result, GatewayError):
-                text = text_of(result, stream_not_found(names), document=peer.document)
-                self._fill(slot, replies.error(text, document=peer.document))
-            elif peer.document:
-                self._fill(slot, codec.encode(codec.Ok()))
-            else:
-                self._fill(slot, codec.encode(codec.Subscribed(result)))
-
-        Feed(peer, self._feeds, names, address_of(names, peer.settings.scope), message).begin(answer)
+        Feed(peer, self._feeds, names, address_of(names, peer.settings.scope), message).begin(
+            lambda result: self._fill(slot, replies.to_subscribe(message, names, result, document=peer.document))
+        )
 
     def _cache(self, message: codec.CachePut | codec.CacheGet) -> None:
         scope = scope_of(message, self._peer)
-        self._check_tenant(scope.tenant)
+        self._peer.check_tenant(scope.tenant, self._tenant)
         slot = self._take_slot()
-        serve_cache(self._peer, message, scope, lambda reply: self._fill(slot, reply))
 
+        def got(reply: bytes) -> None:
+            self._replies.fill(slot, reply)
+            self._awaits_room = len(reply) > LARGE_REPLY and not self._stopped
+            self._settle()
+            if not self._awaits_room:
+                self._go_on()
+                self._settle()
 
-def _document_shape(message: codec.ClientMessage) -> bool:
-    """Whether a message has what only the document allows: string ids, a cache without its scope."""
-    match message:
-        case codec.Subscribe(subscription_id=str()):
-            return True
-        case codec.CachePut() | codec.CacheGet():
-            scope = (message.tenant_id, message.namespace, message.cache)
-            return isinstance(message.request_id, str) or None in scope
-        case codec.Publish() | codec.PublishBatch():
-            return isinstance(message.request_id, str)
-    return False
+        if isinstance(message, codec.CacheGet):
+            # the next once a large one has left: who reads none would hold any number
+            self._machine.step(StreamEvent.HOLD)
+            serve_cache(self._peer, message, scope, got)
+        else:
+            serve_cache(self._peer, message, scope, lambda reply: self._fill(slot, reply))

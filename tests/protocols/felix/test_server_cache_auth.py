@@ -7,8 +7,9 @@ import pytest
 from gateway import requests
 from gateway.errors import NotFound, Unauthenticated
 from gateway.protocols.felix.frames import COPIES
+from gateway.protocols.felix.stream import LARGE_REPLY
 from gateway.settings import Dialect
-from gateway.wire.session import Finish, Kind, StopSending
+from gateway.wire.session import Finish, Kind, Send, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, js, serving
 
 SCOPE = {"tenant_id": "t1", "namespace": "default", "cache": "primary"}
@@ -92,12 +93,12 @@ def test_time_to_live(sent, asked):
 def test_replies_keep_their_order():
     """Wire 2.12, row 17."""
     script = serving().feed(
-        js(type="cache_get", key="a", request_id=1) + js(type="cache_put", key="b", value="", request_id=2)
+        js(type="cache_put", key="b", value="", request_id=1) + js(type="cache_get", key="a", request_id=2)
     )
-    get, put = script.expect(requests.CacheGet), script.expect(requests.CachePut)
-    script.complete(put, requests.DONE).quiet()
-    script.complete(get, requests.CacheValue(None))
-    assert script.sent().endswith(js(type="cache_ok", request_id=2))
+    put, get = script.expect(requests.CachePut), script.expect(requests.CacheGet)
+    script.complete(get, requests.CacheValue(None)).quiet()
+    script.complete(put, requests.DONE)
+    assert script.sent().startswith(js(type="cache_ok", request_id=1))
 
 
 # --- logging in ---
@@ -209,3 +210,14 @@ def test_bytes_that_come_during_a_login_wait():
     login = script.expect(requests.Authenticate)
     script.feed_each_byte(FRAMES["publish_acked"]).quiet()
     script.complete(login, IDENTITY).expect(requests.Publish)
+
+
+def test_values_that_nobody_reads_come_one_at_a_time():
+    """A hundred requests in one packet cost one answer, not a hundred."""
+    script = serving()
+    script.feed(js(type="cache_get", **SCOPE, key="k", request_id=1) * 100)
+    script.answer(requests.CacheGet, requests.CacheValue(bytes(LARGE_REPLY)))
+    assert not script.asked
+    assert [o for o in script.history if isinstance(o, Send)][-1].notify
+    script.room(0).answer(requests.CacheGet, requests.CacheValue(b"small"))
+    script.answer(requests.CacheGet, requests.CacheValue(b"small")).expect(requests.CacheGet)
