@@ -46,6 +46,7 @@ def spark_session(
     Local mode unless `master` says otherwise; under spark-submit the session that is there is taken as it is.
     """
     try:
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
         from gateway.pipeline.datasource import register
@@ -74,6 +75,8 @@ def spark_session(
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    # PySpark writes each error of an expression to standard error as well, with its Java stack, before raising it
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not noisy
     session.sparkContext.setLogLevel("WARN" if noisy else "OFF")
     register(session)
     return session

@@ -161,7 +161,7 @@ def test_message_by_message_however_often_it_is_killed(
     assert not list(tmp_path.glob(".archive.replay-*"))
 
 
-def test_time_topic_and_predicate(spark: Any, store: Path, second: Served) -> None:
+def test_time_topic_and_predicate(spark: Any, store: Path, second: Served, capfd: pytest.CaptureFixture[str]) -> None:
     wants = wanted(
         store,
         second,
@@ -194,6 +194,7 @@ def test_time_topic_and_predicate(spark: Any, store: Path, second: Served) -> No
     }
     with target_at(wants.target, PLAIN) as target, pytest.raises(InvalidRequest, match="nosuch"):
         replay(spark, messages_at(wants.source), attrs.evolve(wants, where="nosuch > 1"), target)
+    assert capfd.readouterr().err == ""  # the error says it, and nothing else does
     with pytest.raises(UnknownTopic, match="there is no topic absent"):
         dry_run(spark, messages_at(wants.source), attrs.evolve(wants, topics="absent"))
     with pytest.raises(NotAStore, match="there is no store at"):
