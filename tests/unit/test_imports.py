@@ -79,7 +79,13 @@ RULES = [
     Rule("gateway/observe", (*VALUES, "gateway.observe", "gateway.store.interface"), ("aioquic",)),
     Rule(
         "gateway/pipeline",
-        (*VALUES, "gateway.pipeline", "gateway.store", "gateway.bulk.wire", "gateway.broker.schema_avro"),  # pure, as a codec is
+        (
+            *VALUES,
+            "gateway.pipeline",
+            "gateway.store",
+            "gateway.bulk.wire",
+            "gateway.broker.schema_avro",
+        ),  # pure, as a codec is
         ("trio", "aioquic", "structlog", "hypercorn"),
     ),
     Rule("gateway/bulk/wire.py", VALUES, PURE),
