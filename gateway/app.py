@@ -20,6 +20,7 @@ from gateway import __version__
 from gateway.bridges.assembly import open_bridges
 from gateway.bridges.progress import stored_floor
 from gateway.broker.assembly import House, open_house
+from gateway.broker.latencies import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
 from gateway.config.model import (
@@ -169,6 +170,9 @@ class Gateway:
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
             house = await stack.enter_async_context(
                 open_house(store, table, self.recorder, accounts=accounts, cluster=_cluster(config, bound))
+            )
+            await stack.enter_async_context(
+                writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder))
             for name, problem in bridges.conditions():

@@ -117,7 +117,9 @@ async def open_bridges(
         def start_soon(job: Callable[[], Awaitable[None]]) -> None:
             nursery.start_soon(job)
 
-        context = ForwardContext(store, house.pump, house.clock, recorder, house.dead_letters, start_soon, chance)
+        context = ForwardContext(
+            store, house.pump, house.clock, recorder, house.latencies, house.dead_letters, start_soon, chance
+        )
         forwards = Forwards(context, table.forwards, pools)
         store.set_retention_floor(forwards.floor)
         house.topics.before_delete.append(forwards.objection)

@@ -10,6 +10,7 @@ import attrs
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of
 from gateway.bridges.pool import UpstreamPool, refuses_login
 from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, Tally, counts_of, cursor_row, source_of
+from gateway.broker.latencies import Latencies
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.config.model import Forward, Scope
@@ -36,6 +37,7 @@ class ForwardContext:
     pump: Pump
     clock: Clock
     recorder: Recorder
+    latencies: Latencies
     dead_letters: DeadLetterMaker
     start_soon: Callable[[Callable[[], Awaitable[None]]], None]
     chance: random.Random
@@ -257,7 +259,10 @@ class PartitionForward:
             return Publish(number, batch)
 
         size = batch.columns.value_bytes
-        self._context.recorder.delivered(self._rule.route, self._pool.name, len(entries), size)
+        context, route = self._context, self._rule.route
+        context.recorder.delivered(route, self._pool.name, len(entries), size)
+        times = sorted([entry.run.times[entry.index] for entry in entries])  # lanes may have changed their order
+        context.latencies.add(route, self.topic, self._pool.spec.name, times, context.clock.now_ms())
         self._pool.submit(request, lambda outcome: self._ended(entries, size, outcome))
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:

@@ -18,6 +18,7 @@ from gateway.broker.copies import CopyService
 from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.delays import DelayService
 from gateway.broker.groups import GroupService
+from gateway.broker.latencies import Latencies
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish import Publisher
 from gateway.broker.reading import FetchService
@@ -48,6 +49,7 @@ class House:
     dead_letters: DeadLetterService
     copies: CopyService
     clock: Clock
+    latencies: Latencies
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
 
@@ -85,7 +87,10 @@ async def open_house(
     transactions = TransactionService(store, publisher, clock, pump, authorisation.permit)
     delays = DelayService(store, publisher, clock, pump, offload)
     publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
-    fetches = FetchService(store, topics, watchers, pump, clock, recorder, jobs.start_soon, authorisation.refusal)
+    latencies = Latencies()
+    fetches = FetchService(
+        store, topics, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(jobs.run)
         await nursery.start(offload.run)
@@ -98,6 +103,7 @@ async def open_house(
                 pump,
                 clock,
                 recorder,
+                latencies,
                 dead_letters,
                 jobs.start_soon,
                 authorisation.refusal,
@@ -142,7 +148,7 @@ async def open_house(
         await copies.start()
         await subscriptions.numbers.wait()
         try:
-            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, copies, clock)
+            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, copies, clock, latencies)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await subscriptions.close()

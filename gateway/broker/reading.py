@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.counting import record_delivered
+from gateway.broker.latencies import Latencies
 from gateway.broker.service import Caller, Clock, Handler
 from gateway.broker.timers import Pump
 from gateway.broker.topics import TopicService
@@ -29,6 +31,7 @@ class FetchService:
         pump: Pump,
         clock: Clock,
         recorder: Recorder,
+        latencies: Latencies,
         start_soon: Callable[..., None],
         refusal: Callable[[Caller, str], GatewayError | None],
     ) -> None:
@@ -39,6 +42,7 @@ class FetchService:
         self._pump = pump
         self._clock = clock
         self._recorder = recorder
+        self._latencies = latencies
         self._start_soon = start_soon
         self._refusal = refusal
         self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
@@ -135,30 +139,9 @@ class FetchService:
             runs, next_offset = _within(runs, next_offset, request.max_bytes, request.record_overhead)
         if not request.allow_gaps:
             runs, next_offset = _gapless(runs, next_offset)
-        for run in runs:
-            record_delivered(self._recorder, run, caller.listener.name)
+        if runs:
+            record_delivered(self._recorder, self._latencies, runs, caller.listener, self._clock.now_ms())
         caller.answer(request.id, Fetched(runs, next_offset, start, end))
-
-
-def record_delivered(recorder: Recorder, run: Run, target: str) -> None:
-    """Count a run as handed out, by the routes its batches came in."""
-    for route, messages, size in by_route(run):
-        recorder.delivered(route, target, messages, size)
-
-
-def by_route(run: Run) -> Sequence[tuple[str, int, int]]:
-    """(route, messages, bytes) of a run."""
-    batches = run.batches
-    if len({meta.route for _first, _inner, meta in batches}) == 1:
-        return [(batches[0][2].route, run.count, run.columns.value_bytes)]
-    counted: dict[str, tuple[int, int]] = {}
-    ends = run.columns.ends
-    for position, (first, _inner, meta) in enumerate(batches):
-        stop = batches[position + 1][0] if position + 1 < len(batches) else run.count
-        size = ends[stop - 1] - (ends[first - 1] if first else 0) - PREFIX * (stop - first)
-        messages, total = counted.get(meta.route, (0, 0))
-        counted[meta.route] = (messages + stop - first, total + size)
-    return [(route, messages, size) for route, (messages, size) in counted.items()]
 
 
 def _cut(runs: Sequence[Run], position: int, count: int) -> tuple[Sequence[Run], int]:

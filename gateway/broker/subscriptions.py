@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.counting import record_acknowledged, record_delivered
 from gateway.broker.cursors import Numbers
 from gateway.broker.giving_up import DeadLetterMaker, GivingUp
 from gateway.broker.keeping import Keeper, rows_of
-from gateway.broker.reading import by_route, record_delivered
+from gateway.broker.latencies import Latencies
 from gateway.broker.service import Caller, Clock, Handler
 from gateway.broker.subscription import Cursor, Outstanding, Subscription, Tally, Waiting
 from gateway.broker.timers import Pump
@@ -47,6 +48,7 @@ class SubscriptionContext:
     pump: Pump
     clock: Clock
     recorder: Recorder
+    latencies: Latencies
     dead_letters: DeadLetterMaker
     start_soon: Callable[..., None]
     refusal: Callable[[Caller, str], GatewayError | None]
@@ -258,12 +260,11 @@ class SubscriptionService:
     def _answer(self, subscription: Subscription, waiting: Waiting, given: Sequence[Delivered]) -> None:
         if waiting.cancel_timer is not None:
             waiting.cancel_timer()
-        target = waiting.caller.listener.name
-        for delivered in given:
-            record_delivered(self._context.recorder, delivered.run, target)
-            if not subscription.request.acknowledge:
-                for route, messages, size in by_route(delivered.run):
-                    self._context.recorder.acknowledged(route, target, messages, size)
+        context, reader = self._context, waiting.caller.listener
+        runs = [delivered.run for delivered in given]
+        record_delivered(context.recorder, context.latencies, runs, reader, context.clock.now_ms())
+        if not subscription.request.acknowledge:
+            record_acknowledged(context.recorder, runs, reader)
         request = subscription.request
         waiting.caller.answer(
             waiting.request.id,

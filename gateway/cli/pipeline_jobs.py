@@ -62,8 +62,8 @@ def rollup(
 ) -> None:
     """Count what is stored by minute, route, topic and protocol.
 
-    Messages, bytes, distinct keys, sizes and dead letters go to the table `rollup` in rollup.sqlite, which Grafana can
-    read, and to Parquet for each day. A second run replaces what has changed.
+    Messages, bytes, distinct keys, sizes, dead letters and latencies of delivery go to the table `rollup` in
+    rollup.sqlite, which Grafana can read, and to Parquet for each day. A second run replaces what has changed.
     """
     from gateway.pipeline import rollup as job
     from gateway.pipeline.options import Topics, milliseconds

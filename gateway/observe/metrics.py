@@ -72,6 +72,8 @@ CACHE_LIMIT = "cache"
 INGEST_STATES = ("waiting", "running", "refused")
 PROXY_LIMIT = "proxy"
 """Batches that wait for a proxied upstream; of the whole gateway as well."""
+STATS_LIMIT = "stats"
+"""Minutes of delivery latency that the store did not take; of the whole gateway, too."""
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 

@@ -158,7 +158,7 @@ class PrometheusRecorder(Collector):
         for durability in ("synced", "unsynced"):
             cells[m.STORE_COMMITS.name].add((durability,), 0)
             cells[m.STORE_COMMIT_SECONDS.name].declare((durability,))
-        for limit in (m.CACHE_LIMIT, m.PROXY_LIMIT):
+        for limit in (m.CACHE_LIMIT, m.PROXY_LIMIT, m.STATS_LIMIT):
             cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, limit), 0)
         cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
         cells[m.STORE_COMMIT_BYTES.name].add((), 0)

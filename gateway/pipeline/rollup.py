@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from gateway.errors import InvalidRequest
+from gateway.pipeline.deliveries import Deliveries
 from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import Messages, StoredMessages
 from gateway.pipeline.options import Topics
@@ -42,16 +43,20 @@ def rollup(
     topics: Topics | None = None,
     from_ms: int | None = None,
 ) -> RolledUp:
-    """Roll up what there is into the table of a directory. A second run replaces what has changed."""
+    """Roll up what there is into the table of a directory. A second run replaces what has changed.
+
+    Latencies are in it where the gateway's topic `__stats` is: in its store, or in an archive that names it.
+    """
     from pyspark.sql import functions as f
 
-    spans = messages.spans(topics or Topics())
+    topics = topics or Topics()
+    spans = messages.spans(topics)
     with reported(), RollupTable(Path(to)) as table:
         frame = messages.frame(spark, spans, NEEDED)
         if from_ms is not None:
             # whole minutes only
             frame = frame.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms - from_ms % 60_000)))
-        return RolledUp(_put(table, _minutes(frame, f.count_distinct)))
+        return RolledUp(_put(table, _minutes(frame, f.count_distinct), Deliveries(messages, topics, from_ms)))
 
 
 def follow(
@@ -69,6 +74,7 @@ def follow(
 
     A minute is written once the watermark has passed it: when a message was seen that is so much younger. What comes for
     it later is counted as late. Distinct keys are estimated. The position is kept in `_checkpoint` beside the table.
+    What was delivered is looked up whenever minutes are written, and at the end.
     """
     if not isinstance(messages, StoredMessages):
         raise InvalidRequest("an archive cannot be followed: follow the store, or roll up the archive once")
@@ -77,12 +83,13 @@ def follow(
     stop = stop or threading.Event()
     options = {**messages.options, "topics": topics, "startingOffsets": "earliest"}
     written = late = 0
+    deliveries = Deliveries(messages, Topics.parse(topics))
 
     def put(frame: DataFrame, _batch: int) -> None:
         nonlocal written
         # the same batch again, after a crash, replaces the same rows
         with RollupTable(Path(to)) as table:
-            written += _put(table, frame)
+            written += _put(table, frame, deliveries)
         progress(written, written)
 
     with reported():
@@ -104,6 +111,8 @@ def follow(
         finally:
             query.stop()
         _, late = _late(query.recentProgress, seen, late)
+        with RollupTable(Path(to)) as table:
+            written += table.put((), deliveries.rows())
     return RolledUp(written, late)
 
 
@@ -138,6 +147,6 @@ def _minutes(frame: DataFrame, distinct: Callable[[Column], Column]) -> DataFram
     return grouped.select(minute, *IDENTITY[1:], "messages", "bytes", "keys", *sizes, "size_max", "dead_letters", rate)
 
 
-def _put(table: RollupTable, frame: DataFrame) -> int:
+def _put(table: RollupTable, frame: DataFrame, deliveries: Deliveries) -> int:
     columns = frame.toArrow().to_pydict()
-    return table.put(zip(*columns.values(), strict=True))
+    return table.put(zip(*columns.values(), strict=True), deliveries.rows())

@@ -35,27 +35,42 @@ SCHEMA = pa.schema(
         pa.field("size_max", pa.int64()),
         pa.field("dead_letters", pa.int64()),
         pa.field("dead_letter_rate", pa.float64()),
+        pa.field("delivered", pa.int64()),
+        pa.field("latency_p50", pa.float64()),
+        pa.field("latency_p95", pa.float64()),
+        pa.field("latency_p99", pa.float64()),
     ]
 )
-"""`minute` is its beginning, in the table as seconds since the epoch. Sizes are of values in bytes, null where there were
-only dead letters. `dead_letters` are those that were made in this minute of messages of this topic, whenever those came."""
+"""`minute` is its beginning, in the table as seconds since the epoch. Sizes are of values in bytes, null where no
+messages. `dead_letters` are those that were made in this minute of messages of this topic, whenever those came. `delivered`
+are messages that were handed out in this minute, `protocol` being the one they went out by; the latencies are in
+milliseconds from when they were stored. All four are null where none were, or where nobody knows."""
 
 IDENTITY = ("minute", "route", "topic", "protocol")
+DELIVERED = ("delivered", "latency_p50", "latency_p95", "latency_p99")
+COUNTED = tuple(name for name in SCHEMA.names if name not in DELIVERED)
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS rollup (
     minute INTEGER NOT NULL, route TEXT NOT NULL, topic TEXT NOT NULL, protocol TEXT NOT NULL,
     messages INTEGER NOT NULL, bytes INTEGER NOT NULL, keys INTEGER NOT NULL,
     size_p50 INTEGER, size_p95 INTEGER, size_p99 INTEGER, size_max INTEGER,
     dead_letters INTEGER NOT NULL, dead_letter_rate REAL,
+    delivered INTEGER, latency_p50 REAL, latency_p95 REAL, latency_p99 REAL,
     PRIMARY KEY ({", ".join(IDENTITY)})
 ) WITHOUT ROWID
 """
 # a minute of which retention has taken a part since must not replace the whole one
 _PUT = f"""
-INSERT INTO rollup VALUES ({", ".join("?" * len(SCHEMA.names))})
+INSERT INTO rollup ({", ".join(COUNTED)}) VALUES ({", ".join("?" * len(COUNTED))})
 ON CONFLICT ({", ".join(IDENTITY)}) DO UPDATE SET
-    {", ".join(f"{name} = excluded.{name}" for name in SCHEMA.names if name not in IDENTITY)}
+    {", ".join(f"{name} = excluded.{name}" for name in COUNTED if name not in IDENTITY)}
 WHERE excluded.messages + excluded.dead_letters >= rollup.messages + rollup.dead_letters
+"""  # noqa: S608  # of our own names
+_PUT_DELIVERED = f"""
+INSERT INTO rollup ({", ".join(IDENTITY)}, messages, bytes, keys, dead_letters, {", ".join(DELIVERED)})
+VALUES ({", ".join("?" * len(IDENTITY))}, 0, 0, 0, 0, {", ".join("?" * len(DELIVERED))})
+ON CONFLICT ({", ".join(IDENTITY)}) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in DELIVERED)}
+WHERE excluded.delivered >= coalesce(rollup.delivered, 0)
 """  # noqa: S608  # of our own names
 
 
@@ -68,6 +83,11 @@ class RollupTable:
         self._connection = sqlite3.connect(directory / NAME, isolation_level=None, timeout=30.0)
         try:
             self._connection.execute(_TABLE)
+            known = {row[1] for row in self._connection.execute("PRAGMA table_info(rollup)")}
+            for name in DELIVERED:  # a table of before there were these
+                if name not in known:
+                    kind = "INTEGER" if name == "delivered" else "REAL"
+                    self._connection.execute(f"ALTER TABLE rollup ADD COLUMN {name} {kind}")
         except sqlite3.DatabaseError as error:
             self._connection.close()
             raise StoreDamaged(f"{directory / NAME}: {error}") from error
@@ -78,22 +98,28 @@ class RollupTable:
     def __exit__(self, *_exc: object) -> None:
         self._connection.close()
 
-    def put(self, rows: Iterable[Sequence[Any]]) -> int:
-        """Add rows, or replace those there are, then the Parquet files of their days. How many rows were given."""
-        kept = [tuple(row) for row in rows]
+    def put(self, rows: Iterable[Sequence[Any]], delivered: Iterable[Sequence[Any]] = ()) -> int:
+        """Add rows of what came and of what was delivered (`COUNTED`, and identity with `DELIVERED`), or replace those there
+        are, then the Parquet files of their days. How many rows of the table were given.
+        """
+        counted = [tuple(row) for row in rows]
+        handed = [tuple(row) for row in delivered]
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany(_PUT, kept)
+                self._connection.executemany(_PUT, counted)
+                self._connection.executemany(_PUT_DELIVERED, handed)
         except sqlite3.Error as error:  # nothing of it is in the table
             raise StoreError(f"{self.directory / NAME}: {error}") from error
-        for day in sorted({row[0] // DAY for row in kept}):
+        given = {row[: len(IDENTITY)] for row in (*counted, *handed)}
+        for day in sorted({row[0] // DAY for row in given}):
             self._export(day)
-        return len(kept)
+        return len(given)
 
     def _export(self, day: int) -> None:
         rows = self._connection.execute(
-            "SELECT * FROM rollup WHERE minute >= ? AND minute < ? ORDER BY minute, route, topic, protocol",
+            f"SELECT {', '.join(SCHEMA.names)} FROM rollup WHERE minute >= ? AND minute < ? "  # noqa: S608  # of our own names
+            "ORDER BY minute, route, topic, protocol",
             (day * DAY, (day + 1) * DAY),
         ).fetchall()
         name = dt.datetime.fromtimestamp(day * DAY, dt.UTC).date().isoformat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 
 from gateway.errors import InvalidRequest, StoreDamaged, StoreError
 from gateway.pipeline.archive import archive
+from gateway.pipeline.deliveries import Deliveries
 from gateway.pipeline.frames import messages_at
+from gateway.pipeline.options import Topics
 from gateway.pipeline.rollup import follow, rollup
 from gateway.pipeline.rollup_table import RollupTable
+from gateway.store.stats import Deliveries as Delivered
+from gateway.store.stats import encode
 from tests.pipeline.stored import Log, filled
 from tests.store.kit import START_MS
 
@@ -35,16 +40,32 @@ async def shop(log: Log) -> None:
 def rows(directory: Path) -> list[tuple[Any, ...]]:
     found = sqlite3.connect(directory / "rollup.sqlite")
     try:
-        return found.execute("SELECT * FROM rollup ORDER BY minute, topic").fetchall()
+        return found.execute("SELECT * FROM rollup ORDER BY minute, topic, protocol").fetchall()
     finally:
         found.close()
 
 
+NOT_DELIVERED = (None,) * 4
+MEANT = Topics(("orders", "orders.dlq"))
 EXPECTED = [
-    (MINUTE, "orders", "orders", "flymq", 11, 145, 3, 5, 100, 100, 100, 0, 0.0),
-    (MINUTE + 60, "orders", "orders", "flymq", 1, 1, 0, 1, 1, 1, 1, 1, 1.0),
-    (MINUTE + 60, "orders", "orders.dlq", "flymq", 1, 7, 0, 7, 7, 7, 7, 0, 0.0),
+    (MINUTE, "orders", "orders", "flymq", 11, 145, 3, 5, 100, 100, 100, 0, 0.0, *NOT_DELIVERED),
+    (MINUTE + 60, "orders", "orders", "flymq", 1, 1, 0, 1, 1, 1, 1, 1, 1.0, *NOT_DELIVERED),
+    (MINUTE + 60, "orders", "orders.dlq", "flymq", 1, 7, 0, 7, 7, 7, 7, 0, 0.0, *NOT_DELIVERED),
 ]
+
+
+async def handed_out(log: Log) -> None:
+    """As the gateway writes it: the second minute in two records, for it was restarted in its midst."""
+    await log.create("__stats")
+    of = functools.partial(Delivered, route="orders", topic="orders")
+    said = [
+        of(minute=MINUTE, protocol="flymq", counts={1: 50, 21: 50}),  # 1 to 1.4 ms, and 1.024 to 1.448 s
+        of(minute=MINUTE + 60, protocol="felix", counts={3: 1}),
+        of(minute=MINUTE + 60, protocol="felix", counts={3: 3}),
+        Delivered(MINUTE, "orders", "elsewhere", "felix", {0: 1}),
+    ]
+    for one in said:
+        await log.append("__stats", [encode(one)])
 
 
 @pytest.mark.spark
@@ -92,12 +113,68 @@ def test_continuously_each_minute_once_and_late_ones_counted(spark: Any, tmp_pat
         follow(spark, messages_at(str(tmp_path / "archive")), out)
 
 
+@pytest.mark.spark
+def test_latencies_from_the_gateways_own_topic_where_it_is_found(spark: Any, tmp_path: Path) -> None:
+    store, out, latency = tmp_path / "store", tmp_path / "out", slice(13, None)
+
+    async def both(log: Log) -> None:
+        await shop(log)
+        await handed_out(log)
+
+    filled(store, both)
+    assert rollup(spark, messages_at(str(store)), out, topics=MEANT).rows == 4
+    first, felix, second, letter = sorted(rows(out), key=lambda row: (row[0], row[2], row[3]))
+    assert [first[:13], second[:13], letter[:13]] == [row[:13] for row in EXPECTED]
+    assert first[13] == 100
+    assert 1 <= first[14] <= 2**0.5
+    assert 1024 <= first[15] <= first[16] <= 1024 * 2**0.5
+    assert felix[:13] == (MINUTE + 60, "orders", "orders", "felix", 0, 0, 0, None, None, None, None, 0, None)
+    assert felix[13:] == (4, *(pytest.approx(2 + (8**0.5 - 2) * share) for share in (0.5, 0.95, 0.99)))
+    assert [second[latency], letter[latency]] == [NOT_DELIVERED] * 2
+    assert pq.read_table(out / "day=2023-11-14", partitioning=None)["delivered"].to_pylist() == [100, 4, None, None]
+    # an archive has them if it was told to; continuously they come with the minutes, and what comes later at the end
+    archive(str(store), tmp_path / "archive", topics=Topics((*MEANT.patterns, "__stats")))
+    rollup(spark, messages_at(str(tmp_path / "archive")), tmp_path / "again", topics=MEANT)
+    assert rows(tmp_path / "again") == rows(out)
+    follow(spark, messages_at(str(store)), tmp_path / "followed", watermark="1 seconds", interval=None)
+    followed = rows(tmp_path / "followed")
+    assert {row[latency] for row in followed} == {(1, 0.5, 0.95, 0.99), first[latency], felix[latency]}
+
+
+def test_deliveries_asked_again_are_those_of_the_minutes_with_something_new(tmp_path: Path) -> None:
+    filled(tmp_path, handed_out)
+    deliveries = Deliveries(messages_at(str(tmp_path)), Topics(("**",)), (MINUTE + 1) * 1000)
+    assert [row[2:5] for row in deliveries.rows()] == [
+        ("elsewhere", "felix", 1),
+        ("orders", "flymq", 100),
+        ("orders", "felix", 4),
+    ]
+    assert deliveries.rows() == []
+
+    async def more(log: Log) -> None:
+        await log.append("__stats", [encode(Delivered(MINUTE + 60, "orders", "orders", "felix", {3: 2}))])
+
+    filled(tmp_path, more)
+    assert [row[2:5] for row in deliveries.rows()] == [("orders", "felix", 6)]
+
+    async def foreign(log: Log) -> None:
+        await log.append("__stats", [b"{}"])
+
+    filled(tmp_path, foreign)
+    with pytest.raises(StoreError, match="__stats"):
+        deliveries.rows()
+
+
 def test_a_row_is_replaced_but_never_by_less(tmp_path: Path) -> None:
     row = [MINUTE, "r", "t", "p", 10, 100, 3, 1, 2, 3, 4, 0, 0.0]
+    identity = row[:4]
     with RollupTable(tmp_path) as table:
         assert table.put([row]) == 1
         table.put([[*row[:4], 9, *row[5:]]])  # retention has taken one since
-        assert rows(tmp_path) == [tuple(row)]
+        assert rows(tmp_path) == [(*row, *NOT_DELIVERED)]
+        table.put((), [[*identity, 5, 1.0, 2.0, 3.0]])
+        table.put([row], [[*identity, 4, 9.0, 9.0, 9.0]])  # neither takes the other away, nor less what is more
+        assert rows(tmp_path) == [(*row, 5, 1.0, 2.0, 3.0)]
         table.put([[*row[:4], 11, *row[5:]]])
         assert rows(tmp_path)[0][4] == 11
         with pytest.raises(StoreError, match="NOT NULL constraint failed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ async def test_everything_arrives_in_order_at_the_address_of_the_route(tmp_path:
         assert peer.addresses == {b"copy.orders"}
         assert gateway.counts.messages["acknowledged", "far"] == 1_000
         assert peer.connections == 1
+        handed_out: Counter[tuple[str, str, str]] = Counter()
+        for one in gateway.house.latencies.take():
+            handed_out[one.route, one.topic, one.protocol] += one.messages
+        assert handed_out == {("r", "orders", "flymq"): 1_000}
 
 
 async def test_order_within_a_key_survives_refusals_of_any_message(tmp_path: Path, peer: Peer):
