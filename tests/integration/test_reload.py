@@ -152,12 +152,14 @@ async def test_a_route_changes_under_a_producer_and_nothing_is_lost_or_in_two_pl
         async with trio.open_nursery() as nursery:
             await nursery.start(producer.run)
             await producer.more(500)
-            assert await reload(gateway, config.replace("old.{1}", "new.{1}")) == ("applied", True)
+            both = 'store: {topic: "new.{1}"}}, {store: {topic: "copy.{1}"}}]'
+            assert await reload(gateway, config.replace('store: {topic: "old.{1}"}}]', both)) == ("applied", True)
             await producer.more(500)
             producer.stop()
         old, new = await read(other, "old.eu"), await read(other, "new.eu")
         assert len(old) >= 500 <= len(new)
         assert [*old, *new] == [b"%d" % number for number in range(producer.sent)]
+        assert await read(other, "copy.eu") == new  # nobody had to make that topic
         assert await read(other, "orders.eu") == new  # who asks now is answered by the new table
         await rustlog_ask(other, produce("old.asia", b"as before"))
         await reader.next(subscriber, "orders.asia", b"as before")  # and who had subscribed goes on where it was
