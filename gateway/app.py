@@ -43,6 +43,7 @@ from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.recorder import PrometheusRecorder
 from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
+from gateway.reload import Reloads
 from gateway.routing.table import compile_table
 from gateway.store.serving import Address
 from gateway.store.serving import note as note_serving
@@ -97,13 +98,16 @@ Announce = Callable[[str], None]
 
 
 async def serve(config: Config, *, announce: Announce) -> None:
-    """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once."""
+    """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once;
+    SIGHUP reads the configuration's file again.
+    """
     gateway = Gateway(config)
     async with trio.open_nursery() as nursery:
         # from before `ready` is printed: whoever waits for that may end the process at once
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
             await nursery.start(gateway.run, announce)
+            nursery.start_soon(gateway.reloads.run)
             gc.freeze()  # what the start has made stays: half of what each full collection would look at
             await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
@@ -111,6 +115,9 @@ async def serve(config: Config, *, announce: Announce) -> None:
 
 async def _obey(signals: AsyncIterator[int], gateway: Gateway, everything: trio.CancelScope) -> None:
     async for number in signals:
+        if number == signal.SIGHUP:
+            gateway.reload()
+            continue
         if gateway.draining:
             log.warning("stopping at once", signal=signal.Signals(number).name)
             everything.cancel()
@@ -142,6 +149,8 @@ class Gateway:
             targets=[*config.listeners, *config.upstreams],
             version=__version__,
         )
+        self._table = compile_table(config)
+        self.reloads = Reloads(config, self._table, self.recorder)
         self.health = Health(self.recorder)
         self.ports: dict[str, int] = {}
         """The real port of each listener, and of `admin`."""
@@ -153,7 +162,15 @@ class Gateway:
 
     def drain(self) -> None:
         """Begin to go down."""
+        self.reloads.close()
         self._drain.set()
+
+    def reload(self) -> None:
+        """Read the configuration's file again, unless it is going down."""
+        if self.draining:
+            log.warning("the configuration is not reloaded: the gateway goes down")
+        else:
+            self.reloads.ask()
 
     async def run(self, announce: Announce, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open everything, announce it, serve until drained."""
@@ -166,7 +183,7 @@ class Gateway:
             )
             store = await stack.enter_async_context(open_store(config.storage.path, options, recorder=self.recorder))
             store.set_retention_floor(stored_floor(store))
-            table = compile_table(config)
+            table = self._table
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
             house = await stack.enter_async_context(
                 open_house(store, table, self.recorder, accounts=accounts, cluster=_cluster(config, bound))

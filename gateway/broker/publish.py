@@ -265,7 +265,8 @@ class Publisher:
                     continue
                 meta = BatchMeta(batch_id, caller.origin, route.name, batch.delivery)
                 for number, topic in enumerate(route.topics):
-                    config = self._config(topic, creates, create=create)
+                    # who makes topics itself makes the one it knows of, the primary; a copy's is the configuration's
+                    config = self._config(topic, creates, create=create or number > 0)
                     for partition, chosen in self._partitioner.spread(
                         caller.id, topic, config.partitions, batch, columns
                     ):

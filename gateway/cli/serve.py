@@ -29,7 +29,8 @@ def command(config: Path, log_level: str, log_format: str) -> None:
     """Serve every listener of a configuration file.
 
     Prints a line for each listener with its real port and the routes that are live, then `ready`. SIGTERM or SIGINT
-    drains: nothing new is accepted, what is under way is answered; a second signal ends at once.
+    drains: nothing new is accepted, what is under way is answered; a second signal ends at once. SIGHUP reads FILE
+    again: new routes count from the next request on, and a file with problems changes nothing.
     """
     import functools
 

@@ -74,6 +74,7 @@ PROXY_LIMIT = "proxy"
 """Batches that wait for a proxied upstream; of the whole gateway as well."""
 STATS_LIMIT = "stats"
 """Minutes of delivery latency that the store did not take; of the whole gateway, too."""
+RELOADS = ("applied", "invalid", "refused")
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 
@@ -209,6 +210,16 @@ MIRROR_LATENCY = _histogram(
     "Time from when messages are visible here to the acknowledgement of a mirror's target.",
 )
 FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
+CONFIG_RELOADS = _counter(
+    "gateway_config_reloads",
+    "outcome",
+    "Reloads of the configuration: applied, invalid (the file has problems), refused (it needs a restart).",
+)
+CONFIG_RELOADED = _gauge(
+    "gateway_config_last_reload_success",
+    "",
+    "1 while what is served is what the file said when it was last read, 0 after a reload that failed.",
+)
 PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
 BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")
 SERIES_OVERFLOW = _counter(

@@ -116,54 +116,15 @@ class PrometheusRecorder(Collector):
         self._acknowledged = cells[m.ACKNOWLEDGED_MESSAGES.name], cells[m.ACKNOWLEDGED_BYTES.name]
         self._refused = cells[m.REFUSED_MESSAGES.name]
         self._latency = cells[m.PUBLISH_LATENCY.name]
-        self._zero(list(routes), [*self._listeners, *targets])
+        self._targets = [*self._listeners, *targets]
+        _foresee(cells, self._listeners)
+        _foresee_routes(cells, routes, self._listeners, self._targets)
         self.gauge(m.BUILD_INFO.name, 1, version=version, python=platform.python_version())
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         prometheus_client.ProcessCollector(registry=self.registry)
         prometheus_client.PlatformCollector(registry=self.registry)
         prometheus_client.GCCollector(registry=self.registry)
-
-    def _zero(self, routes: Sequence[str], targets: Sequence[str]) -> None:
-        """Every series that can be foreseen starts at 0: a rate over a series that appears with its first event misses it."""
-        cells = self._cells
-        for route in (*routes, m.NO_ROUTE):
-            for reason in m.REFUSALS:
-                self._refused.add((route, reason), 0)
-        for route in routes:
-            for cell in self._stored:
-                cell.add((route,), 0)
-            for listener in self._listeners:
-                for cell in self._received:
-                    cell.add((route, listener), 0)
-            for target in targets:
-                for cell in (*self._delivered, *self._acknowledged):
-                    cell.add((route, target), 0)
-            for reason in m.DROPS:
-                cells[m.DROPPED_MESSAGES.name].add((route, reason), 0)
-            for reason in m.DEAD_LETTERS:
-                cells[m.DEAD_LETTERED_MESSAGES.name].add((route, reason), 0)
-            cells[m.UNACCOUNTED.name].set((route,), 0)
-            self._latency.declare((route,))
-        for listener, protocol in self._listeners.items():
-            cells[m.CONNECTIONS.name].set((listener, protocol), 0)
-            cells[m.CONNECTIONS_OPENED.name].add((listener, protocol), 0)
-            for reason in m.CONNECTION_REFUSALS:
-                cells[m.CONNECTIONS_REFUSED.name].add((listener, reason), 0)
-            for limit in m.LIMITS:
-                cells[m.LIMIT_HITS.name].add((listener, limit), 0)
-        for kind in m.CONSUMER_KINDS:
-            cells[m.CONSUMER_UNACCOUNTED.name].set((kind,), 0)
-            cells[m.CONSUMER_BACKLOG.name].set((kind,), 0)
-        for durability in ("synced", "unsynced"):
-            cells[m.STORE_COMMITS.name].add((durability,), 0)
-            cells[m.STORE_COMMIT_SECONDS.name].declare((durability,))
-        for limit in (m.CACHE_LIMIT, m.PROXY_LIMIT, m.STATS_LIMIT):
-            cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, limit), 0)
-        cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
-        cells[m.STORE_COMMIT_BYTES.name].add((), 0)
-        cells[m.STORE_DAMAGED_READS.name].add((), 0)
-        cells[m.STORE_DAMAGED_RANGES.name].set((), 0)
 
     # --- gateway.recorder.Recorder ---
 
@@ -270,6 +231,12 @@ class PrometheusRecorder(Collector):
         """How long a mirror's target took."""
         self._cells[m.MIRROR_LATENCY.name].observe((route, target), seconds)
 
+    def reloaded(self, outcome: str, routes: Iterable[str] = ()) -> None:
+        """The configuration was read again, with this outcome; it has these routes."""
+        _foresee_routes(self._cells, routes, self._listeners, self._targets)
+        self._cells[m.CONFIG_RELOADS.name].add((outcome,), 1)
+        self._cells[m.CONFIG_RELOADED.name].set((), float(outcome == "applied"))
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""
         family = m.GAUGES[name]
@@ -295,3 +262,57 @@ class PrometheusRecorder(Collector):
                 overflow.values[(name,)] = cells.overflowed
         for cells in self._cells.values():
             yield cells.collect()
+
+
+# Every series that can be foreseen starts at 0: a rate over a series that appears with its first event misses it.
+
+
+def _foresee_routes(
+    cells: Mapping[str, _Cells], routes: Iterable[str], listeners: Iterable[str], targets: Iterable[str]
+) -> None:
+    """The series of routes; those that count already go on."""
+    for route in routes:
+        for reason in m.REFUSALS:
+            cells[m.REFUSED_MESSAGES.name].add((route, reason), 0)
+        for family in (m.STORED_MESSAGES, m.STORED_BYTES):
+            cells[family.name].add((route,), 0)
+        for listener in listeners:
+            for family in (m.RECEIVED_MESSAGES, m.RECEIVED_BYTES):
+                cells[family.name].add((route, listener), 0)
+        for target in targets:
+            for family in (m.DELIVERED_MESSAGES, m.DELIVERED_BYTES, m.ACKNOWLEDGED_MESSAGES, m.ACKNOWLEDGED_BYTES):
+                cells[family.name].add((route, target), 0)
+        for reason in m.DROPS:
+            cells[m.DROPPED_MESSAGES.name].add((route, reason), 0)
+        for reason in m.DEAD_LETTERS:
+            cells[m.DEAD_LETTERED_MESSAGES.name].add((route, reason), 0)
+        cells[m.UNACCOUNTED.name].add((route,), 0)
+        cells[m.PUBLISH_LATENCY.name].declare((route,))
+
+
+def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
+    """Everybody else's."""
+    for reason in m.REFUSALS:
+        cells[m.REFUSED_MESSAGES.name].add((m.NO_ROUTE, reason), 0)
+    for listener, protocol in listeners.items():
+        cells[m.CONNECTIONS.name].set((listener, protocol), 0)
+        cells[m.CONNECTIONS_OPENED.name].add((listener, protocol), 0)
+        for reason in m.CONNECTION_REFUSALS:
+            cells[m.CONNECTIONS_REFUSED.name].add((listener, reason), 0)
+        for limit in m.LIMITS:
+            cells[m.LIMIT_HITS.name].add((listener, limit), 0)
+    for kind in m.CONSUMER_KINDS:
+        cells[m.CONSUMER_UNACCOUNTED.name].set((kind,), 0)
+        cells[m.CONSUMER_BACKLOG.name].set((kind,), 0)
+    for durability in ("synced", "unsynced"):
+        cells[m.STORE_COMMITS.name].add((durability,), 0)
+        cells[m.STORE_COMMIT_SECONDS.name].declare((durability,))
+    for limit in (m.CACHE_LIMIT, m.PROXY_LIMIT, m.STATS_LIMIT):
+        cells[m.LIMIT_HITS.name].add((m.NO_ROUTE, limit), 0)
+    for outcome in m.RELOADS:
+        cells[m.CONFIG_RELOADS.name].add((outcome,), 0)
+    cells[m.CONFIG_RELOADED.name].set((), 1)
+    cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
+    cells[m.STORE_COMMIT_BYTES.name].add((), 0)
+    cells[m.STORE_DAMAGED_READS.name].add((), 0)
+    cells[m.STORE_DAMAGED_RANGES.name].set((), 0)

@@ -54,6 +54,11 @@ class RemoteRule:
     _address: BoundTemplate
     _dead_letter: BoundTemplate | None = None
 
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What it does: two rules that have the same here do the same to every topic."""
+        return self.route, self.target, self._primary, self._address, self._dead_letter
+
     def remote_address(self, topic: str) -> str | None:
         """The address of a topic on the other side; None for a topic that is not the route's."""
         captures = self._primary.invert(topic)

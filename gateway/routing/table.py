@@ -1,5 +1,5 @@
-"""The routing table: from an address to topics and back. Compiled once from a configuration, immutable, cached per
-address.
+"""The routing table: from an address to topics and back. Compiled from a configuration, cached per address; it
+changes as a whole or not at all.
 
 An address means one topic, for writing and for reading. A bridge whose template matches the address comes first, then
 the first route that matches: writing considers all of `match`, reading only protocol, listener and topic.
@@ -96,6 +96,19 @@ class RoutingTable:
         self._plans: dict[tuple[str, str, str, str], Plan] = {}
         self._readers: dict[tuple[str, str, str], str] = {}
         self._names: dict[tuple[str, str, str], str | None] = {}
+
+    def become(self, other: RoutingTable) -> None:
+        """From now on, for everybody who holds it, be what another table is. What was asked before keeps its answer: plans
+        and resolved routes are never changed. Call it from the event loop's thread only.
+        """
+        self.routes, self.forwards, self.mirrors, self.ingests = (
+            other.routes,
+            other.forwards,
+            other.mirrors,
+            other.ingests,
+        )
+        self._topics, self._views = other._topics, other._views
+        self._plans, self._readers, self._names = other._plans, other._readers, other._names
 
     # --- writing and reading ---
 

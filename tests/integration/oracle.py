@@ -22,7 +22,7 @@ import trio
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError
 from gateway.protocols.registry import Transport, protocol
-from gateway.requests import Fetch, Fetched, Publish, Published
+from gateway.requests import DescribeTopics, Fetch, Fetched, Publish, Published, Topics
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import Credentials
@@ -52,7 +52,7 @@ ROUTE = """  - name: to-{name}
     match: {{topic: "{name}.*"}}
     to:
       - store: {{topic: "{name}.{{1}}"}}
-      - forward:
+{copy}      - forward:
           upstream: {name}
           address: "{name}.{{1}}"
           retry: {{max: 100000, backoff: 10ms..200ms}}
@@ -60,6 +60,7 @@ ROUTE = """  - name: to-{name}
           dead_letter: {letters}
           accept_loss: all
 """
+COPY = '      - store: {topic: "copies.{topic}"}\n'
 TOPICS = '  "*.flymq": {partitions: 2}\n'  # who has keys has partitions
 
 
@@ -148,6 +149,7 @@ class Oracle:
         self.upstreams = upstreams
         self._directory = directory
         self._pool = pool
+        self._copies = False
         for name in ("near", "far"):
             (directory / name).mkdir(parents=True)
         self.far = Served(directory / "far", LISTENERS.format(data=directory / "far" / "data"))
@@ -191,6 +193,19 @@ class Oracle:
             if gateway.running:
                 gateway.end(signal.SIGKILL)
 
+    async def reload(self) -> None:
+        """The near gateway reads a file by which its routes have one store more, or one less, while it is published to."""
+        applied = 'outcome="applied"'
+        before = await self.metric("gateway_config_reloads_total", label=applied)
+        self._copies = not self._copies
+        self.near.write(self._near_config())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_busy)
+            self.near.send_signal(signal.SIGHUP)
+            while await self.metric("gateway_config_reloads_total", label=applied) == before:  # noqa: ASYNC110  # as below
+                await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+
     async def full_disk(self, gateway: Served) -> None:
         """The files of a gateway may not grow until it has noticed."""
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
@@ -213,7 +228,8 @@ class Oracle:
             more = f', tls: {{ca: "{certificate}"}}' if protocol(name).transport is Transport.QUIC else ""
             more += ", auth: {api_key: key}" if name == "blipmq" else ""
             text += UPSTREAM.format(name=name, port=self.networks[name].port, pool=self._pool, more=more)
-        text += "routes:\n" + "".join(ROUTE.format(name=name, letters=LETTERS) for name in self.upstreams)
+        copy = COPY if self._copies else ""
+        text += "routes:\n" + "".join(ROUTE.format(name=name, letters=LETTERS, copy=copy) for name in self.upstreams)
         return text + '  - {name: rest, match: {}, to: [{store: {topic: "{topic}"}}]}\n'
 
     def set_faults(self, fault: Fault) -> None:
@@ -314,6 +330,13 @@ class Oracle:
                 return found
             found += [run.columns for run in reply.runs]
             self._next[topic] = reply.next_offset
+
+    async def count(self, topic: str) -> int:
+        """How many messages the near gateway has of a topic."""
+        async with connect(protocol("flymq"), "127.0.0.1", self.near.ports["flymq"]) as connection:
+            topics = await connection.request(DescribeTopics(0, topic))
+        assert isinstance(topics, Topics)
+        return sum(one.end - one.start for one in topics.topics[0].partitions)
 
     async def settle(self) -> None:
         """Until all that was acknowledged is somewhere, and the near gateway has nothing left to deliver."""

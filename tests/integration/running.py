@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -93,6 +95,16 @@ class Served:
             if process.stdout is not None:
                 process.stdout.close()
         return code
+
+    def write(self, config: str) -> None:
+        """What a later start reads, or a reload. Another file takes the place of the one there is."""
+        fresh = self._path.with_suffix(".fresh")
+        fresh.write_text(config)
+        fresh.replace(self._path)
+
+    def logged(self) -> Sequence[Mapping[str, Any]]:
+        """What it has written to its log."""
+        return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def send_signal(self, number: int) -> None:
         """Send a signal and go on."""

@@ -30,6 +30,7 @@ async def suffer(oracle: Oracle, rounds: int) -> None:
         lambda: oracle.full_disk(far),
     ]
     oracle.chance.shuffle(happenings)
+    happenings.append(oracle.reload)
     for number in range(rounds):
         oracle.chance.shuffle(FAULTS)
         for network, fault in zip(oracle.networks.values(), FAULTS, strict=False):
@@ -85,6 +86,29 @@ async def test_over_felix_each_arrives_once_however_often_a_gateway_is_killed(tm
         oracle.end()
     oracle.ledger.judge()
     assert duplicates, "nothing was ever sent twice: this has shown nothing"
+
+
+async def test_routes_that_change_under_load_lose_nothing(tmp_path: Path):
+    oracle = Oracle(tmp_path, 7, upstreams=("rustlog",))
+    try:
+        with trio.fail_after(DEADLINE):
+            async with trio.open_nursery() as nursery:
+                await oracle.start(nursery)
+                for fault in (Fault.CUT, Fault.SLOW):
+                    oracle.set_faults(fault)
+                    await oracle.more(10)
+                    await oracle.reload()
+                    await oracle.more(10)
+                oracle.set_faults(Fault.NONE)
+                oracle.stop_producing()
+                await oracle.settle()
+                await oracle.balanced()
+                copied = await oracle.count("copies.rustlog.flymq")
+                nursery.cancel_scope.cancel()
+    finally:
+        oracle.end()
+    oracle.ledger.judge()
+    assert 0 < copied < oracle.ledger.acks["rustlog.flymq"], "the routes never changed: this has shown nothing"
 
 
 @pytest.mark.soak

@@ -106,6 +106,7 @@ RULES = [
         ),
         ("trio", "aioquic"),
     ),
+    Rule("gateway/reload.py", (*VALUES, "gateway.config", "gateway.observe.recorder", "gateway.routing"), ("aioquic",)),
 ]
 
 

@@ -92,6 +92,20 @@ def test_a_damaged_range_is_one_however_often_it_is_read_and_they_are_kept_withi
     assert value(recorder, "gateway_store_damaged_reads_total") == 2004
 
 
+def test_the_last_reload_counts_and_a_route_that_comes_starts_at_zero() -> None:
+    recorder = make()
+    assert value(recorder, "gateway_config_last_reload_success") == 1
+    for outcome, good in (("invalid", 0), ("applied", 1), ("refused", 0)):
+        assert value(recorder, "gateway_config_reloads_total", outcome=outcome) == 0
+        recorder.reloaded(outcome)
+        assert value(recorder, "gateway_config_reloads_total", outcome=outcome) == 1
+        assert value(recorder, "gateway_config_last_reload_success") == good
+    recorder.stored("orders", 3, 30)
+    recorder.reloaded("applied", ["orders", "fresh"])
+    assert value(recorder, "gateway_route_stored_messages_total", route="fresh") == 0
+    assert value(recorder, "gateway_route_stored_messages_total", route="orders") == 3
+
+
 def test_a_connection_that_goes_leaves_the_gauge_but_not_the_counter() -> None:
     recorder = make()
     recorder.connections("front", 1)
