@@ -19,6 +19,7 @@ from gateway.pipeline.manifest import Archive, ArchiveWriter, topic_directory
 from gateway.pipeline.options import Topics
 from gateway.pipeline.ranges import HistoryGone
 from gateway.pipeline.spread import OnSpark, TaskFailed
+from tests.pipeline.served import gateway
 from tests.pipeline.stored import Log, filled
 
 DAY_MS = 86_400_000
@@ -93,6 +94,17 @@ def test_a_second_run_adds_only_what_is_new(store: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.spark
+def test_a_running_gateway_gives_the_same_archive_as_its_store(store: Path, tmp_path: Path) -> None:
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    with gateway(store) as served:
+        assert archive(served.endpoint, remote, records_per_file=16).records == 40
+        assert archive(served.endpoint, remote, records_per_file=16).records == 0
+        assert audit(served.endpoint, remote).findings == ()
+    archive(str(store), local, records_per_file=16)
+    assert rows(remote) == rows(local)
+    assert audit(str(store), remote).findings == ()
+
+
 def test_on_spark(spark: Any, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert archive(str(store), out, spread=OnSpark(spark), records_per_file=16).records == 40
