@@ -34,7 +34,7 @@ import msgspec
 from gateway.bulk import wire
 from gateway.bulk.wire import Appended, Producer
 from gateway.envelope import Columns, Run
-from gateway.errors import CorruptChunk, TooLarge, UnknownPartition, UnknownTopic
+from gateway.errors import CorruptChunk, TooLarge, UnknownTopic
 from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
 from gateway.store.chunk import decode
 from gateway.store.interface import Durability, TopicConfig
@@ -85,10 +85,7 @@ class EndpointLog(_Client):
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
-        partitions = self.topic(topic).partitions
-        if not 0 <= partition < len(partitions):
-            raise UnknownPartition(f"{topic} has partitions 0 to {len(partitions) - 1}")
-        return partitions[partition]
+        return self.topic(topic).partition(partition)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """[start, end) of a partition."""

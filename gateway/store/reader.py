@@ -48,6 +48,12 @@ class StoredTopic:
     config: TopicConfig
     partitions: Sequence[StoredPartition]
 
+    def partition(self, number: int) -> StoredPartition:
+        """One of its partitions. Raises UnknownPartition."""
+        if not 0 <= number < len(self.partitions):
+            raise UnknownPartition(f"{self.name} has partitions 0 to {len(self.partitions) - 1}")
+        return self.partitions[number]
+
 
 class LogReader:
     """A store, opened read-only. Raises NotAStore for a path that is none. Not for use by two threads at a time."""
@@ -79,10 +85,7 @@ class LogReader:
 
     def partition(self, topic: str, partition: int) -> StoredPartition:
         """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
-        partitions = self.topic(topic).partitions
-        if not 0 <= partition < len(partitions):
-            raise UnknownPartition(f"{topic} has partitions 0 to {len(partitions) - 1}")
-        return partitions[partition]
+        return self.topic(topic).partition(partition)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """[start, end) of a partition."""

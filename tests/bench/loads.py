@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 HELLO = bytes.fromhex("0000000b01000000000000000100 01".replace(" ", ""))
 AUTH = bytes.fromhex("000000120200000000000000020007") + b"dev-key"
@@ -68,31 +68,36 @@ def publish_stream(port: int, topic: bytes, size: int, count: int) -> tuple[int,
         return count // 1000 * 1000, time.perf_counter() - started
 
 
-def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each: int, rounds: int) -> tuple[int, float]:
-    """QoS1 on many connections, each waiting for its PONG before it goes on."""
-    socks = {sock.fileno(): sock for sock in (blipmq(port) for _ in range(connections))}
-    block = publish(topic, 1, b"x" * size) * each + PING
+def ask_side_by_side(socks: Mapping[int, socket.socket], request: bytes, answer: int, rounds: int) -> float:
+    """How long it takes until each connection has asked so often, one request at a time; closes them. `answer` is its length."""
     left = dict.fromkeys(socks, rounds)
     poll = select.epoll()
     for number in socks:
         poll.register(number, select.EPOLLIN)
     started = time.perf_counter()
     for sock in socks.values():
-        sock.sendall(block)
+        sock.sendall(request)
     done = 0
-    while done < connections:
+    while done < len(socks):
         for number, _events in poll.poll(30):
-            receive(socks[number], PONG_SIZE)
+            receive(socks[number], answer)
             left[number] -= 1
             if left[number]:
-                socks[number].sendall(block)
+                socks[number].sendall(request)
             else:
                 done += 1
     seconds = time.perf_counter() - started
     poll.close()
     for sock in socks.values():
         sock.close()
-    return connections * each * rounds, seconds
+    return seconds
+
+
+def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each: int, rounds: int) -> tuple[int, float]:
+    """QoS1 on many connections, each waiting for its PONG before it goes on."""
+    socks = {sock.fileno(): sock for sock in (blipmq(port) for _ in range(connections))}
+    block = publish(topic, 1, b"x" * size) * each + PING
+    return connections * each * rounds, ask_side_by_side(socks, block, PONG_SIZE, rounds)
 
 
 def rustlog(port: int, topic: bytes) -> socket.socket:

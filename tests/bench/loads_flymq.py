@@ -5,7 +5,6 @@ The topics are synced within 5 ms, which is what the original does. Everything p
 
 from __future__ import annotations
 
-import select
 import socket
 import statistics
 import struct
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.bench.loads import connect, receive
+from tests.bench.loads import ask_side_by_side, connect, receive
 from tests.bench.processes import Process, running
 
 ROUNDS = 3
@@ -43,27 +42,7 @@ def produce(port: int, topic: bytes, size: int, connections: int, each: int) -> 
     first = next(iter(socks.values()))
     first.sendall(one)  # makes the topic
     receive(first, answer)
-    left = dict.fromkeys(socks, each)
-    poll = select.epoll()
-    for number in socks:
-        poll.register(number, select.EPOLLIN)
-    started = time.perf_counter()
-    for sock in socks.values():
-        sock.sendall(one)
-    done = 0
-    while done < connections:
-        for number, _events in poll.poll(30):
-            receive(socks[number], answer)
-            left[number] -= 1
-            if left[number]:
-                socks[number].sendall(one)
-            else:
-                done += 1
-    seconds = time.perf_counter() - started
-    poll.close()
-    for sock in socks.values():
-        sock.close()
-    return connections * each, seconds
+    return connections * each, ask_side_by_side(socks, one, answer, each)
 
 
 def pipelined(port: int, topic: bytes, size: int, block: int, blocks: int) -> tuple[int, float]:
