@@ -30,20 +30,25 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from gateway.bulk import wire
 from gateway.errors import InvalidRequest, Unsupported
-from gateway.pipeline.columns import batches
 from gateway.pipeline.options import LATEST, ReadOptions
-from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, records, selected, starts, whole
+from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, record_batches, selected, starts, whole
 from gateway.pipeline.schema import DDL, SCHEMA, chosen
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
 from gateway.pipeline.source import Log, open_log
+
+FIRST_YEAR = 1970
+"""Of the log's clock, and so of any message."""
 
 Position = dict[str, dict[str, int]]
 """Topic -> {"epoch": its epoch, "0": next offset, ...}."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("gateway")` known to a session."""
+    """Make `format("gateway")` known to a session, and let conditions reach it."""
+    # without it Spark refuses every batch of a source that takes filters
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(GatewayDataSource)
 
 
@@ -97,11 +102,10 @@ def _columns(schema: StructType) -> tuple[str, ...]:
 
 
 def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    if partition is None:
+    if partition is None or partition.value is None:
         return  # how Spark asks when there was nothing to plan
     with open_log(options.source) as reader:
-        runs = records(reader, partition.value, fail_on_data_loss=options.fail_on_data_loss)
-        yield from batches(runs, chosen(columns))
+        yield from record_batches(reader, partition.value, chosen(columns), fail_on_data_loss=options.fail_on_data_loss)
 
 
 # --- a batch ---
@@ -172,12 +176,20 @@ class Narrowing:
 
 
 def _earliest(time: dt.datetime) -> int:
-    """Spark gives local time without a zone: in the hour that autumn repeats it may be either."""
-    return int(min(time.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
+    return min(_instants(time))
 
 
 def _latest(time: dt.datetime) -> int:
-    return int(max(time.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000) + 1
+    return max(_instants(time)) + 1
+
+
+def _instants(time: dt.datetime) -> Sequence[int]:
+    """Spark gives local time without a zone: in the hour that autumn repeats it may be either."""
+    if time.year < FIRST_YEAR:
+        return (0,)  # nothing was ever stored so early
+    if time.year == dt.MAXYEAR:
+        return (wire.LATEST,)  # west of Greenwich it ends in a year that Python does not know
+    return [max(0, int(time.replace(fold=fold).timestamp() * 1000)) for fold in (0, 1)]
 
 
 class GatewayReader(DataSourceReader):

@@ -127,6 +127,8 @@ def _source(given: Mapping[str, str]) -> Source:
         return endpoint_of(given)
     if not path:
         raise InvalidRequest("the option path is needed (the directory of a store), or endpoint (a running gateway)")
+    if path.startswith(("http://", "https://")):
+        raise InvalidRequest(f"path: the directory of a store, not {path}: a running gateway is the option endpoint")
     lost = [name for name in PLACE_NAMES if name.lower() in given]
     if lost:
         raise InvalidRequest(f"{', '.join(lost)}: about an endpoint, not about a path")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from gateway.pipeline.datasource import register
 from tests.pipeline.patient import run_to_the_end
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
@@ -82,6 +83,19 @@ def read_in_a_batch(spark: Any, store: Place) -> None:
 def test_nothing_there_to_read(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="there is no store at"):
         load(spark, Place(tmp_path / "none")).count()
+
+
+def test_nothing_new_to_read(spark: Any, tmp_path: Path, mode: str) -> None:
+    with place(tmp_path / "store", mode, orders) as store:
+        assert load(spark, store, startingOffsets="latest").count() == 0
+        assert load(spark, store, topics="none.*").collect() == []
+
+
+def test_a_session_that_somebody_else_made(spark: Any, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")  # as it is unless somebody says otherwise
+    register(spark)
+    with place(tmp_path / "store", MODES[0], orders) as store:
+        assert load(spark, store, topics="other").count() == 1
 
 
 class Stream:

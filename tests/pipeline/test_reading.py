@@ -47,6 +47,9 @@ async def orders(log: Log) -> None:
     await log.append("other", [b"x"])
 
 
+FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)  # noqa: DTZ001  # as Spark gives them
+
+
 def reader(store: Place, **options: str) -> Any:
     return GatewayDataSource({**store.options, **options}).reader(from_arrow_schema(SCHEMA))
 
@@ -109,6 +112,9 @@ TIME = dt.datetime.fromtimestamp(START_MS / 1000 + 5)  # noqa: DTZ006  # Spark g
         ([GreaterThanOrEqual(("offset",), 9), LessThanOrEqual(("offset",), 9)], ["orders.eu/0 [9, 10)", "orders.eu/1 [9, 10)"]),
         ([GreaterThanOrEqual(("timestamp",), TIME), EqualTo(("partition",), 0)], ["orders.eu/0 [10, 20)", "other/0 [0, 1)"]),
         ([LessThan(("timestamp",), TIME), EqualTo(("partition",), 1)], ["orders.eu/1 [0, 6)"]),
+        ([GreaterThan(("timestamp",), FIRST), LessThan(("timestamp",), LAST), EqualTo(("topic",), "other")], ["other/0 [0, 1)"]),
+        ([LessThanOrEqual(("timestamp",), FIRST)], []),
+        ([GreaterThan(("timestamp",), LAST)], []),
         ([EqualTo(("topic",), None)], ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]),
     ],
 )  # fmt: skip
@@ -151,6 +157,7 @@ def test_options_that_make_no_sense(
         ({}, InvalidRequest, r"path is needed \(the directory of a store\), or endpoint"),
         ({"path": ""}, InvalidRequest, "path is needed"),
         ({"path": "/nowhere"}, NotAStore, "there is no store at /nowhere"),
+        ({"path": "http://b:9600"}, InvalidRequest, "a running gateway is the option endpoint"),
         ({"path": "/a", "endpoint": "http://b"}, InvalidRequest, "path and endpoint exclude each other"),
         ({"path": "/a", "token": "t"}, InvalidRequest, "token: about an endpoint"),
         ({"endpoint": "gateway:9600"}, InvalidRequest, "like http://127.0.0.1:9600, not 'gateway:9600'"),
