@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.errors import ConfigProblem
 from gateway.routing.operators import BINARY, LARGEST, LOGICAL, SUMMED, Direct, Unsure, Variables, sound, truth
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 VARIABLES = frozenset(("value", "key", "headers"))
 """What an expression may look at."""
+MOST_ITEMS = 100_000
+"""That `all` and `exists` look at for one message, inside each other too: a tenth of a second."""
+_LEFT = " left"
+"""How many of them are left; no name of a variable has a space."""
 
 
 def compile_direct(tree: lark.Tree[Any]) -> Direct | None:
@@ -152,9 +157,13 @@ def _quantifier(decide: Callable[[Iterator[bool]], bool], items: Any, name: Any,
         if type(found) is not list:
             raise Unsure
         scope = dict(variables)
+        left = scope.setdefault(_LEFT, [MOST_ITEMS])
 
         def truths() -> Iterator[bool]:
             for item in found:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Unsure
                 scope[bound] = sound(item)
                 yield truth(test(scope))
 
@@ -167,11 +176,15 @@ def _matches(text: Any, pattern: Any) -> Direct:
     """Only for a pattern that is written out: it is compiled once, by the library that the interpreter uses."""
     import re2
 
+    from gateway.routing import interpreter
+
     source, literal = _compile(text), _compile(pattern)
     try:
-        search = re2.compile(literal({})).search
-    except (LookupError, TypeError, re2.error):  # no text that is known beforehand, or no pattern
+        search = interpreter.pattern(written := literal({})).search
+    except (LookupError, TypeError):  # no text that is known beforehand
         raise Unsure from None
+    except re2.error:
+        raise ConfigProblem(f"not a pattern: {written!r}") from None
 
     def matches(variables: Variables) -> bool:
         found = source(variables)

@@ -43,6 +43,12 @@ _SPECIAL = frozenset(("has", "dyn", "type"))
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What the interpreter lets through when a value is not of the kind that an operator takes."""
 
+LONGEST = 8_192
+"""Characters of an expression: the parser takes a time that grows with their square."""
+MOST_INTERPRETED = 256 << 10
+"""Bytes of a payload that is made into the interpreter's own values; nothing else is served meanwhile."""
+TOO_DEEP = "the payload is nested too deeply"
+
 
 @attrs.define(eq=False)
 class Message:
@@ -61,16 +67,22 @@ class Message:
         return self._plain
 
     def cel(self, names: frozenset[str]) -> Mapping[str, Any]:
-        """The same as the interpreter wants them."""
+        """The same as the interpreter wants them. InvalidRequest for what is too much for it."""
         from celpy.adapter import json_to_cel
 
         plain = self.plain(names)
         for name in names - self._cel.keys():
             if name == "value":
+                if len(self.payload) > MOST_INTERPRETED:
+                    raise InvalidRequest(
+                        f"the payload has {len(self.payload)} bytes: only {MOST_INTERPRETED} can be looked at in this way"
+                    )
                 try:
                     self._cel[name] = json_to_cel(plain[name])
                 except ValueError:
                     raise InvalidRequest("the payload has a number beyond 64 bits") from None
+                except RecursionError:
+                    raise InvalidRequest(TOO_DEEP) from None
             else:
                 self._cel[name] = _cel_scalar(plain[name]) if name == "key" else _cel_headers(plain[name])
         return self._cel
@@ -143,9 +155,13 @@ class Expression:
         """Its value as the interpreter finds it."""
         from celpy.evaluation import CELEvalError, CELSyntaxError
 
+        from gateway.routing.interpreter import TooManySteps
+
         bindings = message.cel(self.names)
         try:
             value = self._program.evaluate(bindings)
+        except TooManySteps:
+            raise InvalidRequest(f"{self.text!r}: takes too many steps for this payload") from None
         except (CELEvalError, CELSyntaxError, *_FAILURES) as error:
             raise InvalidRequest(f"{self.text!r}: {error.args[0] if error.args else 'failed'}") from None
         if isinstance(value, CELEvalError):  # some operators hand errors on as values
@@ -158,13 +174,19 @@ def compile_expression(text: str) -> Expression:
     from celpy import Environment
     from celpy.celparser import CELParseError
 
-    environment = Environment()
+    from gateway.routing.interpreter import FUNCTIONS, BoundedRunner
+
+    if len(text) > LONGEST:
+        raise ConfigProblem(f"an expression has at most {LONGEST} characters, not {len(text)}")
+    environment = Environment(runner_class=BoundedRunner)
     try:
         tree = environment.compile(text)
         names = _check_names(tree)
-        return Expression(text, names, environment.program(tree), compile_direct(tree))
+        return Expression(text, names, environment.program(tree, FUNCTIONS), compile_direct(tree))
     except CELParseError as error:
         raise ConfigProblem(f"not an expression: {text!r} (at character {error.column or 1})") from None
+    except RecursionError:
+        raise ConfigProblem(f"nested too deeply: {text[:64]!r}") from None
 
 
 def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:

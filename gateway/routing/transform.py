@@ -16,7 +16,7 @@ import msgspec
 from gateway.config import model
 from gateway.envelope import NO_HEADERS, Columns, Headers
 from gateway.errors import InvalidRequest
-from gateway.routing.expression import Expression, Message, compile_expression, is_true, to_json, to_key
+from gateway.routing.expression import TOO_DEEP, Expression, Message, compile_expression, is_true, to_json, to_key
 
 
 class Transformed(NamedTuple):
@@ -184,8 +184,11 @@ def _project(fields: Mapping[str, Expression]) -> _Step:
         work.values = values
 
         def project(index: int, message: Message) -> bool:
-            made = {name: to_json(expression.evaluate(message)) for name, expression in fields.items()}
-            message.replace(msgspec.json.encode(made))
+            try:
+                made = {name: to_json(expression.evaluate(message)) for name, expression in fields.items()}
+                message.replace(msgspec.json.encode(made))
+            except RecursionError:
+                raise InvalidRequest(TOO_DEEP) from None
             values[index] = message.payload
             return True
 
