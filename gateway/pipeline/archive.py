@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.pipeline.columns import batches
 from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
-from gateway.pipeline.ranges import HistoryGone, Range, cut, records, selected
+from gateway.pipeline.ranges import HistoryGone, Range, cut, record_batches, selected
 from gateway.pipeline.schema import COLUMNS, chosen
 from gateway.pipeline.source import Log, Source, open_log
 from gateway.pipeline.spread import Here, Spread
@@ -26,7 +25,7 @@ from gateway.pipeline.spread import Here, Spread
 FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
 """The topic is said by the directory."""
 GROUP_ROWS = 131_072
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 32 << 20
 DAY_US = 86_400_000_000
 Place = tuple[str, int, int]
 """(topic, epoch, partition)"""
@@ -123,7 +122,7 @@ def write_range(source: Source, staging: Path, what: Range) -> list[ArchiveFile]
             made.append(ArchiveFile(name, what.topic, what.epoch, what.partition, day, start, end, size, crc32c))
 
     with open_log(source) as reader:
-        for batch in batches(records(reader, what), FILE_SCHEMA, GROUP_ROWS, GROUP_BYTES):
+        for batch in record_batches(reader, what, FILE_SCHEMA, rows=GROUP_ROWS, size=GROUP_BYTES):
             for part_day, part in _days(batch):
                 if part_day != day:
                     finish()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
+import pyarrow as pa
 
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
+from gateway.pipeline.blocks import Block, checked
+from gateway.pipeline.columns import BATCH_BYTES, BATCH_ROWS, block_batch
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
 from gateway.pipeline.source import Log
 from gateway.store.reader import StoredTopic
+
+P = TypeVar("P", Run, Block)
 
 
 class HistoryGone(StoreError):
@@ -115,6 +122,29 @@ def cut(ranges: Sequence[Range], records: int) -> list[Range]:
 
 def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
     """The records of a range. What is gone (retention, a topic made anew) is HistoryGone, or left out."""
+    return _pieces(reader, what, functools.partial(reader.read_chunks, what.topic, what.partition), fail_on_data_loss)
+
+
+def record_batches(
+    reader: Log,
+    what: Range,
+    schema: pa.Schema,
+    *,
+    rows: int = BATCH_ROWS,
+    size: int = BATCH_BYTES,
+    fail_on_data_loss: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range as Arrow, in batches of about so many rows or bytes. What is gone as in `records`."""
+
+    def read(start: int, end: int) -> Iterator[Block]:
+        chunks = reader.read_stored(what.topic, what.partition, start, end, rows, size)
+        return checked(chunks, what.topic, what.partition, start, end)
+
+    for block in _pieces(reader, what, read, fail_on_data_loss):
+        yield block_batch(block, schema)
+
+
+def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], fail_on_data_loss: bool) -> Iterator[P]:
     topic = reader.topics().get(what.topic)
     if topic is None or topic.epoch != what.epoch:
         if fail_on_data_loss:
@@ -124,9 +154,9 @@ def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iter
     offset = what.start
     while offset < what.end:
         try:
-            for run in reader.read_chunks(what.topic, what.partition, offset, what.end):
-                yield run
-                offset = run.next_offset
+            for piece in read(offset, what.end):
+                yield piece
+                offset = piece.next_offset
         except CorruptChunk as error:
             raise Damaged(
                 f"{error.message}. What lies before and from offset {error.next_offset} on can be read, by endingOffsets and "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from gateway.envelope import Run
 from gateway.pipeline.endpoint import Endpoint, EndpointLog
+from gateway.store.raw import Stored
 from gateway.store.reader import LogReader, StoredPartition, StoredTopic
 
 Source = str | Path | Endpoint
@@ -43,6 +44,12 @@ class Log(Protocol):
         self, topic: str, partition: int, start: int | None = None, end: int | None = None
     ) -> Iterator[Run]:
         """The records of [start, end) in order and without a gap."""
+        ...
+
+    def read_stored(
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int
+    ) -> Iterator[Sequence[Stored]]:
+        """The chunks of [start, end) as they are stored, not checked, about so many records or bytes at a time."""
         ...
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:

@@ -38,14 +38,17 @@ LAYOUT_VERSION = 1
 MAGIC = b"GC"
 
 KEYS, HEADERS, EXPIRES, TIMES = 1, 2, 4, 8
-_KNOWN_COLUMNS = KEYS | HEADERS | EXPIRES | TIMES
+KNOWN_COLUMNS = KEYS | HEADERS | EXPIRES | TIMES
 
 HEAD = struct.Struct("<2sBBIQqqqIIIIII")
-_SUMMED_FROM = 8  # the checksum covers the four bytes before it and everything behind it
+SUMMED_FROM = 8
+"""The checksum covers the four bytes before it and everything behind it."""
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
-_BATCH = struct.Struct("<IBB")  # source, delivery, length of the id
-_STRETCH = struct.Struct("<III")  # first record, index inside the batch, batch
+BATCH = struct.Struct("<IBB")
+"""Source, delivery, length of the id."""
+STRETCH = struct.Struct("<III")
+"""First record, index inside the batch, batch; before it all, how many sources, batches and stretches there are."""
 _BIG_ENDIAN = sys.byteorder == "big"
 
 
@@ -88,11 +91,11 @@ def encode(run: Run) -> bytes:
         len(headers),
         0,
     )
-    checksum = google_crc32c.value(head[:4] + head[_SUMMED_FROM:])
+    checksum = google_crc32c.value(head[:4] + head[SUMMED_FROM:])
     for part in parts:
         if part:
             checksum = google_crc32c.extend(checksum, part)
-    return b"".join((head[:4], _U32.pack(checksum), head[_SUMMED_FROM:], *parts))
+    return b"".join((head[:4], _U32.pack(checksum), head[SUMMED_FROM:], *parts))
 
 
 def decode(blob: bytes, topic: str, partition: int, base: int, count: int) -> Run:
@@ -109,14 +112,14 @@ def decode(blob: bytes, topic: str, partition: int, base: int, count: int) -> Ru
         magic != MAGIC
         or version != LAYOUT_VERSION
         or (offset, found) != (base, count)
-        or present & ~_KNOWN_COLUMNS
+        or present & ~KNOWN_COLUMNS
         or zero
         or not found
         or last < first
         or len(blob) != keys_at + keys + headers + fixed
     ):
         raise CorruptChunk(topic, partition, base, base + count)
-    front, packed, rest = blob[_SUMMED_FROM:values_at], blob[values_at:keys_at], blob[keys_at:]
+    front, packed, rest = blob[SUMMED_FROM:values_at], blob[values_at:keys_at], blob[keys_at:]
     summed = google_crc32c.extend(google_crc32c.value(blob[:4] + front), packed)
     if (google_crc32c.extend(summed, rest) if rest else summed) != checksum:
         raise CorruptChunk(topic, partition, base, base + count)
@@ -132,7 +135,7 @@ def decode(blob: bytes, topic: str, partition: int, base: int, count: int) -> Ru
             _array_of("q", rest[keys + headers : keys + headers + 8 * found]) if present & EXPIRES else None,
         ),
         _array_of("q", rest[len(rest) - 8 * found :]) if present & TIMES else [first] * found,
-        _Dictionary(front, HEAD.size - _SUMMED_FROM).column(),
+        _Dictionary(front, HEAD.size - SUMMED_FROM).column(),
     )
 
 
@@ -177,10 +180,10 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
                 origin, route = meta.origin, meta.route
                 source = sources.setdefault((origin, route), len(sources))
             batch = known[id(meta)] = len(known)
-            rows.append(_BATCH.pack(source, meta.delivery, len(meta.id)) + meta.id)
-        stretches.append(_STRETCH.pack(first, inner, batch))
+            rows.append(BATCH.pack(source, meta.delivery, len(meta.id)) + meta.id)
+        stretches.append(STRETCH.pack(first, inner, batch))
     names = [_source(who, name) for who, name in sources]
-    return b"".join((_STRETCH.pack(len(sources), len(rows), len(stretches)), *names, *rows, *stretches))
+    return b"".join((STRETCH.pack(len(sources), len(rows), len(stretches)), *names, *rows, *stretches))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -199,7 +202,7 @@ class _Dictionary:
         self._data = data
         self._at = at
         self._loaded: list[tuple[int, int, BatchMeta]] | None = None
-        self.stretches: int = _STRETCH.unpack_from(data, at)[2]
+        self.stretches: int = STRETCH.unpack_from(data, at)[2]
 
     def column(self) -> LazyColumn[tuple[int, int, BatchMeta]]:
         """The stretches with their batches, not decoded yet."""
@@ -207,9 +210,9 @@ class _Dictionary:
 
     def _decode(self, start: int, stop: int) -> list[tuple[int, int, BatchMeta]]:
         if self._loaded is None:
-            sources, batches, stretches = _STRETCH.unpack_from(self._data, self._at)
-            metas, at = _decode_metas(self._data, self._at + _STRETCH.size, sources, batches)
-            rows = _STRETCH.iter_unpack(self._data[at : at + stretches * _STRETCH.size])
+            sources, batches, stretches = STRETCH.unpack_from(self._data, self._at)
+            metas, at = _decode_metas(self._data, self._at + STRETCH.size, sources, batches)
+            rows = STRETCH.iter_unpack(self._data[at : at + stretches * STRETCH.size])
             self._loaded = [(first, inner, metas[batch]) for first, inner, batch in rows]
         return self._loaded[start:stop]
 
@@ -222,7 +225,7 @@ class _LastSources:
     known: Sequence[tuple[Origin, str]] = ()
 
 
-_DELIVERIES = {one.value: one for one in Delivery}
+DELIVERIES = {one.value: one for one in Delivery}
 
 
 def _decode_metas(front: bytes, at: int, sources: int, batches: int) -> tuple[list[BatchMeta], int]:
@@ -231,18 +234,19 @@ def _decode_metas(front: bytes, at: int, sources: int, batches: int) -> tuple[li
         known = last.known
         at += len(last.raw)
     else:
-        known, at = _decode_sources(front, at, sources)
+        known, at = decode_sources(front, at, sources)
     metas: list[BatchMeta] = []
     for _ in range(batches):
-        source, delivery, size = _BATCH.unpack_from(front, at)
-        at += _BATCH.size
+        source, delivery, size = BATCH.unpack_from(front, at)
+        at += BATCH.size
         origin, route = known[source]
-        metas.append(BatchMeta(front[at : at + size], origin, route, _DELIVERIES[delivery]))
+        metas.append(BatchMeta(front[at : at + size], origin, route, DELIVERIES[delivery]))
         at += size
     return metas, at
 
 
-def _decode_sources(front: bytes, begin: int, sources: int) -> tuple[Sequence[tuple[Origin, str]], int]:
+def decode_sources(front: bytes, begin: int, sources: int) -> tuple[Sequence[tuple[Origin, str]], int]:
+    """The sources that are described from `begin` on, and where that ends."""
     known: list[tuple[Origin, str]] = []
     at = begin
     for _ in range(sources):

@@ -19,6 +19,7 @@ from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamag
 from gateway.store.catalogue import load_partitions, load_topics
 from gateway.store.database import StoreFiles, connect_read_only
 from gateway.store.interface import TopicConfig
+from gateway.store.raw import Stored, read_stored
 from gateway.store.rows import DAMAGE, Place, get_row, hole, offset_for_time, read_runs, scan_rows
 
 READ_CHUNKS_BYTES = 8 << 20
@@ -111,6 +112,23 @@ class LogReader:
             for run in runs:
                 yield run.slice(max(0, offset - run.base_offset), run.count)
             offset = runs[-1].next_offset
+
+    def read_stored(
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int
+    ) -> Iterator[Sequence[Stored]]:
+        """As `read_chunks`, but chunks as they are stored, whole and not checked: a transaction's worth at a time, of about
+        so many records or bytes. The first holds `start`; the last may reach behind `end`.
+        """
+        found = self.partition(topic, partition)
+        stop = min(end, found.end)
+        place = Place(topic, partition, found.slot, stop)
+        offset = start
+        while offset < stop:
+            chunks = self._read(read_stored, place, offset, records, size)
+            if not chunks:
+                self._missing(place, offset)
+            yield chunks
+            offset = chunks[-1][0] + chunks[-1][1]
 
     def _missing(self, place: Place, offset: int) -> None:
         start, end = self.bounds(place.topic, place.partition)

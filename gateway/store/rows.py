@@ -15,7 +15,7 @@ from gateway.store.database import MAX_OFFSET
 READ_BYTES = 32 << 20
 """One read takes no more chunks than this, whatever its limits say: a read transaction is to be short."""
 
-_CHUNKS = """
+CHUNKS = """
 SELECT id, count, size, data FROM chunks
 WHERE id >= coalesce((SELECT max(id) FROM chunks WHERE id <= :at AND id >= :low), :at) AND id < :high ORDER BY id
 """
@@ -56,7 +56,7 @@ def read_runs(
     low, high = row_id(place.slot, 0), row_id(place.slot, place.end)
     cursor = connection.cursor()
     try:
-        cursor.execute(_CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high})
+        cursor.execute(CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high})
         while messages < max_messages and (size < max_bytes or not runs) and taken < READ_BYTES:
             row = cursor.fetchone()
             if row is None:

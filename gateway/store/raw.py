@@ -1,0 +1,45 @@
+"""Reading chunks as they are stored, for those who take many of them apart at once or pass them on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from gateway.store.catalogue import row_id
+from gateway.store.database import MAX_OFFSET
+from gateway.store.rows import CHUNKS, Place, translated
+
+Stored = tuple[int, int, bytes]
+"""Base offset, count and bytes of a chunk, as its row says; nobody has looked at the bytes."""
+
+
+def read_stored(connection: sqlite3.Connection, place: Place, offset: int, records: int, size: int) -> Sequence[Stored]:
+    """The chunks from the one that holds `offset` on, without a gap, until there are so many records or bytes.
+
+    Empty when `offset` is not there. Raises CorruptChunk when the database is damaged there; what is good before such a
+    place, or before a gap, is returned first.
+    """
+    chunks: list[Stored] = []
+    expected, enough, left = offset, offset + records, size
+    low, high = row_id(place.slot, 0), row_id(place.slot, place.end)
+    cursor = connection.cursor()
+    try:
+        for row, count, length, data in cursor.execute(
+            CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high}
+        ):
+            base = row & MAX_OFFSET
+            if base + count <= offset and not chunks:
+                continue  # the log begins behind the offset
+            if base > expected:
+                break
+            chunks.append((base, count, data))
+            expected = base + count
+            left -= length
+            if expected >= enough or left <= 0:
+                break
+    except sqlite3.DatabaseError as error:
+        if not chunks:
+            raise translated(error, place, offset) from error
+    finally:
+        cursor.close()  # ends the read transaction
+    return chunks
