@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import re
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from gateway.errors import InvalidRequest, StoreDamaged, StoreError
 from gateway.pipeline.archive import archive
@@ -16,7 +21,7 @@ from gateway.pipeline.deliveries import Deliveries
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.options import Topics
 from gateway.pipeline.rollup import follow, rollup
-from gateway.pipeline.rollup_table import RollupTable
+from gateway.pipeline.rollup_table import SCHEMA, RollupTable
 from gateway.store.stats import Deliveries as Delivered
 from gateway.store.stats import encode
 from tests.pipeline.stored import Log, filled
@@ -184,3 +189,58 @@ def test_a_row_is_replaced_but_never_by_less(tmp_path: Path) -> None:
     (tmp_path / "other" / "rollup.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(StoreDamaged, match=r"rollup.sqlite: file is not a database"):
         RollupTable(tmp_path / "other")
+
+
+BOARD = json.loads(Path("grafana/pipeline/rollup.json").read_text())
+
+
+def queries() -> Iterator[tuple[str, str, bool]]:
+    """(panel or variable, query, whether it is drawn over time)"""
+    for panel in BOARD["panels"]:
+        for target in panel["targets"]:
+            assert target["queryText"] == target["rawQueryText"]
+            yield f"{panel['title']} {target['refId']}", target["queryText"], target["queryType"] == "time series"
+    for variable in BOARD["templating"]["list"]:
+        yield f"${variable['name']}", variable["query"], False
+
+
+def test_every_query_of_the_dashboard_returns_data_of_the_table(tmp_path: Path) -> None:
+    with RollupTable(tmp_path) as table:
+        row = [MINUTE, "r", "it's", "flymq", 10, 100, 3, 1, 2, 3, 4, 1, 0.1]
+        other = [MINUTE, "__other__", "t", "felix", 0, 0, 0, None, None, None, None, 2, None]
+        table.put([row, other], [[*row[:4], 5, 1.0, 2.0, 3.0]])
+    # as Grafana fills them in: everything is chosen, an hour is shown
+    given = {
+        "$__from": str((MINUTE - 60) * 1000),
+        "$__to": str((MINUTE + 3540) * 1000),
+        "${route:sqlstring}": "'r','__other__'",
+        "${topic:sqlstring}": "'it''s','t'",
+    }
+    with contextlib.closing(sqlite3.connect(f"file:{tmp_path / 'rollup.sqlite'}?mode=ro", uri=True)) as opened:
+        for name, query, over_time in queries():
+            for variable, value in given.items():
+                query = query.replace(variable, value)
+            assert "$" not in query, name
+            found = opened.execute(query)
+            columns = [column[0] for column in found.description]
+            assert (columns[0] == "time") == over_time, name
+            seen = found.fetchall()
+            assert seen, name
+            assert all(any(one[index] is not None for one in seen) for index in range(len(columns))), name
+            if over_time:
+                assert {one[0] for one in seen} == {MINUTE}, name
+    assert set(SCHEMA.names) <= set(re.findall(r"\w+", " ".join(query for _, query, _ in queries())))
+
+
+def test_the_dashboard_is_provisioned_with_the_table_it_reads() -> None:
+    grafana = Path("grafana/provisioning")
+    (source,) = yaml.safe_load((grafana / "datasources/rollup.yaml").read_text())["datasources"]
+    own = {"type": source["type"], "uid": source["uid"]}
+    for one in (*BOARD["panels"], *BOARD["templating"]["list"], *(t for p in BOARD["panels"] for t in p["targets"])):
+        assert one["datasource"] == own
+    service = yaml.safe_load(Path("deploy/compose.yaml").read_text())["services"]["grafana"]
+    mounted = {re.sub(":ro$", "", volume).rsplit(":", 1)[1] for volume in service["volumes"]}
+    assert str(Path(source["jsonData"]["path"]).parent) in mounted
+    providers = yaml.safe_load((grafana / "dashboards/gateway.yaml").read_text())["providers"]
+    assert {provider["options"]["path"] for provider in providers} <= mounted
+    assert service["environment"]["GF_PLUGINS_PREINSTALL"] == source["type"]
