@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gateway.pipeline.archive import FILE_SCHEMA
+from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
 from gateway.pipeline.columns import batches
 from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
 from gateway.pipeline.options import ReadOptions, Topics
@@ -63,10 +62,11 @@ def audit(
     options = ReadOptions(source, topics or Topics())
     archive = Archive.existing(Path(directory))
     # the archive first: what is appended meanwhile is then missing in it, never too much
-    files = [file for file in archive.files() if options.topics.among([file.topic])]
+    files = [file for file in archive.named() if options.topics.among([file.topic])]
     with open_log(source) as reader:
         stored = {topic.name: topic for topic in selected(reader.topics(), options)}
-    findings = [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
+    findings = [f"gap: the manifest {name} is missing, and what it named" for name in archive.lost()]
+    findings += [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
     for topic in stored.values():
         findings += _coverage(topic, files)
     looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
@@ -94,22 +94,25 @@ def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile]) -> list[str]:
     for partition in topic.partitions:
         place = f"{topic.name}/{partition.number}"
         own = sorted(
-            (file.start, file.end)
-            for file in files
-            if (file.topic, file.epoch, file.partition) == (topic.name, topic.epoch, partition.number)
+            (file.start, file.end) for file in files if _is_of(topic, file) and file.partition == partition.number
         )
-        covered = [(partition.start, partition.start), *own] if not own or own[0][0] > partition.start else own
-        for (_, before), (after, _) in pairwise(covered):
-            if after > before:
-                findings.append(f"gap: {place} [{before}, {after}) is not archived")
-            elif after < before:
-                findings.append(f"duplicate: {place} [{after}, {before}) is archived twice")
-        last = max(end for _, end in covered)
+        last = partition.start if not own else min(partition.start, own[0][0])
+        for start, end in own:
+            if start > last:
+                findings.append(f"gap: {place} [{last}, {start}) is not archived")
+            elif start < last:
+                findings.append(f"duplicate: {place} [{start}, {min(end, last)}) is archived twice")
+            last = max(last, end)
         if last < partition.end:
             findings.append(f"gap: {place} [{max(last, partition.start)}, {partition.end}) is not archived")
         elif last > partition.end:
             findings.append(f"beyond: {place} [{partition.end}, {last}) is archived and was never stored")
-    return findings
+    beyond = [file for file in files if _is_of(topic, file) and file.partition >= len(topic.partitions)]
+    return [*findings, *(f"beyond: {file} is archived and was never stored" for file in beyond)]
+
+
+def _is_of(topic: StoredTopic, file: ArchiveFile) -> bool:
+    return (file.topic, file.epoch) == (topic.name, topic.epoch)
 
 
 def look_at(source: Source, directory: Path, look: Look) -> Seen:
@@ -120,15 +123,33 @@ def look_at(source: Source, directory: Path, look: Look) -> Seen:
         return Seen(0, 0, {}, (f"gap: {file}: the file {file.path} is missing",))
     if checksum(place) != file.crc32c:
         return Seen(0, 0, {}, (f"damaged: {file}: {file.path} does not have its checksum",))
-    table = pq.ParquetFile(place).read()
+    try:
+        table = pq.ParquetFile(place).read()
+    except (pa.ArrowException, OSError) as error:
+        return Seen(0, 0, {}, (f"damaged: {file}: {file.path} is not to be read: {error}",))
     if table.schema != FILE_SCHEMA:
         return Seen(0, table.num_rows, {}, (f"schema: {file}: {file.path} has other columns",))
-    if not np.array_equal(table["offset"].to_numpy(), np.arange(file.start, file.end)):
-        return Seen(0, table.num_rows, {}, (f"damaged: {file}: {file.path} does not hold these offsets",))
+    wrong = _says_otherwise(file, place, table)
+    if wrong:
+        return Seen(0, table.num_rows, {}, (f"damaged: {file}: {file.path} {wrong}",))
     counted = pc.value_counts(table["route"]).to_pylist()
     routes = {one["values"]: one["counts"] for one in counted}
     compared, findings = _compare(source, look, table) if look.start is not None else (0, ())
     return Seen(compared, table.num_rows, routes, findings)
+
+
+def _says_otherwise(file: ArchiveFile, place: Path, table: pa.Table) -> str:
+    """In what a file is not what its manifest says; empty: in nothing."""
+    if not np.array_equal(table["offset"].to_numpy(), np.arange(file.start, file.end)):
+        return "does not hold these offsets"
+    if pc.unique(table["partition"]).to_pylist() != [file.partition]:
+        return "does not hold this partition"
+    days = np.unique(table["timestamp"].cast(pa.int64()).to_numpy() // DAY_US)
+    if [str(np.datetime64(int(day), "D")) for day in days] != [file.day]:
+        return f"holds another day than {file.day}"
+    if place.stat().st_size != file.size:
+        return f"does not have {file.size} bytes"
+    return ""
 
 
 def _compare(source: Source, look: Look, table: pa.Table) -> tuple[int, tuple[str, ...]]:

@@ -18,6 +18,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -58,6 +59,18 @@ class ArchiveFile:
         return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
 
 
+NUMBERS = frozenset({"epoch", "partition", "start", "end", "size", "crc32c"})
+
+
+def _makes_sense(file: ArchiveFile) -> bool:
+    """Whether what came out of a manifest has the types that it should have."""
+    return all(type(value) is (int if name in NUMBERS else str) for name, value in attrs.asdict(file).items())
+
+
+def _manifest_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
 def topic_directory(topic: str) -> str:
     """The directory of a topic. Raises InvalidRequest for a name that no file system takes."""
     name = "topic=" + _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", topic)
@@ -92,8 +105,28 @@ class Archive:
         return archive
 
     def files(self) -> list[ArchiveFile]:
-        """Every file that counts, in the order in which they came."""
+        """Every file that counts, in the order in which they came. Raises StoreDamaged where a manifest is missing."""
+        self.refuse_lost()
         return self._history()[0]
+
+    def named(self) -> list[ArchiveFile]:
+        """The same, of the manifests that are there."""
+        return self._history()[0]
+
+    def lost(self) -> list[str]:
+        """Manifests that are missing: they are numbered from 1 on."""
+        numbers = [0, *sorted(map(self._number, self._written()))]
+        holes = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
+        return [" to ".join(dict.fromkeys(map(_manifest_name, hole))) for hole in holes]
+
+    def refuse_lost(self) -> None:
+        """Raise StoreDamaged where a manifest is missing: nobody knows then what else there was."""
+        lost = self.lost()
+        if lost:
+            raise StoreDamaged(
+                f"{self._manifests / lost[0]} is missing: put it back, or archive into another directory; an audit says what "
+                "it was about"
+            )
 
     def _history(self) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
         """The files that count, and those that the last manifest took out."""
@@ -119,19 +152,30 @@ class Archive:
 
     def unlisted(self) -> list[str]:
         """Files that a reader of the directory would see and no manifest knows."""
-        known = {one.path for one in self.files()}
-        found = (str(path.relative_to(self.directory)) for path in self.directory.glob("topic=*/day=*/*.parquet"))
-        return sorted(set(found) - known)
+        known = {one.path for one in self.named()}
+        found = (path.relative_to(self.directory) for path in self.directory.rglob("*") if path.is_file())
+        seen = {str(path) for path in found if not any(part.startswith(("_", ".")) for part in path.parts)}
+        return sorted(seen - known)
 
     def _written(self) -> list[Path]:
         return sorted(self._manifests.glob("*.json"))
+
+    @staticmethod
+    def _number(path: Path) -> int:
+        if not path.stem.isdecimal():
+            raise StoreDamaged(f"{path} is no manifest: they are called 00000001.json and so on")
+        return int(path.stem)
 
     def _load(self, path: Path) -> tuple[list[ArchiveFile], frozenset[str]]:
         try:
             manifest = json.loads(path.read_text())
             if manifest["version"] != VERSION:
                 raise StoreDamaged(f"{path} has version {manifest['version']}, this program knows {VERSION}")
-            return [ArchiveFile(**one) for one in manifest["files"]], frozenset(manifest.get("replaces", ()))
+            files = [ArchiveFile(**one) for one in manifest["files"]]
+            odd = [one for one in files if not _makes_sense(one)]
+            if odd:
+                raise StoreDamaged(f"{path} is no manifest: {odd[0]!r}")
+            return files, frozenset(manifest.get("replaces", ()))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
 
@@ -165,7 +209,8 @@ class ArchiveWriter(Archive):
             _write(self.directory / SOURCES, [*known, store])
 
     def recover(self) -> None:
-        """Finish what the last run committed, and remove what it did not."""
+        """Finish what the last run committed, and remove what it did not. Raises StoreDamaged where a manifest is missing."""
+        self.refuse_lost()
         files, gone = self._history()
         self._place(files)
         self._remove(gone)
@@ -176,13 +221,13 @@ class ArchiveWriter(Archive):
         """Add files that lie in `_staging`, in the place of others that hold the same records."""
         if not files:
             return
-        number = len(self._written()) + 1
+        number = max(map(self._number, self._written()), default=0) + 1
         manifest = {
             "version": VERSION,
             "files": [attrs.asdict(one) for one in files],
             "replaces": [one.name for one in replaces],
         }
-        _write(self._manifests / f"{number:08d}.json", manifest)
+        _write(self._manifests / _manifest_name(number), manifest)
         self._place(files)
         self._remove(replaces)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -192,9 +193,64 @@ def test_an_archive_that_lies_consistently_is_still_found_out(store: Path, tmp_p
         table.schema.get_field_index("value"), table.schema.field("value"), pa.array(values, pa.binary())
     )
     pq.write_table(forged, place)
-    kept["files"][0]["crc32c"] = checksum(place)
+    kept["files"][0] |= {"crc32c": checksum(place), "size": place.stat().st_size}
     manifest.write_text(json.dumps(kept))
     assert audit(str(store), out).findings == ("different: orders/eu 1/0 offset 2 is not what is stored",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"size": 1}, r"damaged: orders/eu 1/0 \[3, 15\): .* does not have 1 bytes"),
+        ({"end": 14}, r"gap: orders/eu 1/0 \[14, 15\) is not archived"),
+        ({"partition": 7}, r"beyond: orders/eu 1/7 \[3, 15\) is archived and was never stored"),
+        ({"partition": 1}, r"damaged: orders/eu 1/1 \[3, 15\): .* does not hold this partition"),
+        ({"day": "2023-11-16"}, r"damaged: orders/eu 1/0 \[3, 15\): .* holds another day than 2023-11-16"),
+        ({"crc32c": 0}, r"damaged: orders/eu 1/0 \[3, 15\): .* does not have its checksum"),
+        ({"epoch": 1}, r"gap: orders/eu 1/0 \[3, 15\) is not archived"),
+    ],
+)
+def test_a_manifest_that_was_altered(store: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    out = tmp_path / "out"
+    archive(str(store), out)
+    manifest = out / "_manifests" / "00000001.json"
+    kept = json.loads(manifest.read_text())
+    file = Archive.existing(out).files()[1]
+    assert (file.partition, file.start, file.end) == (0, 3, 15)
+    kept["files"][1] |= change
+    manifest.write_text(json.dumps(kept))
+    place = out / Archive.existing(out).files()[1].path
+    place.parent.mkdir(exist_ok=True)
+    (out / file.path).rename(place)  # whoever moves a day moves the file as well
+    assert any(re.match(said, one) for one in audit(str(store), out).findings)
+
+
+def test_a_manifest_that_is_gone_is_a_finding_and_nothing_is_written_over_others(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    archive(str(store), out, records_per_file=6)
+    manifests = sorted((out / "_manifests").iterdir())
+    texts = [one.read_text() for one in manifests[1:]]
+    manifests[0].unlink()
+    filled(store, more)
+    found = audit(str(store), out).findings
+    assert found[0] == "gap: the manifest 00000001.json is missing, and what it named"
+    assert "gap: orders/eu 1/0 [0, 12) is not archived" in found
+    with pytest.raises(StoreDamaged, match=r"00000001\.json is missing: put it back"):
+        archive(str(store), out)
+    with pytest.raises(StoreDamaged, match=r"00000001\.json is missing"):
+        Archive.existing(out).files()
+    assert [one.read_text() for one in manifests[1:]] == texts
+
+
+def test_what_no_manifest_names_is_found_wherever_it_lies(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    archive(str(store), out)
+    strays = ["topic=a/b.parquet", "note.txt", "topic=new/day=2023-11-14/deeper/x"]
+    for name in [*strays, "_notes/x.parquet", "topic=new/.hidden", "topic=new/_SUCCESS"]:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("x")
+    found = audit(str(store), out).findings
+    assert found == tuple(f"unlisted file {name}: readers of the directory would see it" for name in sorted(strays))
 
 
 def test_what_retention_took_first(tmp_path: Path) -> None:
