@@ -54,7 +54,9 @@ def archive(
     accept_gaps: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Archived:
-    """Add to an archive what a store or a running gateway has and it has not. Calls `progress` with records done, and in all.
+    """Add to an archive what a store or a running gateway has and it has not, or has lost.
+
+    Calls `progress` with records done, and in all.
 
     Raises HistoryGone if retention removed records that should have come next, unless gaps are accepted.
     """
@@ -66,14 +68,16 @@ def archive(
             raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
         if missing:
             writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
-        total = sum(one.count for one in missing)
-        tasks = cut(missing, records_per_file)
+        again = {_range(file): file for file in lost_in(writer, reader, options)}
+        tasks = [*again, *cut(missing, records_per_file)]
+        total = sum(one.count for one in tasks)
         done = Archived(gaps=tuple(gaps))
         wave = spread.width * WAVES
         for first in range(0, len(tasks), wave):
             work = functools.partial(write_range, source, writer.staging)
-            files = [file for made in spread(work, tasks[first : first + wave]) for file in made]
-            writer.commit(files)
+            taken = tasks[first : first + wave]
+            files = [file for made in spread(work, taken) for file in made]
+            writer.commit(files, [again[one] for one in taken if one in again])
             done = Archived(
                 done.records + sum(file.end - file.start for file in files),
                 done.files + len(files),
@@ -91,6 +95,25 @@ def archived_in(archive: Archive) -> Mapping[Place, int]:
         place = (file.topic, file.epoch, file.partition)
         archived[place] = max(archived.get(place, 0), file.end)
     return archived
+
+
+def lost_in(archive: Archive, reader: Log, options: ReadOptions) -> list[ArchiveFile]:
+    """Files that are not there any more, and whose records the log still has."""
+    stored = {
+        (topic.name, topic.epoch, one.number): one.start
+        for topic in selected(reader.topics(), options)
+        for one in topic.partitions
+    }
+    return [
+        file
+        for file in archive.files()
+        if not (archive.directory / file.path).exists()
+        and file.start >= stored.get((file.topic, file.epoch, file.partition), file.end)
+    ]
+
+
+def _range(file: ArchiveFile) -> Range:
+    return Range(file.topic, file.partition, file.start, file.end, file.epoch)
 
 
 def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:

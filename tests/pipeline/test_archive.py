@@ -225,6 +225,20 @@ def test_a_manifest_that_was_altered(store: Path, tmp_path: Path, change: dict[s
     assert any(re.match(said, one) for one in audit(str(store), out).findings)
 
 
+def test_a_file_that_was_lost_is_written_again_while_the_store_has_it(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    archive(str(store), out, records_per_file=12)
+    lost = Archive.existing(out).files()[1:3]
+    for file in lost:
+        (out / file.path).unlink()
+    assert [one.partition(":")[0] for one in audit(str(store), out).findings] == ["gap", "gap"]
+    assert archive(str(store), out, topics=Topics(("none",))).records == 0
+    assert archive(str(store), out).records == sum(file.end - file.start for file in lost)
+    found = audit(str(store), out)
+    assert (found.compared, found.findings, len(rows(out))) == (40, (), 40)
+    assert archive(str(store), out).records == 0
+
+
 def test_a_manifest_that_is_gone_is_a_finding_and_nothing_is_written_over_others(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     archive(str(store), out, records_per_file=6)
