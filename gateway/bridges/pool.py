@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, jittered
-from gateway.broker.service import Timers
+from gateway.broker.timers import Pump
 from gateway.config import model
 from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import ProtocolSpec, Transport
@@ -77,7 +77,16 @@ class Connection:
         driver.submit([request])
 
     def complete(self, completions: Sequence[Completion]) -> None:
-        """The session's answers. Those that come after their request was given up are dropped."""
+        """The session's answers. Those that come after their request was given up are dropped. What follows from them, the
+        next requests above all, is done here and now: then it leaves in the same pass of the event loop.
+        """
+        self._pool.timers.hold()
+        try:
+            self._answered(completions)
+        finally:
+            self._pool.timers.release()
+
+    def _answered(self, completions: Sequence[Completion]) -> None:
         for number, outcome in completions:
             if refuses_login(outcome):
                 self._pool.shut_out(outcome, connected=True)  # before whoever asked looks where to go on
@@ -127,7 +136,7 @@ class UpstreamPool:
         self,
         upstream: model.Upstream,
         spec: ProtocolSpec,
-        timers: Timers,
+        timers: Pump,
         recorder: Recorder,
         chance: random.Random | None = None,
     ) -> None:
