@@ -107,7 +107,6 @@ async def serve(config: Config, *, announce: Announce) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
             await nursery.start(gateway.run, announce)
-            nursery.start_soon(gateway.reloads.run)
             gc.freeze()  # what the start has made stays: half of what each full collection would look at
             await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
@@ -192,8 +191,7 @@ class Gateway:
                 writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder))
-            for name, problem in bridges.conditions():
-                self.health.condition(name, problem)
+            self.health.conditions(bridges.problems)
             self.recorder.on_scrape(bridges.refresh)
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
@@ -226,6 +224,7 @@ class Gateway:
                 self.health.enter(Phase.READY)
                 announce("ready")
                 bridges.admit()
+                nursery.start_soon(self.reloads.run, bridges)
                 task_status.started()
                 await self._drain.wait()
                 self.health.enter(Phase.DRAINING)

@@ -1,14 +1,22 @@
-"""A configuration that is read again while its gateway serves: the routes that are in it now, or the last good ones.
+"""A configuration that is read again while its gateway serves: what it says now, or the last good one.
 
-What decides where messages go (`routes`, `topics`) changes in one step between two requests: what was decided before it ends
-as it was decided, what comes after it finds the new table. Everything that was opened for the old configuration (listeners,
-the store, connections to upstreams, the cursors of forwards) is not touched; a file that asks for something else there is
-refused, with the names of what would need a restart.
+Data flow:
+
+    SIGHUP ─► read and check (a thread) ─► what needs a restart? ─► prepare ─► the swap ─► what was stopped ends ─► "applied"
+                   │ invalid                    │ refused              │ failed     └ one step between two requests
+                   └────────────────────────────┴──────────────────────┴─► nothing has changed, the log says why
+
+Where messages go (`routes`, `topics`, `upstreams`) changes in the swap: what was decided before it ends as it was decided,
+what comes after it finds the new table. The bridges change with it (`gateway.bridges.assembly`): those that mean what they did
+go on untouched, the others stop, and are followed where they ended. Everything else that was opened for the old configuration
+(listeners, the store, the admin address) stays; a file that asks for something else there is refused, with the names of what
+would need a restart. The next reload begins when the one before has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 import structlog
@@ -16,14 +24,14 @@ import trio
 
 from gateway.config.load import load
 from gateway.config.model import Config
-from gateway.errors import ConfigError, ConfigProblem
+from gateway.errors import ConfigError, ConfigProblem, GatewayError
 from gateway.observe.recorder import PrometheusRecorder
-from gateway.routing.table import RemoteRule, RoutingTable, compile_table
+from gateway.routing.table import RoutingTable, compile_table
 
-APPLIED, INVALID, REFUSED = "applied", "invalid", "refused"
+APPLIED, INVALID, REFUSED, FAILED = "applied", "invalid", "refused", "failed"
 """What becomes of a reload."""
 
-RELOADED = ("routes", "topics", "file")
+RELOADED = ("routes", "topics", "upstreams", "file")
 """The parts of a configuration that may change; `file` is its own name."""
 WRITTEN = {"host": "bind", "port": "bind", "protocols": "protocol", "addresses": "address"}
 """What the file calls a field that the model calls otherwise."""
@@ -31,16 +39,36 @@ WRITTEN = {"host": "bind", "port": "bind", "protocols": "protocol", "addresses":
 log = structlog.get_logger()
 
 
+class Bridges(Protocol):
+    """What goes to brokers elsewhere, and comes from there."""
+
+    @property
+    def used(self) -> Container[str]:
+        """The upstreams that are used."""
+        ...
+
+    async def prepare(self, table: RoutingTable) -> None:
+        """Do all that can fail on the way to other bridges; a GatewayError leaves everything as it is."""
+        ...
+
+    def become(self, config: Config, table: RoutingTable) -> None:
+        """From now on there are the bridges of this configuration, whose table is in force."""
+        ...
+
+    async def handed_over(self) -> Mapping[str, int]:
+        """Until what was stopped has ended. By forward that is no more, the messages it has left undelivered."""
+        ...
+
+
 class Reloads:
-    """Reads the file when asked to, and lets the table be what it says."""
+    """Reads the file when asked to, and lets the table and the bridges be what it says."""
 
     def __init__(self, config: Config, table: RoutingTable, recorder: PrometheusRecorder) -> None:
         self._config = config
         self._table = table
         self._recorder = recorder
-        self._proxied = _proxied(table)
         self._asked = trio.Event()
-        self._closed = False
+        self._until_closed = trio.CancelScope()
 
     def ask(self) -> None:
         """The file has changed. Who asks while it is being read is answered by reading it once more."""
@@ -48,60 +76,64 @@ class Reloads:
 
     def close(self) -> None:
         """Change nothing any more."""
-        self._closed = True
+        self._until_closed.cancel()
 
-    async def run(self) -> None:
-        """Do what is asked for until cancelled."""
-        while True:
-            await self._asked.wait()
-            self._asked = trio.Event()
-            await self._reload()
+    async def run(self, bridges: Bridges) -> None:
+        """Do what is asked for until closed."""
+        with self._until_closed:
+            while True:
+                await self._asked.wait()
+                self._asked = trio.Event()
+                await self._reload(bridges)
 
-    async def _reload(self) -> None:
+    async def _reload(self, bridges: Bridges) -> None:
+        file = self._config.file
         try:  # in a thread: others are served meanwhile
-            config, table = await trio.to_thread.run_sync(_read, self._config.file, abandon_on_cancel=True)
+            config, table = await trio.to_thread.run_sync(_read, file, abandon_on_cancel=True)
         except ConfigError as error:
             _tell([one for one in error.exceptions if isinstance(one, ConfigProblem)])
             self._failed(INVALID, problems=len(error.exceptions))
             return
         except OSError as error:
-            self._failed(INVALID, reason=f"cannot read {self._config.file}: {error.strerror or error}")
+            self._failed(INVALID, reason=f"cannot read {file}: {error.strerror or error}")
             return
-        if self._closed:
-            log.warning("the configuration is not reloaded: the gateway goes down")
-            return
-        changed = [*changes(self._config, config), *self._remote_changes(table)]
-        if changed:
+        if changed := list(changes(self._config, config)):
             self._failed(REFUSED, restart_for=", ".join(changed))
             return
-        before = {route.name: route for route in self._config.routes}
-        after = {route.name: route for route in config.routes}
+        try:
+            await bridges.prepare(table)
+        except GatewayError as error:
+            self._failed(FAILED, reason=error.message)
+            return
+        before, self._config = self._config, config
         self._table.become(table)
-        self._config = config
-        self._recorder.reloaded(APPLIED, after)
+        bridges.become(config, table)
+        self._recorder.foreseen.routes([route.name for route in config.routes], config.upstreams)
+        self._recorder.foreseen.upstreams(bridges.used)
+        left = await bridges.handed_over()
+        for forward, messages in left.items():
+            log.warning("a forward that is no more has not delivered everything", forward=forward, messages=messages)
+        self._recorder.reloaded(APPLIED)
+        routes = _difference({one.name: one for one in before.routes}, {one.name: one for one in config.routes})
+        upstreams = _difference(before.upstreams, config.upstreams)
         log.info(
             "configuration reloaded",
-            file=config.file,
-            added=[name for name in after if name not in before],
-            removed=[name for name in before if name not in after],
-            changed=[name for name in after if name in before and after[name] != before[name]],
+            file=file,
+            **routes,
+            **{f"upstreams_{how}": names for how, names in upstreams.items() if names},
         )
 
     def _failed(self, outcome: str, **why: object) -> None:
         self._recorder.reloaded(outcome)
         log.error("the configuration is not reloaded, the last good one stays", outcome=outcome, **why)
 
-    def _remote_changes(self, table: RoutingTable) -> Iterator[str]:
-        """Targets elsewhere that run and are not there any more, or are there and do not run."""
-        for kind, old, new in (
-            ("forward", self._table.forwards, table.forwards),
-            ("mirror", self._table.mirrors, table.mirrors),
-        ):
-            for route in sorted({rule.route for rule in (*old, *new)}):
-                if _of(route, old) != _of(route, new):
-                    yield f"routes.{route}.{kind}"
-        for upstream in sorted(_proxied(table) - self._proxied):
-            yield f"proxies to {upstream}"
+
+def _difference(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, list[str]]:
+    return {
+        "added": [name for name in after if name not in before],
+        "removed": [name for name in before if name not in after],
+        "changed": [name for name in after if name in before and after[name] != before[name]],
+    }
 
 
 def _tell(problems: Sequence[ConfigProblem]) -> None:
@@ -130,14 +162,6 @@ def _differences(name: str, old: object, new: object) -> Iterator[str]:
         yield from dict.fromkeys(f"{name}.{WRITTEN.get(one, one)}" for one in differing)
     else:
         yield name
-
-
-def _of(route: str, rules: Sequence[RemoteRule]) -> Sequence[object]:
-    return [rule.meaning for rule in rules if rule.route == route]
-
-
-def _proxied(table: RoutingTable) -> frozenset[str]:
-    return frozenset(route.proxy[1].upstream for route in table.routes if route.proxy is not None)
 
 
 def _read(file: str) -> tuple[Config, RoutingTable]:

@@ -1,9 +1,22 @@
-"""Puts the bridges together: a pool of connections for each upstream that is used, and who uses them."""
+"""Puts the bridges together, and lets them become others while they run.
+
+Data flow of a change (the first one, at the start, begins with nothing):
+
+    configuration, table ─► prepare ─► become ─► handed over ─► closed
+                            │          │         │              └ connections that nobody uses any more
+                            │          │         └ what is under way ends; who follows begins where it ended
+                            │          └ in one step: what stays goes on untouched, what is not wanted any more stops
+                            └ everything that can fail: cursors that have to be on disk
+
+A forward stays if its rule means what it did and its upstream is described as before. A changed one has the name of one that
+stops, and is given its place in each partition when that has settled what it had sent and written its cursor. A removed one
+leaves its cursor stored: added again, it goes on there. The ingests of an upstream stay or go together.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -18,11 +31,11 @@ from gateway.bridges.ingests import Ingests
 from gateway.bridges.mirror import MirrorContext, Mirrors
 from gateway.bridges.pool import UpstreamPool
 from gateway.bridges.proxy import Proxies
+from gateway.bridges.upstreams import Upstreams, Use, proxied, wanted
 from gateway.broker.assembly import House
-from gateway.config.model import Config, Forward
+from gateway.config.model import Config
 from gateway.envelope import BatchIds
-from gateway.protocols.registry import protocol
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
 
@@ -40,21 +53,56 @@ class Bridges:
     """What the rest of the program asks of them."""
 
     forwards: Forwards
-    pools: dict[str, UpstreamPool]
-    names: tuple[str, ...]
+    mirrors: Mirrors
     ingests: Ingests
     proxies: Proxies
+    upstreams: Upstreams
 
-    def conditions(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What has to hold for the gateway to be ready: a forward that has stopped needs somebody to look, and so does an
-        upstream that refuses our credentials. One that is away does not: it is waited for, and the rest of the gateway serves.
+    @property
+    def used(self) -> frozenset[str]:
+        """The upstreams that are used."""
+        return self.upstreams.used
+
+    @property
+    def pools(self) -> Mapping[str, UpstreamPool]:
+        """What forwards and proxies send over, by upstream."""
+        return self.upstreams.of(Use.SENDING)
+
+    async def prepare(self, table: RoutingTable) -> None:
+        """Do all that can fail on the way to other bridges; a GatewayError leaves everything as it is."""
+        await self.forwards.prepare(table.forwards)
+
+    def become(self, config: Config, table: RoutingTable) -> None:
+        """From now on there are the bridges of this configuration, whose table is in force."""
+        self.upstreams.become(wanted(config, table))
+        self.forwards.become(table.forwards, self.pools)
+        self.mirrors.become(table.mirrors, self.upstreams.of(Use.MIRRORING))
+        self.proxies.become({name: self.pools[name] for name in sorted(proxied(table))})
+        self.ingests.become(self.upstreams.of(Use.PULLING))
+
+    async def handed_over(self) -> Mapping[str, int]:
+        """Until what was stopped has ended. By forward that is no more, the messages it has left undelivered."""
+        left: dict[str, int] = {}
+
+        async def forwards() -> None:
+            left.update(await self.forwards.handed_over())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forwards)
+            nursery.start_soon(self.ingests.handed_over)
+            nursery.start_soon(self.upstreams.close_retired, self._uses)
+        return left
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What keeps the gateway from being ready: a forward that has stopped needs somebody to look, and so does an upstream
+        that refuses our credentials. One that is away does not: it is waited for, and the rest of the gateway serves.
         """
         for pool in self.pools.values():
-            yield f"upstream {pool.name}", lambda pool=pool: pool.refused and f"refuses our login: {pool.refused}"  # type: ignore[misc]
-        for name in self.names:
-            yield f"forward {name}", lambda name=name: self.forwards.problem(name)  # type: ignore[misc]
+            yield f"upstream {pool.name}", pool.refused and f"refuses our login: {pool.refused}"
+        for name in self.forwards.names:
+            yield f"forward {name}", self.forwards.problem(name)
         for ingest in self.ingests.all:
-            yield f"ingest {ingest.pool.name} {ingest.name}", lambda ingest=ingest: ingest.problem  # type: ignore[misc]
+            yield f"ingest {ingest.pool.name} {ingest.name}", ingest.problem
 
     def admit(self) -> None:
         """The gateway serves: what is pulled from elsewhere may come in."""
@@ -69,6 +117,9 @@ class Bridges:
         self.ingests.show()
         self.proxies.show()
 
+    def _uses(self, pool: UpstreamPool) -> bool:
+        return self.forwards.uses(pool) or self.proxies.uses(pool) or self.ingests.uses(pool)
+
 
 @asynccontextmanager
 async def open_bridges(
@@ -80,38 +131,7 @@ async def open_bridges(
     chance: random.Random | None = None,
 ) -> AsyncIterator[Bridges]:
     """Everything that goes to brokers elsewhere, running inside the block; cursors are written when it ends."""
-    targets = [rule.target for rule in table.forwards if isinstance(rule.target, Forward)]
     chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
-    proxied = {route.proxy[1].upstream for route in table.routes if route.proxy is not None}
-    written = {target.upstream for target in targets} | proxied
-    pools = {
-        name: UpstreamPool(upstream, protocol(upstream.protocol), house.pump, recorder, chance)
-        for name, upstream in config.upstreams.items()
-        if name in written
-    }
-    # what is pulled has connections of its own: a large answer must not stand before a publish; the gauges are the others'
-    sources = {
-        name: UpstreamPool(
-            upstream,
-            protocol(upstream.protocol),
-            house.pump,
-            recorder if name not in pools else NullRecorder(),
-            chance,
-        )
-        for name, upstream in config.upstreams.items()
-        if upstream.ingest
-    }
-    # what is mirrored has its own, too: a target that fails there says nothing of a forward's
-    shadows = {
-        name: UpstreamPool(
-            config.upstreams[name],
-            protocol(config.upstreams[name].protocol),
-            house.pump,
-            recorder if name not in pools and name not in sources else NullRecorder(),
-            chance,
-        )
-        for name in sorted({rule.target.upstream for rule in table.mirrors})
-    }
     async with trio.open_nursery() as nursery:
 
         def start_soon(job: Callable[[], Awaitable[None]]) -> None:
@@ -120,29 +140,32 @@ async def open_bridges(
         context = ForwardContext(
             store, house.pump, house.clock, recorder, house.latencies, house.dead_letters, start_soon, chance
         )
-        forwards = Forwards(context, table.forwards, pools)
-        store.set_retention_floor(forwards.floor)
-        house.topics.before_delete.append(forwards.objection)
-        house.topics.after_delete.append(forwards.deleted)
-        house.consumers.append(forwards.consumers)
-        proxies = Proxies({name: pools[name] for name in sorted(proxied)}, house.pump, house.clock, recorder)
-        house.publisher.proxy_by(proxies)
-        await forwards.start()
-        Mirrors(MirrorContext(store, house.pump, house.clock, recorder), table.mirrors, shadows)
+        forwards = Forwards(context)
+        proxies = Proxies(house.pump, house.clock, recorder)
         ingests = Ingests(
             IngestContext(store, house.pump, house.clock, recorder, chance),
             EntryContext(
                 house.broker, store, house.pump, house.clock, recorder, house.dead_letters, chance, BatchIds()
             ),
             table,
-            sources,
-            pools,
+            proxies.connected,
         )
-        for pool in (*pools.values(), *sources.values(), *shadows.values()):
-            nursery.start_soon(pool.run)
+        bridges = Bridges(
+            forwards,
+            Mirrors(MirrorContext(store, house.pump, house.clock, recorder)),
+            ingests,
+            proxies,
+            Upstreams(nursery, house.pump, recorder, chance),
+        )
+        await bridges.prepare(table)
+        bridges.become(config, table)
+        store.set_retention_floor(forwards.floor)
+        house.topics.before_delete.append(forwards.objection)
+        house.topics.after_delete.append(forwards.deleted)
+        house.consumers.append(forwards.consumers)
+        house.publisher.proxy_by(proxies)
         try:
-            names = tuple(dict.fromkeys(target.name for target in targets))
-            yield Bridges(forwards, pools, names, ingests, proxies)
+            yield bridges
         finally:
             with trio.CancelScope(shield=True):
                 await ingests.close()

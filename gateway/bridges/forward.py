@@ -63,8 +63,8 @@ class PartitionForward:
         self.epoch = topic.epoch
         self.partition = partition
         self._context = context
-        self._rule = rule
-        self._pool = pool
+        self.rule = rule
+        self.pool = pool
         self._address = rule.remote_address(topic.name) or topic.name
         self._letters_topic = rule.dead_letter(topic.name)
         carries = pool.spec.carries
@@ -90,7 +90,8 @@ class PartitionForward:
         self.stopped = ""
         """Why it does not read on, although there is more."""
         self._loading = False
-        self._closing = False
+        self.stopping = False
+        """It sends nothing more."""
         self._timer: tuple[float, Callable[[], None]] | None = None
 
     @property
@@ -104,18 +105,18 @@ class PartitionForward:
 
     def unreachable(self, error: GatewayError) -> None:
         """The upstream could not be reached."""
-        if not self._closing:
+        if not self.stopping:
             self._give_up(self._lanes.unreachable(error, self._context.clock.now()))
             self.wake()
 
     def stop(self) -> None:
         """Send nothing more; what is under way ends, and is written."""
-        self._closing = True
+        self.stopping = True
         self.progress.save()
 
     def drop(self) -> None:
         """The topic is gone."""
-        self._closing = True
+        self.stopping = True
         self.progress.closed = True
         if self._timer is not None:
             self._timer[1]()
@@ -133,7 +134,7 @@ class PartitionForward:
     # --- reading ---
 
     def _turn(self) -> None:
-        if self._closing:
+        if self.stopping:
             self.progress.save()
             return
         state = self._context.store.topics.get(self.topic)
@@ -152,17 +153,17 @@ class PartitionForward:
         if self._loading or self._next >= bounds.end:
             return False
         lanes = self._lanes
-        going = lanes.held - (lanes.parked if self._pool.ready else 0)
+        going = lanes.held - (lanes.parked if self.pool.ready else 0)
         if going >= self.target.window:
             return False
         if lanes.full or self.progress.window.span >= self.progress.window.max_span - 2 * self.target.window:
-            if self._pool.ready:
+            if self.pool.ready:
                 self.stopped = f"{lanes.parked} messages of {self.topic} wait for a retry: there is no room for more"
             return False
         if self._next < bounds.start:
             trimmed = self.progress.passed(self._next, bounds.start)
             self.progress.tally.trimmed += trimmed
-            self._context.recorder.dropped(self._rule.route, "trimmed", trimmed)
+            self._context.recorder.dropped(self.rule.route, "trimmed", trimmed)
             self._next = bounds.start
         size = max(64, 2 * self.target.window - going)
         now_ms = self._context.clock.now_ms()
@@ -178,7 +179,10 @@ class PartitionForward:
         context = self._context
         try:
             now_ms = context.clock.now_ms()
-            self._take_in(await context.store.read(self.topic, self.partition, self._next, size, READ_BYTES, now_ms))
+            result = await context.store.read(self.topic, self.partition, self._next, size, READ_BYTES, now_ms)
+            if self.stopping:
+                return  # what it makes of this is not written any more
+            self._take_in(result)
         except OffsetOutOfRange:
             pass  # trimmed meanwhile: the next look goes on at the log's start
         except GatewayError as error:
@@ -206,7 +210,7 @@ class PartitionForward:
             expired = self.progress.passed(first, next_offset)
             self.progress.tally.expired += expired
             if expired:
-                self._context.recorder.dropped(self._rule.route, "expired", expired)
+                self._context.recorder.dropped(self.rule.route, "expired", expired)
 
     def _sort_in(self, run: Run) -> None:
         """Into the lanes, but for what other routes stored, what is settled already, and what cannot be carried."""
@@ -215,7 +219,7 @@ class PartitionForward:
             return
         for number, (first, _inner, meta) in enumerate(run.batches):
             end = run.batches[number + 1][0] if number + 1 < len(run.batches) else run.count
-            if meta.route == self._rule.route:
+            if meta.route == self.rule.route:
                 self._push(run, first, end)
             else:
                 filtered = self.progress.passed(run.base_offset + first, run.base_offset + end)
@@ -241,7 +245,7 @@ class PartitionForward:
         """Send while there is room in the window; whether anything was sent."""
         sent = False
         context, lanes = self._context, self._lanes
-        while self._pool.ready:
+        while self.pool.ready:
             room = self.target.window - self.in_flight - self.progress.unsaved
             entries = self._fresh(lanes.choose(room, REQUEST_BYTES, context.clock.now())) if room > 0 else []
             if not entries:
@@ -259,11 +263,11 @@ class PartitionForward:
             return Publish(number, batch)
 
         size = batch.columns.value_bytes
-        context, route = self._context, self._rule.route
-        context.recorder.delivered(route, self._pool.name, len(entries), size)
+        context, route = self._context, self.rule.route
+        context.recorder.delivered(route, self.pool.name, len(entries), size)
         times = sorted([entry.run.times[entry.index] for entry in entries])  # lanes may have changed their order
-        context.latencies.add(route, self.topic, self._pool.spec.name, times, context.clock.now_ms())
-        self._pool.submit(request, lambda outcome: self._ended(entries, size, outcome))
+        context.latencies.add(route, self.topic, self.pool.spec.name, times, context.clock.now_ms())
+        self.pool.submit(request, lambda outcome: self._ended(entries, size, outcome))
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:
         """Without those that expired while they waited."""
@@ -301,7 +305,7 @@ class PartitionForward:
 
     def _acknowledged(self, entries: Sequence[Entry], size: int) -> None:
         self.progress.acknowledged(entries)
-        self._context.recorder.acknowledged(self._rule.route, self._pool.name, len(entries), size)
+        self._context.recorder.acknowledged(self.rule.route, self.pool.name, len(entries), size)
 
     def _give_up(self, given_up: Sequence[tuple[Entry, GatewayError]]) -> None:
         for entry, _error in given_up:
@@ -312,7 +316,7 @@ class PartitionForward:
 
     def _saved(self, letters: Sequence[Letter]) -> None:
         for letter in letters:
-            self._context.recorder.dead_lettered(self._rule.route, letter.reason, 1)
+            self._context.recorder.dead_lettered(self.rule.route, letter.reason, 1)
         self.wake()
 
     def _set_timer(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import trio
 
@@ -26,35 +27,67 @@ STOP_SECONDS = 2.0
 class Forwards:
     """All of them."""
 
-    def __init__(self, context: ForwardContext, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
+    def __init__(self, context: ForwardContext) -> None:
         self._context = context
         self._store: Store = context.store
-        self._rules = rules
-        self._pools = pools
-        self._running: dict[str, list[PartitionForward]] = {}
-        """By topic; a topic that no forward reads has an empty list."""
+        self._rules: Sequence[RemoteRule] = ()
+        self._pools: Mapping[str, UpstreamPool] = {}
+        self._running: dict[str, Sequence[PartitionForward]] = {}
+        """By topic, those that stop and are not done included; a topic that no forward reads has none. What holds retention
+        reads this from another thread: what is in it is replaced, never changed.
+        """
         self._partitions: dict[str, tuple[int, int]] = {}
         """Epoch and number of partitions of the topics that were looked at."""
-        self._letters: set[str] = set()
+        self._letters: frozenset[str] = frozenset()
+        """Where dead letters of topics that were looked at go."""
         self._closing = False
-        for name, pool in pools.items():
-            pool.on_change.append(lambda error, name=name: self._changed(name, error))  # type: ignore[misc]
+        self._store.on_visible(self._grown)
 
-    async def start(self) -> None:
-        """Find or make every cursor; what is made is on disk before anything is served."""
+    async def prepare(self, rules: Sequence[RemoteRule]) -> None:
+        """Find or make the cursors that these rules need and nobody has; what is made is on disk when this returns, and
+        means nothing to anybody else. A GatewayError if it cannot be written.
+        """
         puts: list[Put] = []
-        if IDENTITY not in self._store.table(TABLE):
-            await self._store.submit(Unit(puts=[Put(TABLE, IDENTITY, os.urandom(16))], synced=True)).wait()
         known = self._store.table(TABLE)
-        new = {_target(rule).name for rule in self._rules if _target(rule).name.encode() not in known}
+        if IDENTITY not in known:
+            puts.append(Put(TABLE, IDENTITY, os.urandom(16)))
+        new = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
         puts += [known_row(name) for name in sorted(new)]
+        letters = self._letters_of(rules)
         for state in list(self._store.topics.values()):
-            puts += self._adopt(state, new)
+            for rule, partition in _lacking(state, rules, letters, self._running.get(state.name, ())):
+                target = _target(rule)
+                window, tally, fresh = self._begin(target, state, partition, existing=target.name in new)
+                if fresh:
+                    puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
         if puts:
             await self._store.submit(Unit(puts=puts, synced=True)).wait()
-        self._store.on_visible(self._grown)
+
+    def become(self, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
+        """From now on there are these. Those that do what they did go on; all others stop, and who has the same name begins
+        where they end (`handed_over`).
+        """
+        for name, pool in pools.items():
+            if self._pools.get(name) is not pool:
+                pool.on_change.append(lambda error, pool=pool: self._changed(pool, error))  # type: ignore[misc]
+        self._rules, self._pools = rules, pools
+        self._letters = self._letters_of(rules)
         for forward in self._all():
-            forward.wake()
+            if not self._goes_on(forward):
+                forward.stop()
+        for state in list(self._store.topics.values()):
+            self._look_at(state)
+
+    async def handed_over(self) -> Mapping[str, int]:
+        """Until all that was stopped has settled what was under way and written how far it is, and who follows has begun.
+        By name, the messages that nobody has delivered and nobody will: their cursors stay where they are.
+        """
+        left: Counter[str] = Counter()
+        while stopping := [forward for forward in self._all() if forward.stopping and not self._closing]:
+            for topic in dict.fromkeys(forward.topic for forward in stopping if forward.idle):
+                left += self._replace(topic)
+            await self._context.pump.moment()
+        return left
 
     async def close(self) -> None:
         """Send nothing more, wait for what is under way, write every cursor."""
@@ -63,9 +96,7 @@ class Forwards:
             forward.stop()
         with trio.move_on_after(STOP_SECONDS):
             while not all(forward.idle for forward in self._all()):
-                changed = trio.Event()
-                self._context.pump.call_at(self._context.clock.now() + 0.01, changed.set)
-                await changed.wait()
+                await self._context.pump.moment()
 
     # --- what others ask ---
 
@@ -101,6 +132,15 @@ class Forwards:
                     if forward.epoch == state.epoch:
                         yield forward.counts(state.partitions[forward.partition])
 
+    def uses(self, pool: UpstreamPool) -> bool:
+        """Whether one of them sends over these connections, or waits for an answer there."""
+        return any(forward.pool is pool for forward in self._all())
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What they are called."""
+        return [_target(rule).name for rule in self._rules]
+
     def problem(self, name: str) -> str:
         """Why a forward does not go on; empty while it does."""
         for forward in self._all():
@@ -114,11 +154,11 @@ class Forwards:
         """As they are now: what is done with one may bring a topic, and others with it."""
         return [forward for forwards in self._running.values() for forward in forwards]
 
-    def _changed(self, upstream: str, error: GatewayError | None) -> None:
+    def _changed(self, pool: UpstreamPool, error: GatewayError | None) -> None:
         for forward in self._all():
-            if forward.target.upstream != upstream:
+            if forward.pool is not pool:
                 continue
-            if error is not None and not self._pools[upstream].connected:
+            if error is not None and not pool.connected:
                 forward.unreachable(error)
             else:
                 forward.wake()
@@ -136,41 +176,58 @@ class Forwards:
                 if forward.partition == partition:
                     forward.wake()
 
-    def _look_at(self, state: TopicState) -> None:
-        """A topic is new, was made again, or has more partitions."""
+    def _replace(self, topic: str) -> Counter[str]:
+        """Those of a topic that are done go, and those that take their places begin. What is left to nobody, by name."""
+        done = [one for one in self._running[topic] if one.stopping and one.idle]
+        for forward in done:
+            forward.drop()
+        state = self._store.topics.get(topic)
+        left: Counter[str] = Counter()
+        if state is None or state.epoch != done[0].epoch:
+            self.deleted(topic)
+            return left
+        self._look_at(state, without=done)
+        places = {(one.target.name, one.partition) for one in self._running[topic]}
+        for forward in done:
+            if (forward.target.name, forward.partition) not in places:
+                left[forward.target.name] += forward.backlog(state.partitions[forward.partition])
+        return left
+
+    def _look_at(self, state: TopicState, without: Container[PartitionForward] = ()) -> None:
+        """A topic is new, was made again, or has more partitions; or the rules are others."""
         before = self._partitions.get(state.name)
         if before is not None and before[0] != state.epoch:
             self.deleted(state.name)
         if self._closing:
             return
-        puts = self._adopt(state, frozenset())
+        self._partitions[state.name] = state.epoch, len(state.partitions)
+        self._letters |= {rule.dead_letter(state.name) for rule in self._rules}
+        staying = [one for one in self._running.get(state.name, ()) if one not in without]
+        puts: list[Put] = []
+        begun: list[PartitionForward] = []
+        for rule, partition in _lacking(state, self._rules, self._letters, staying):
+            target = _target(rule)
+            window, tally, fresh = self._begin(target, state, partition, existing=False)
+            if fresh:
+                puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
+            pool = self._pools[target.upstream]
+            begun.append(PartitionForward(self._context, rule, pool, state, partition, window, tally))
+        self._running[state.name] = [*staying, *begun]
+        for forward in begun:
+            forward.wake()
         if puts:
             self._store.submit(Unit(puts=puts, synced=False))
 
-    def _adopt(self, state: TopicState, new: Iterable[str]) -> list[Put]:
-        puts: list[Put] = []
-        running = self._running.setdefault(state.name, [])
-        self._partitions[state.name] = state.epoch, len(state.partitions)
-        for rule in self._rules:
-            if not self._reads(rule, state.name):
-                continue
-            target = _target(rule)
-            self._letters.add(rule.dead_letter(state.name))
-            for partition in range(len(state.partitions)):
-                if any(one.partition == partition and one.target.name == target.name for one in running):
-                    continue
-                window, tally, fresh = self._begin(target, state, partition, existing=target.name in new)
-                if fresh:
-                    puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
-                pool = self._pools[target.upstream]
-                running.append(PartitionForward(self._context, rule, pool, state, partition, window, tally))
-        return puts
+    def _goes_on(self, forward: PartitionForward) -> bool:
+        return any(
+            forward.rule.meaning == rule.meaning
+            and forward.pool is self._pools[_target(rule).upstream]
+            and _reads(rule, forward.topic, self._letters)
+            for rule in self._rules
+        )
 
-    def _reads(self, rule: RemoteRule, topic: str) -> bool:
-        """Dead letters keep the route they came by; forwarding them again would be a circle."""
-        if is_reserved(topic) or topic.endswith(SUFFIX) or topic in self._letters:
-            return False
-        return rule.remote_address(topic) is not None
+    def _letters_of(self, rules: Sequence[RemoteRule]) -> frozenset[str]:
+        return frozenset(rule.dead_letter(topic) for rule in rules for topic in self._store.topics)
 
     def _begin(
         self, target: Forward, state: TopicState, partition: int, *, existing: bool
@@ -187,6 +244,25 @@ class Forwards:
         elif existing and target.start is ForwardStart.NOW:
             return AckWindow(bounds.end, span), Tally(bounds.end), True
         return AckWindow(bounds.start, span), Tally(bounds.start), True
+
+
+def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:
+    """Dead letters keep the route they came by; forwarding them again would be a circle."""
+    if is_reserved(topic) or topic.endswith(SUFFIX) or topic in letters:
+        return False
+    return rule.remote_address(topic) is not None
+
+
+def _lacking(
+    state: TopicState, rules: Sequence[RemoteRule], letters: Container[str], running: Iterable[PartitionForward]
+) -> Iterator[tuple[RemoteRule, int]]:
+    """The partitions of a topic that a rule reads and nobody of its name does."""
+    there = {(one.target.name, one.partition) for one in running if one.epoch == state.epoch}
+    for rule in rules:
+        if _reads(rule, state.name, letters):
+            for partition in range(len(state.partitions)):
+                if (_target(rule).name, partition) not in there:
+                    yield rule, partition
 
 
 def _target(rule: RemoteRule) -> Forward:

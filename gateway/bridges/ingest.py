@@ -122,6 +122,8 @@ class Source:
         self._intake: _Intake | None = None
         self._taken: deque[Delivered] = deque()
         self._storing = False
+        self._settling = 0
+        """Requests to settle what is stored, on their way."""
         self._failures = 0
         self._due = 0.0
         self._timer: Callable[[], None] | None = None
@@ -129,8 +131,8 @@ class Source:
 
     @property
     def idle(self) -> bool:
-        """Nothing of it is on its way into the log."""
-        return not self._storing
+        """Nothing of it is on its way into the log, and the remote has said that it knows."""
+        return not self._storing and not self._settling
 
     @property
     def problem(self) -> str:
@@ -321,8 +323,9 @@ class Source:
             self._bookmark.move(last.next_offset)
         if self._intake is intake:  # or else its tags mean nothing any more, and it all comes again
             tags = [one.first_tag + index for one in deliveries for index in range(one.run.count)]
-            self._send(
-                intake,
+            self._settling += 1
+            self._pool.submit_on(
+                intake.connection,
                 lambda number: Settle(number, intake.subscription, tags),
                 lambda outcome: self._settled(intake, outcome),
             )
@@ -330,7 +333,8 @@ class Source:
 
     def _settled(self, intake: _Intake, outcome: Outcome) -> None:
         """A tag that cannot be settled any more is delivered again: that is all there is to it."""
-        if isinstance(outcome, GatewayError):
+        self._settling -= 1
+        if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
             self._failed(intake, outcome)
 
     # --- endings ---

@@ -16,7 +16,6 @@ import trio
 from gateway.bridges.ingest import IngestContext, Source, State
 from gateway.bridges.ingest_entry import Entry, EntryContext
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.service import Timers
 from gateway.errors import GatewayError, Status
 from gateway.requests import DescribeTopics, Outcome, Request, Topics
 from gateway.routing.address import is_reserved
@@ -66,6 +65,11 @@ class Ingest:
         return self._sources.values()
 
     @property
+    def idle(self) -> bool:
+        """Nothing of it is on its way into the log or being settled."""
+        return all(source.idle for source in self.sources)
+
+    @property
     def problem(self) -> str:
         """Why it does not go on, if somebody has to look."""
         if self.pool.refused:
@@ -81,7 +85,9 @@ class Ingest:
             self._context.recorder.gauge("gateway_ingest_state", float(each == state), **labels)
 
     def admit(self) -> None:
-        """Begin."""
+        """Begin, unless it has."""
+        if self._admitted:
+            return
         self._admitted = True
         if self.rule.exact is not None:
             self._add(self.rule.exact)
@@ -169,29 +175,64 @@ class Ingests:
     """All of them."""
 
     def __init__(
-        self,
-        context: IngestContext,
-        entries: EntryContext,
-        table: RoutingTable,
-        pools: Mapping[str, UpstreamPool],
-        targets: Mapping[str, UpstreamPool],
+        self, context: IngestContext, entries: EntryContext, table: RoutingTable, reachable: Callable[[str], bool]
     ) -> None:
-        """`pools`: the connections they read from, by upstream; `targets`: those that proxies of their routes write to."""
+        """`reachable`: whether an upstream that a proxy goes to is there."""
         self._context = context
+        self._entries = entries
         self._table = table
-        self._targets = targets
-        self.all: Sequence[Ingest] = [
-            Ingest(context, entries, pool, rule, table, lambda address, pool=pool: self._obstacle(pool, address))  # type: ignore[misc]
+        self._reachable = reachable
+        self._pools: Mapping[str, UpstreamPool] = {}
+        self._leaving: Sequence[Ingest] = ()
+        self._admitted = False
+        self.all: Sequence[Ingest] = ()
+
+    def become(self, pools: Mapping[str, UpstreamPool]) -> None:
+        """From now on these are pulled from, as the table says. What is pulled over connections that are not among them
+        stops, and who follows begins when it has (`handed_over`).
+        """
+        for name, pool in pools.items():
+            if self._pools.get(name) is not pool:
+                pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+        self._pools = pools
+        staying = [ingest for ingest in self.all if pools.get(ingest.pool.name) is ingest.pool]
+        self._leaving = [*self._leaving, *(ingest for ingest in self.all if ingest not in staying)]
+        for ingest in self._leaving:
+            ingest.stop()
+        known = [ingest.pool for ingest in staying]
+        self.all = staying + [
+            Ingest(
+                self._context,
+                self._entries,
+                pool,
+                rule,
+                self._table,
+                lambda address, pool=pool: self._obstacle(pool, address),  # type: ignore[misc]
+            )
             for name, pool in pools.items()
-            for rule in table.ingests[name]
+            if pool not in known
+            for rule in self._table.ingests[name]
         ]
-        for pool in pools.values():
-            pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+
+    async def handed_over(self) -> None:
+        """Until all that was stopped has stored what it had and said so, and who follows has begun."""
+        while not all(ingest.idle for ingest in self._leaving):
+            await self._context.pump.moment()
+        for ingest in self._leaving:
+            ingest.close()
+        self._leaving = ()
+        if self._admitted:
+            self.admit()
 
     def admit(self) -> None:
         """What they pull may come in now."""
+        self._admitted = True
         for ingest in self.all:
             ingest.admit()
+
+    def uses(self, pool: UpstreamPool) -> bool:
+        """Whether something that was pulled over these connections is not settled there."""
+        return any(ingest.pool is pool for ingest in self._leaving)
 
     def show(self) -> None:
         """Bring the states in the metrics up to date."""
@@ -200,16 +241,18 @@ class Ingests:
 
     def stop(self) -> None:
         """Take nothing more; what is being stored is stored, and settled."""
+        self._admitted = False
         for ingest in self.all:
             ingest.stop()
 
     async def close(self) -> None:
         """Wait for what is being stored."""
         self.stop()
+        everyone = (*self.all, *self._leaving)
         with trio.move_on_after(STOP_SECONDS):
-            while not all(source.idle for ingest in self.all for source in ingest.sources):
-                await _moment(self._context.pump, self._context.clock.now() + 0.01)
-        for ingest in self.all:
+            while not all(ingest.idle for ingest in everyone):
+                await self._context.pump.moment()
+        for ingest in everyone:
             ingest.close()
 
     # --- inside ---
@@ -229,12 +272,6 @@ class Ingests:
         except GatewayError as error:
             return error.message
         for route in (plan.route,) if plan.route is not None else plan.candidates:
-            if route.proxy is not None and not self._targets[route.proxy.upstream].connected:
+            if route.proxy is not None and not self._reachable(route.proxy.upstream):
                 return f"{address} waits for upstream {route.proxy.upstream}"
         return ""
-
-
-async def _moment(timers: Timers, when: float) -> None:
-    passed = trio.Event()
-    timers.call_at(when, passed.set)
-    await passed.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -83,15 +83,35 @@ class PartitionMirror:
         self._messages = 0
         self._bytes = 0
         self._requests = 0
+        self._stopped = False
+
+    def uses(self, pool: UpstreamPool) -> bool:
+        """Whether it sends over these connections."""
+        return self._pool is pool
+
+    def does(self, rule: RemoteRule, pool: UpstreamPool) -> bool:
+        """Whether it is what a rule asks for."""
+        return self._pool is pool and self._rule.meaning == rule.meaning
+
+    def succeeded_by(self, rule: RemoteRule) -> bool:
+        """Whether a rule mirrors the same route to the same upstream."""
+        return self._rule.route == rule.route and self._rule.target.upstream == rule.target.upstream
 
     @property
-    def upstream(self) -> str:
-        """Where it sends."""
-        return self._pool.name
+    def next_offset(self) -> int:
+        """How far it has chosen."""
+        return self._next
 
     def start_at(self, offset: int) -> None:
-        """Begin earlier than the log's end: the topic is new."""
+        """Begin earlier than the log's end: the topic is new, or somebody else was there before."""
         self._next = offset
+
+    def stop(self) -> None:
+        """Choose and send nothing more. What was sent is still counted."""
+        self._stopped = True
+        if self._buffer:
+            self._count(DROPPED, len(self._buffer))
+            self._buffer.clear()
 
     def grown(self) -> None:
         """There is more in the log: choose of it while it is in memory, and send in the next pass."""
@@ -101,7 +121,7 @@ class PartitionMirror:
 
     def _turn(self) -> None:
         state = self._context.store.topics.get(self._topic)
-        if state is None or state.epoch != self.epoch:
+        if self._stopped or state is None or state.epoch != self.epoch:
             return
         end = state.partitions[self._partition].end
         while self._next < end:
@@ -221,27 +241,37 @@ def _value(entry: Entry) -> bytes:
 class Mirrors:
     """All mirrors of a configuration, over every topic they read."""
 
-    def __init__(self, context: MirrorContext, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
+    def __init__(self, context: MirrorContext) -> None:
         self._context = context
-        self._rules = rules
-        self._pools = pools
+        self._rules: Sequence[RemoteRule] = ()
+        self._pools: Mapping[str, UpstreamPool] = {}
         self._running: dict[tuple[str, int], list[PartitionMirror]] = {}
-        if rules:
-            for state in context.store.topics.values():
-                for partition in range(len(state.partitions)):
-                    self._look_at(state.name, partition)
-            context.store.on_visible(self._grown)
-            for name, pool in pools.items():
-                pool.on_change.append(self._changed(name))
+        self._listening = False
 
-    def _changed(self, name: str) -> Callable[[GatewayError | None], None]:
-        def changed(_error: GatewayError | None) -> None:
-            for mirrors in self._running.values():
-                for one in mirrors:
-                    if one.upstream == name:
-                        one.grown()
+    def become(self, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
+        """From now on there are these. Those that do what they did go on; what a route mirrors otherwise than before is
+        mirrored from where it was.
+        """
+        for name, pool in pools.items():
+            if self._pools.get(name) is not pool:
+                pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+        self._rules, self._pools = rules, pools
+        before, self._running = self._running, {}
+        if rules and not self._listening:
+            self._listening = True
+            self._context.store.on_visible(self._grown)
+        for state in self._context.store.topics.values() if rules or before else ():
+            for partition in range(len(state.partitions)):
+                self._look_at(state.name, partition, before.get((state.name, partition), ()))
+        staying = {one for mirrors in self._running.values() for one in mirrors}
+        for one in {one for mirrors in before.values() for one in mirrors} - staying:
+            one.stop()
 
-        return changed
+    def _changed(self, pool: UpstreamPool) -> None:
+        for mirrors in self._running.values():
+            for one in mirrors:
+                if one.uses(pool):
+                    one.grown()
 
     def _grown(self, pairs: Iterable[tuple[str, int]]) -> None:
         for topic, partition in pairs:
@@ -257,12 +287,19 @@ class Mirrors:
             for one in running:
                 one.grown()
 
-    def _look_at(self, topic: str, partition: int) -> list[PartitionMirror]:
+    def _look_at(self, topic: str, partition: int, before: Iterable[PartitionMirror] = ()) -> list[PartitionMirror]:
         state = self._context.store.topics[topic]
-        wanted = not is_reserved(topic) and not topic.endswith(SUFFIX)
-        rules = [rule for rule in self._rules if wanted and rule.remote_address(topic) is not None]
-        running = self._running[topic, partition] = [
-            PartitionMirror(self._context, rule, self._pools[rule.target.upstream], topic, state.epoch, partition)
-            for rule in rules
-        ]
+        running: list[PartitionMirror] = []
+        self._running[topic, partition] = running
+        known = [one for one in before if one.epoch == state.epoch]
+        for rule in self._rules:
+            if is_reserved(topic) or topic.endswith(SUFFIX) or rule.remote_address(topic) is None:
+                continue
+            pool = self._pools[rule.target.upstream]
+            same = next((one for one in known if one.does(rule, pool)), None)
+            if same is None:
+                same = PartitionMirror(self._context, rule, pool, topic, state.epoch, partition)
+                if was := [one.next_offset for one in known if one.succeeded_by(rule)]:
+                    same.start_at(was[0])
+            running.append(same)
         return running

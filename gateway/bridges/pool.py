@@ -157,8 +157,7 @@ class UpstreamPool:
         self._preference = Preference(upstream.addresses)
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
-        recorder.gauge("gateway_upstream_connected", 0.0, upstream=upstream.name)
-        recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=upstream.name)
+        self.report_to(recorder)
 
     @property
     def name(self) -> str:
@@ -169,6 +168,12 @@ class UpstreamPool:
     def connected(self) -> bool:
         """Whether there is a connection."""
         return bool(self._connections)
+
+    def report_to(self, recorder: Recorder) -> None:
+        """Who is told from now on how the upstream is."""
+        self._recorder = recorder
+        recorder.gauge("gateway_upstream_connected", float(self.connected), upstream=self.name)
+        recorder.gauge("gateway_upstream_login_refused", float(bool(self.refused)), upstream=self.name)
 
     @property
     def in_flight(self) -> int:

@@ -105,6 +105,7 @@ class _Job:
 class _Path:
     """The connection one publisher's batches go over, while any are under way."""
 
+    pool: UpstreamPool
     connection: Connection
     jobs: int = 0
 
@@ -113,7 +114,6 @@ class ProxyLane:
     """All proxied publishes to one upstream."""
 
     def __init__(self, pool: UpstreamPool, timers: Timers, clock: Clock, recorder: Recorder) -> None:
-        self.pool = pool
         self._timers = timers
         self._clock = clock
         self._recorder = recorder
@@ -125,7 +125,19 @@ class ProxyLane:
         self._sending = False
         self.messages = 0
         """Whose publishers wait."""
+        self.pool = pool
+        self.send_over(pool)
+
+    def send_over(self, pool: UpstreamPool) -> None:
+        """From now on everything that is not sent yet goes over these connections."""
+        self.pool = pool
         pool.on_change.append(lambda _error: self._send_on())
+        self._send_on()
+
+    def uses(self, pool: UpstreamPool) -> bool:
+        """Whether anything waits for these connections, or for an answer on them."""
+        waits = self.pool is pool and bool(self._waiting)
+        return waits or any(path.pool is pool for path in self._paths.values())
 
     def send(self, timeout: float, job: _Job) -> None:
         """Send a batch as soon as possible; it ends once, within the time."""
@@ -167,13 +179,15 @@ class ProxyLane:
     def _path(self, caller: int) -> _Path | None:
         """The way of a publisher's next batch; None while there is none."""
         path = self._paths.get(caller)
+        if path is not None and path.pool is not self.pool:
+            return None  # what it sent to where the upstream was ends first
         if path is not None and not path.connection.over.is_set():
             return path
         connection = self.pool.choose()
         if connection is None:
             return None
         if path is None:
-            path = self._paths[caller] = _Path(connection)
+            path = self._paths[caller] = _Path(self.pool, connection)
         path.connection = connection  # what was on the other one is lost, so there is no order left to keep
         return path
 
@@ -224,9 +238,32 @@ def _publish(batch: Batch) -> Callable[[int], Request]:
 class Proxies:
     """All of them. Implements the broker's `ProxySender`."""
 
-    def __init__(self, pools: Mapping[str, UpstreamPool], timers: Timers, clock: Clock, recorder: Recorder) -> None:
-        self._lanes = {name: ProxyLane(pool, timers, clock, recorder) for name, pool in pools.items()}
+    def __init__(self, timers: Timers, clock: Clock, recorder: Recorder) -> None:
+        self._timers = timers
+        self._clock = clock
         self._recorder = recorder
+        self._lanes: dict[str, ProxyLane] = {}
+        self._left: list[ProxyLane] = []
+        """No route goes there any more; who was sent there has no answer yet."""
+
+    def become(self, pools: Mapping[str, UpstreamPool]) -> None:
+        """From now on these upstreams are asked. Who was sent to another one is answered as it answers."""
+        before, self._lanes = self._lanes, {}
+        for name, pool in pools.items():
+            lane = before.pop(name) if name in before else ProxyLane(pool, self._timers, self._clock, self._recorder)
+            self._lanes[name] = lane
+            if lane.pool is not pool:
+                lane.send_over(pool)
+        self._left = [lane for lane in (*self._left, *before.values()) if lane.messages]
+
+    def uses(self, pool: UpstreamPool) -> bool:
+        """Whether a publisher waits for these connections."""
+        return any(lane.uses(pool) for lane in (*self._lanes.values(), *self._left))
+
+    def connected(self, upstream: str) -> bool:
+        """Whether an upstream that is asked is there."""
+        lane = self._lanes.get(upstream)
+        return lane is not None and lane.pool.connected
 
     def send(
         self,
@@ -237,7 +274,11 @@ class Proxies:
         ended: Callable[[Outcome], None],
     ) -> None:
         """Send a batch to its upstream."""
-        self._lanes[proxy.upstream].send(proxy.timeout, _Job(caller, batch, sent, ended))
+        lane = self._lanes.get(proxy.upstream)
+        if lane is None:  # it was decided before a reload, and waited for something else since
+            ended(TargetError(f"there is no upstream {proxy.upstream} any more"))
+        else:
+            lane.send(proxy.timeout, _Job(caller, batch, sent, ended))
 
     def show(self) -> None:
         """Bring the gauges up to date."""

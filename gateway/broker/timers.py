@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import trio
 
+MOMENT = 0.01
+"""Seconds between two looks."""
+
 
 class SystemClock:
     """The clocks of the machine: trio's for waiting, the wall clock for what is kept."""
@@ -58,6 +61,12 @@ class Pump:
                 self._compact()
 
         return cancel
+
+    async def moment(self) -> None:
+        """A little while, for who waits for what nobody announces."""
+        passed = trio.Event()
+        self.call_at(self._now() + MOMENT, passed.set)
+        await passed.wait()
 
     def soon(self, key: object, callback: Callable[[], None]) -> None:
         """Call back in the next pass, once per key."""

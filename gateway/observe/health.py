@@ -7,7 +7,7 @@ store takes writes and every further condition (an upstream that must be connect
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.observe import metrics as m
 from gateway.recorder import Recorder
@@ -28,7 +28,7 @@ class Health:
     def __init__(self, recorder: Recorder, store: Callable[[], StoreHealth] | None = None) -> None:
         self._recorder = recorder
         self._store = store
-        self._conditions: dict[str, Callable[[], str]] = {}
+        self._conditions: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self.phase = Phase.STARTING
         self.enter(Phase.STARTING)
 
@@ -42,9 +42,9 @@ class Health:
         """Ask this about the store from now on (it opens after the admin listener is up)."""
         self._store = health
 
-    def condition(self, name: str, problem: Callable[[], str]) -> None:
-        """Also ask this: it answers what is wrong, or an empty text."""
-        self._conditions[name] = problem
+    def conditions(self, problems: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Also ask this: it names conditions, and says of each what is wrong, or an empty text."""
+        self._conditions.append(problems)
 
     def problems(self) -> Sequence[str]:
         """Why it is not ready; nothing when it is."""
@@ -55,9 +55,8 @@ class Health:
             health = self._store()
             if not health.writable:
                 found.append(f"store is read-only: {health.reason}" if health.reason else "store is read-only")
-        for name, problem in self._conditions.items():
-            if text := problem():
-                found.append(f"{name}: {text}")
+        for problems in self._conditions:
+            found += [f"{name}: {text}" for name, text in problems() if text]
         return found
 
     def refresh(self) -> None:

@@ -46,7 +46,7 @@ OTHER = "__other__"
 
 REFUSALS = tuple(status.value for status in Status)
 DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "epoch_changed")
-DEAD_LETTERS = ("max_deliveries", "refused", "size")
+DEAD_LETTERS = ("max_deliveries", "refused", "size", "transform")
 CONNECTION_REFUSALS = (
     "connections",
     "per_address",
@@ -74,7 +74,7 @@ PROXY_LIMIT = "proxy"
 """Batches that wait for a proxied upstream; of the whole gateway as well."""
 STATS_LIMIT = "stats"
 """Minutes of delivery latency that the store did not take; of the whole gateway, too."""
-RELOADS = ("applied", "invalid", "refused")
+RELOADS = ("applied", "invalid", "refused", "failed")
 PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 
@@ -213,7 +213,7 @@ FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Message
 CONFIG_RELOADS = _counter(
     "gateway_config_reloads",
     "outcome",
-    "Reloads of the configuration: applied, invalid (the file has problems), refused (it needs a restart).",
+    "Reloads of the configuration: applied, invalid (the file has problems), refused (it needs a restart), failed.",
 )
 CONFIG_RELOADED = _gauge(
     "gateway_config_last_reload_success",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+import attrs
 import prometheus_client
 import structlog
 from prometheus_client import CollectorRegistry
@@ -116,9 +117,9 @@ class PrometheusRecorder(Collector):
         self._acknowledged = cells[m.ACKNOWLEDGED_MESSAGES.name], cells[m.ACKNOWLEDGED_BYTES.name]
         self._refused = cells[m.REFUSED_MESSAGES.name]
         self._latency = cells[m.PUBLISH_LATENCY.name]
-        self._targets = [*self._listeners, *targets]
         _foresee(cells, self._listeners)
-        _foresee_routes(cells, routes, self._listeners, self._targets)
+        self.foreseen = Foreseen(cells, tuple(self._listeners))
+        self.foreseen.routes(routes, targets)
         self.gauge(m.BUILD_INFO.name, 1, version=version, python=platform.python_version())
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -231,9 +232,8 @@ class PrometheusRecorder(Collector):
         """How long a mirror's target took."""
         self._cells[m.MIRROR_LATENCY.name].observe((route, target), seconds)
 
-    def reloaded(self, outcome: str, routes: Iterable[str] = ()) -> None:
-        """The configuration was read again, with this outcome; it has these routes."""
-        _foresee_routes(self._cells, routes, self._listeners, self._targets)
+    def reloaded(self, outcome: str) -> None:
+        """The configuration was read again, with this outcome."""
         self._cells[m.CONFIG_RELOADS.name].add((outcome,), 1)
         self._cells[m.CONFIG_RELOADED.name].set((), float(outcome == "applied"))
 
@@ -267,27 +267,42 @@ class PrometheusRecorder(Collector):
 # Every series that can be foreseen starts at 0: a rate over a series that appears with its first event misses it.
 
 
-def _foresee_routes(
-    cells: Mapping[str, _Cells], routes: Iterable[str], listeners: Iterable[str], targets: Iterable[str]
-) -> None:
-    """The series of routes; those that count already go on."""
-    for route in routes:
-        for reason in m.REFUSALS:
-            cells[m.REFUSED_MESSAGES.name].add((route, reason), 0)
-        for family in (m.STORED_MESSAGES, m.STORED_BYTES):
-            cells[family.name].add((route,), 0)
-        for listener in listeners:
-            for family in (m.RECEIVED_MESSAGES, m.RECEIVED_BYTES):
-                cells[family.name].add((route, listener), 0)
-        for target in targets:
-            for family in (m.DELIVERED_MESSAGES, m.DELIVERED_BYTES, m.ACKNOWLEDGED_MESSAGES, m.ACKNOWLEDGED_BYTES):
-                cells[family.name].add((route, target), 0)
-        for reason in m.DROPS:
-            cells[m.DROPPED_MESSAGES.name].add((route, reason), 0)
-        for reason in m.DEAD_LETTERS:
-            cells[m.DEAD_LETTERED_MESSAGES.name].add((route, reason), 0)
-        cells[m.UNACCOUNTED.name].add((route,), 0)
-        cells[m.PUBLISH_LATENCY.name].declare((route,))
+@attrs.frozen
+class Foreseen:
+    """What there is to count, and what is no more."""
+
+    _cells: Mapping[str, _Cells]
+    _listeners: Sequence[str]
+
+    def routes(self, routes: Iterable[str], targets: Iterable[str]) -> None:
+        """The series of routes and their targets; those that count already go on."""
+        targets = (*self._listeners, *targets)
+        for route in routes:
+            for reason in m.REFUSALS:
+                self._cells[m.REFUSED_MESSAGES.name].add((route, reason), 0)
+            for family in (m.STORED_MESSAGES, m.STORED_BYTES):
+                self._cells[family.name].add((route,), 0)
+            for listener in self._listeners:
+                for family in (m.RECEIVED_MESSAGES, m.RECEIVED_BYTES):
+                    self._cells[family.name].add((route, listener), 0)
+            for target in targets:
+                for family in (m.DELIVERED_MESSAGES, m.DELIVERED_BYTES, m.ACKNOWLEDGED_MESSAGES, m.ACKNOWLEDGED_BYTES):
+                    self._cells[family.name].add((route, target), 0)
+            for reason in m.DROPS:
+                self._cells[m.DROPPED_MESSAGES.name].add((route, reason), 0)
+            for reason in m.DEAD_LETTERS:
+                self._cells[m.DEAD_LETTERED_MESSAGES.name].add((route, reason), 0)
+            self._cells[m.UNACCOUNTED.name].add((route,), 0)
+            self._cells[m.PUBLISH_LATENCY.name].declare((route,))
+
+    def upstreams(self, used: Container[str]) -> None:
+        """These upstreams are used. Of others there is no state to show; what was counted stays."""
+        for family in m.GAUGES.values():
+            if "upstream" in family.labels:
+                place, values = family.labels.index("upstream"), self._cells[family.name].values
+                for labels in [one for one in values if one[place] not in used]:
+                    del values[labels]
+        self._cells[m.INGEST_STATE.name].values.clear()  # said anew before each exposition, of those there are
 
 
 def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:

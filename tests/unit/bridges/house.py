@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gateway.broker.assembly import House, open_house
 from gateway.broker.dead_letters import split_headers
 from gateway.config import model
 from gateway.recorder import NullRecorder
-from gateway.routing.table import compile_table
+from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Backoff, Seconds
 from gateway.store.committer import Mode
 from gateway.store.sqlite import Engine, open_store
@@ -63,6 +63,21 @@ class Bridged:
     store: Engine
     bridges: Bridges
     counts: Counts
+    table: RoutingTable
+
+    def become(self, upstreams: Sequence[model.Upstream], *routes: model.Route) -> None:
+        """Another configuration, as a reload swaps it; `handed_over` of the bridges waits for the rest."""
+        config = configured(upstreams, routes)
+        table = compile_table(config, {})
+        self.table.become(table)
+        self.bridges.become(config, table)
+
+    async def reload(self, upstreams: Sequence[model.Upstream], *routes: model.Route) -> Mapping[str, int]:
+        """A whole reload: what was left undelivered."""
+        await self.bridges.prepare(compile_table(configured(upstreams, routes), {}))
+        self.become(upstreams, *routes)
+        with trio.fail_after(20):
+            return await self.bridges.handed_over()
 
     def client(self, name: str = "door") -> Client:
         return Client(self.house, name=name)
@@ -109,6 +124,17 @@ def route(*targets: model.Target, name: str = "r", topic: str = "") -> model.Rou
     return model.Route(name, model.Match(topic=topic), (model.Store("{topic}"), *targets))
 
 
+def configured(
+    upstreams: Sequence[model.Upstream],
+    routes: Sequence[model.Route],
+    topics: Mapping[str, model.TopicSettings] | None = None,
+) -> model.Config:
+    """A configuration without listeners."""
+    return model.Config(
+        listeners={}, routes=tuple(routes), topics=topics or {}, upstreams={one.name: one for one in upstreams}
+    )
+
+
 @asynccontextmanager
 async def bridged(
     path: Path,
@@ -117,9 +143,7 @@ async def bridged(
     topics: dict[str, model.TopicSettings] | None = None,
 ) -> AsyncIterator[Bridged]:
     """A gateway without listeners on the store in a directory."""
-    config = model.Config(
-        listeners={}, routes=routes, topics=topics or {}, upstreams={one.name: one for one in upstreams}
-    )
+    config = configured(upstreams, routes, topics)
     counts = Counts()
     table = compile_table(config, {})
     async with (
@@ -127,4 +151,4 @@ async def bridged(
         open_house(store, table, counts) as house,
         open_bridges(config, store, house, table, counts, random.Random(7)) as bridges,
     ):
-        yield Bridged(house, store, bridges, counts)
+        yield Bridged(house, store, bridges, counts, table)

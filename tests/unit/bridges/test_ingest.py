@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -62,7 +63,7 @@ async def subscribed(blip: Blip, number: int = 1, topic: bytes = b"orders") -> N
 
 
 def problem(gateway: Bridged) -> str:
-    return dict(gateway.bridges.conditions())["ingest far orders"]()
+    return dict(gateway.bridges.problems())["ingest far orders"]
 
 
 async def test_what_is_taken_is_acknowledged_when_it_is_stored(tmp_path: Path, blip: Blip):
@@ -205,8 +206,8 @@ async def test_what_does_not_fit_goes_to_the_dead_letters_and_holds_nobody_up(tm
         assert await stored(gateway, 2) == [b'{"amount": 11}', b'{"amount": 12}']
         await blip.until(lambda: len(blip.acknowledged) == 4)
         ((value, reason, attempts, _, _),) = await gateway.letters("far.orders.dlq")
-        assert (value, reason, attempts) == (b"no json", "refused", 1)
-        assert gateway.counts.messages["dead_lettered", "refused"] == 1
+        assert (value, reason, attempts) == (b"no json", "transform", 1)
+        assert gateway.counts.messages["dead_lettered", "transform"] == 1
         gateway.check_accounts()
 
 
@@ -259,3 +260,24 @@ async def test_many_restarts_lose_nothing(tmp_path: Path, blip: Blip):
         await blip.until(lambda: set(VALUES[:100]) <= set(blip.acknowledged))
         found = await stored(gateway, 100)
         assert list(dict.fromkeys(found)) == VALUES[:100]
+
+
+async def test_one_that_is_changed_stores_and_settles_what_it_had_and_the_next_one_goes_on(tmp_path: Path, blip: Blip):
+    async with bridged(tmp_path, [far(blip.port)], STORED) as gateway:
+        gateway.bridges.admit()
+        await subscribed(blip)
+        blip.deliver(b"orders", *VALUES[:100])
+        await stored(gateway, 1)
+        gateway.become([far(blip.port, into="other")], STORED)
+        blip.deliver(b"orders", *VALUES[100:200])
+        with trio.fail_after(20):
+            assert await gateway.bridges.handed_over() == {}
+        found = [*await stored(gateway, 1), *await stored(gateway, 1, "other")]
+        await blip.until(lambda: len(set(blip.acknowledged)) == 200)
+        found = [*await stored(gateway, 1), *await stored(gateway, 1, "other")]
+        assert found == VALUES[:200]
+        plain = attrs.evolve(far(blip.port), ingest=())
+        await gateway.reload([plain], STORED)
+        assert not gateway.bridges.ingests.all
+        blip.deliver(b"orders", b"for nobody")
+        gateway.check_accounts()

@@ -127,7 +127,7 @@ async def test_a_wrong_login_is_not_the_publishers_fault(tmp_path: Path, blip: B
         outcome = await gateway.client().publish("orders", b"1")
         assert outcome.status is Status.UNAVAILABLE
         assert "invalid API key" in outcome.message
-        assert dict(gateway.bridges.conditions())["upstream far"]() == "refuses our login: 401 invalid API key"
+        assert dict(gateway.bridges.problems())["upstream far"] == "refuses our login: 401 invalid API key"
         assert accounts(gateway) == (1, 0, 1, 0)
 
 

@@ -77,9 +77,10 @@ async def test_readiness_follows_the_phases_and_the_store_while_liveness_does_no
         health = StoreHealth(writable=False, reason="disk full")
         assert await ready() == (503, ["store is read-only: disk full"])
         health = StoreHealth(writable=True)
-        it.health.condition("legacy", lambda: "not connected")
+        found = ["not connected"]
+        it.health.conditions(lambda: [("legacy", text) for text in found])
         assert await ready() == (503, ["legacy: not connected"])
-        it.health.condition("legacy", lambda: "")
+        found = [""]
         it.health.enter(Phase.DRAINING)
         assert await ready() == (503, ["draining"])
 

@@ -101,9 +101,15 @@ def test_the_last_reload_counts_and_a_route_that_comes_starts_at_zero() -> None:
         assert value(recorder, "gateway_config_reloads_total", outcome=outcome) == 1
         assert value(recorder, "gateway_config_last_reload_success") == good
     recorder.stored("orders", 3, 30)
-    recorder.reloaded("applied", ["orders", "fresh"])
+    for upstream in ("legacy", "gone"):
+        recorder.gauge("gateway_upstream_connected", 1, upstream=upstream)
+    recorder.foreseen.routes(["orders", "fresh"], ["far"])
+    recorder.foreseen.upstreams({"legacy"})
     assert value(recorder, "gateway_route_stored_messages_total", route="fresh") == 0
+    assert value(recorder, "gateway_route_delivered_messages_total", route="fresh", target="far") == 0
     assert value(recorder, "gateway_route_stored_messages_total", route="orders") == 3
+    assert value(recorder, "gateway_upstream_connected", upstream="legacy") == 1
+    assert not [labels for name, labels in samples(recorder) if ("upstream", "gone") in labels]
 
 
 def test_a_connection_that_goes_leaves_the_gauge_but_not_the_counter() -> None:
