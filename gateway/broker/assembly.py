@@ -86,7 +86,7 @@ async def open_house(
     dead_letters = DeadLetterService(store, publisher, topics, table, clock, offload, authorisation.permit)
     transactions = TransactionService(store, publisher, clock, pump, authorisation.permit)
     delays = DelayService(store, publisher, clock, pump, offload)
-    publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
+    publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later, failed=dead_letters)
     latencies = Latencies()
     fetches = FetchService(
         store, topics, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal

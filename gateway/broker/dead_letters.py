@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.failing import TRANSFORM
 from gateway.broker.offload import Offload
 from gateway.broker.permissions import Permission
 from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing
@@ -224,6 +225,8 @@ class DeadLetterService:
             if address is None:
                 raise Denied
             self._permit(caller, Permission.WRITE, address)
+        if facts.reason == TRANSFORM:
+            raise Conflict("the transform of its route could not work on it: publish it again")
         if facts.count > MOST_REPLAYS:
             raise Conflict(f"this message died {facts.count} times")
         state = self._store.topics.get(target)

@@ -13,7 +13,7 @@ import attrs
 
 from gateway.broker.delayed_rows import Row, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
 from gateway.broker.offload import Offload
-from gateway.broker.publish import with_ttl
+from gateway.broker.placing import with_ttl
 from gateway.broker.service import Caller, Clock, Handler, Publishing, Timers
 from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, NotFound, Throttled
 from gateway.requests import DONE, CancelDelayed, Delayed, Publish, Request

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 import attrs
 
-from gateway.envelope import Batch
+from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError
 from gateway.requests import Published
 from gateway.store.interface import Placement
@@ -49,3 +50,11 @@ def reply(
         for order, index in enumerate(indexes):
             scattered[index] = (share.partition, placement.base_offset + order)
     return Published(batch.address, timestamp, scattered=scattered, refused=refused)
+
+
+def with_ttl(batch: Batch, expires_ms: int) -> Batch:
+    """The same messages, each expiring at a time unless it does so earlier by itself."""
+    columns = batch.columns
+    own: Iterable[int] = columns.expires if columns.expires is not None else repeat(0, columns.count)
+    expires = [min(one, expires_ms) if one else expires_ms for one in own]
+    return attrs.evolve(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))

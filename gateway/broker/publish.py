@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Protocol
 
 import attrs
 
+from gateway.broker.failing import TRANSFORM, Failed, LetterMaker, letters_of
 from gateway.broker.partitions import Partitioner
-from gateway.broker.placing import Share, compose, original, reply
+from gateway.broker.placing import Share, compose, original, reply, with_ttl
 from gateway.broker.proxied import Proxying, ProxySender
 from gateway.broker.service import Caller, Clock, Handler, Prepared, ProxiedPart
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns
@@ -69,15 +69,17 @@ class Publisher:
         self._in_transaction: Defer | None = None
         self._later: Defer | None = None
         self._proxying: Proxying | None = None
+        self._letters: LetterMaker | None = None
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Publish."""
         return {Publish: self.publish}
 
-    def divert(self, *, in_transaction: Defer, later: Defer) -> None:
-        """Who takes publishes inside transactions, and those that are due later."""
+    def divert(self, *, in_transaction: Defer, later: Defer, failed: LetterMaker | None = None) -> None:
+        """Who takes publishes inside transactions, those that are due later, and messages on which a transform fails."""
         self._in_transaction = in_transaction
         self._later = later
+        self._letters = failed
 
     def proxy_by(self, sender: ProxySender) -> None:
         """Who sends what a route has for brokers elsewhere."""
@@ -112,7 +114,8 @@ class Publisher:
         batch = request.batch
         if request.ttl_ms:
             batch = with_ttl(batch, self._clock.now_ms() + request.ttl_ms)
-        prepared = self._decide(caller, batch, request.schema, create=request.create)
+        failed: list[Failed] | None = [] if self._letters is not None else None
+        prepared = self._decide(caller, batch, request.schema, create=request.create, failed=failed)
         if prepared.proxied:
             if self._proxying is None:
                 raise self._withdraw(prepared)
@@ -137,7 +140,10 @@ class Publisher:
             raise self._withdraw(prepared)
         return prepared
 
-    def _decide(self, caller: Caller, batch: Batch, schema: str, *, create: bool) -> Prepared:
+    def _decide(
+        self, caller: Caller, batch: Batch, schema: str, *, create: bool, failed: list[Failed] | None = None
+    ) -> Prepared:
+        """`failed` takes what a transform fails on; without it, that is refused."""
         columns = batch.columns
         try:
             plan = self._table.writer(
@@ -148,15 +154,15 @@ class Publisher:
             raise
         if plan.route is not None:
             plain = self._prepare_plain(caller, batch, plan.route) if not schema else None
-            return plain or self._prepare(caller, batch, [(plan.route, None)], schema, create)
+            return plain or self._prepare(caller, batch, [(plan.route, None)], schema, create, failed=failed)
         parts, unrouted = plan.split(columns)
         if unrouted:
             refusal = NotRouted(f"no route takes {batch.address!r} with this key or these headers")
             self._refuse("", caller, columns.pick(unrouted), refusal)
             if not parts:
                 raise refusal
-            return self._prepare(caller, batch, parts, schema, create, dict.fromkeys(unrouted, refusal))
-        return self._prepare(caller, batch, parts, schema, create)
+            return self._prepare(caller, batch, parts, schema, create, dict.fromkeys(unrouted, refusal), failed)
+        return self._prepare(caller, batch, parts, schema, create, failed=failed)
 
     def commit(
         self, prepared: Sequence[Prepared], puts: Sequence[Put] = (), requires: Sequence[Require] = ()
@@ -244,6 +250,7 @@ class Publisher:
         schema: str,
         create: bool,
         refused: dict[int, GatewayError] | None = None,
+        failed: list[Failed] | None = None,
     ) -> Prepared:
         appends: list[Append] = []
         creates: list[CreateTopic] = []
@@ -256,7 +263,7 @@ class Publisher:
             columns = batch.columns if indexes is None else batch.columns.pick(indexes)
             self._receive(route.name, caller, columns)
             try:
-                kept = self._check(route, columns, indexes, schema, refused)
+                kept = self._check(route, columns, indexes, schema, refused, failed)
                 if kept is None:
                     continue
                 columns, indexes = kept
@@ -277,19 +284,29 @@ class Publisher:
                         appends.append(Append(topic, partition, picked, meta, indexes=members))
             except GatewayError as error:
                 self._refuse_counted(route.name, columns.count, error)
+                for lost in failed or ():
+                    self._refuse_counted(lost.route.name, len(lost.errors), error)
                 for name, messages, _size in (*accounted, *((one.route, one.columns.count, 0) for one in proxied)):
                     self._refuse_counted(name, messages, error)
                 raise
             accounted.append((route.name, columns.count, columns.value_bytes))
+        for one in failed or ():
+            assert self._letters is not None
+            meta = BatchMeta(batch_id, caller.origin, one.route.name, batch.delivery)
+            made, append = letters_of(self._letters, one, meta, self._clock.now_ms())
+            creates.extend(made)
+            appends.append(append)
+            accounted.append((one.route.name, append.columns.count, append.columns.value_bytes))
         for name, messages, _size in accounted:
             self._doors[name].held += messages
-        for one in proxied:
-            self._doors[one.route].proxying += one.columns.count
+        for other in proxied:
+            self._doors[other.route].proxying += other.columns.count
 
         def finish(placements: Sequence[Placement]) -> Published:
             return reply(batch, shares, placements, refused)
 
-        return Prepared(appends, creates, finish, accounted, self._clock.now(), proxied)
+        letters = [(one.route.name, len(one.errors)) for one in failed or ()]
+        return Prepared(appends, creates, finish, accounted, self._clock.now(), proxied, letters)
 
     def _check(
         self,
@@ -298,38 +315,41 @@ class Publisher:
         indexes: Sequence[int] | None,
         schema: str,
         refused: dict[int, GatewayError],
+        failed: list[Failed] | None,
     ) -> tuple[Columns, Sequence[int] | None] | None:
-        """Transform and validate; what is left, with its indexes in the batch. None: nothing is left."""
+        """Transform and validate; what is left, with its indexes in the batch. None: nothing is left. What leaves on the way
+        is counted at the end: if this raises, all of it is refused.
+        """
+        came, filtered, before = columns, 0, indexes
+        counted: list[tuple[int, GatewayError]] = []
+        errors: Mapping[int, GatewayError] = {}
         if route.transform is not None:
-            before = columns.count
             columns, kept, errors = route.transform.apply(columns)
-            for index, invalid in errors.items():
-                refused[original(indexes, index)] = invalid
-            if errors:
-                self._refuse_counted(route.name, len(errors), next(iter(errors.values())))
-            filtered = before - len(kept) - len(errors)
-            if filtered:
-                self._doors[route.name].filtered += filtered
-                self._recorder.dropped(route.name, "filtered", filtered)
-            indexes = compose(indexes, kept) if len(kept) != before else indexes
-            if not kept:
-                return None
+            filtered = came.count - len(kept) - len(errors)
+            indexes = compose(indexes, kept) if len(kept) != came.count else indexes
         names = {self._table.topic_config(topic).schema for topic in route.topics} | {schema}
         names.discard("")
-        for name in sorted(names):
+        for name in sorted(names) if columns.count else ():
             violations = self._schemas.check(name, columns)
             if violations:
                 first = next(iter(violations.values()))
-                if len(violations) == columns.count == 1:
+                if len(violations) == came.count == 1:
                     raise first
                 keep = [index for index in range(columns.count) if index not in violations]
-                for index, violation in violations.items():
-                    refused[original(indexes, index)] = violation
-                self._refuse_counted(route.name, len(violations), first)
-                if not keep:
-                    return None
+                refused |= {original(indexes, index): violation for index, violation in violations.items()}
+                counted.append((len(violations), first))
                 columns, indexes = columns.pick(keep), compose(indexes, keep)
-        return columns, indexes
+        if errors and failed is not None and route.topics:
+            failed.append(Failed(route, came, errors))
+        elif errors:
+            refused |= {original(before, index): error for index, error in errors.items()}
+            counted.append((len(errors), next(iter(errors.values()))))
+        for messages, error in counted:
+            self._refuse_counted(route.name, messages, error)
+        if filtered:
+            self._doors[route.name].filtered += filtered
+            self._recorder.dropped(route.name, "filtered", filtered)
+        return (columns, indexes) if columns.count else None
 
     def _config(self, topic: str, creates: list[CreateTopic], *, create: bool) -> TopicConfig:
         state = self._store.topics.get(topic)
@@ -372,11 +392,6 @@ class Publisher:
                     door.stored += messages
                     self._recorder.stored(route, messages, size)
                     self._recorder.publish_latency(route, now - one.started)
-
-
-def with_ttl(batch: Batch, expires_ms: int) -> Batch:
-    """The same messages, each expiring at a time unless it does so earlier by itself."""
-    columns = batch.columns
-    own: Iterable[int] = columns.expires if columns.expires is not None else repeat(0, columns.count)
-    expires = [min(one, expires_ms) if one else expires_ms for one in own]
-    return attrs.evolve(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))
+            if ticket.error is None:
+                for route, messages in one.letters:
+                    self._recorder.dead_lettered(route, TRANSFORM, messages)

@@ -111,6 +111,8 @@ class Prepared:
     started: float
     proxied: Sequence[ProxiedPart] = ()
     """What is not for the log. Only a plain publish can have such parts."""
+    letters: Sequence[tuple[str, int]] = ()
+    """(route, messages) among the parts that are dead letters. Only a plain publish can have such parts."""
 
 
 class Publishing(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from gateway.broker.permissions import Permission
-from gateway.broker.publish import with_ttl
+from gateway.broker.placing import with_ttl
 from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing, Timers
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, Throttled, Unsupported
 from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Request, Rollback

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from gateway.broker.dead_letters import PREFIX, Facts, split_headers
+from gateway.broker.failing import TRANSFORM
 from gateway.broker.service import Caller, Clock, Prepared, Publishing
 from gateway.bulk.wire import Redrive, Redriven
 from gateway.envelope import Batch, BatchIds, Columns, Run
@@ -168,6 +169,8 @@ def _check(letter: _Letter, asked: Redrive, target: str, now_ms: int) -> None:
         raise InvalidRequest("this is no dead letter: it has no reason")
     if not target:
         raise InvalidRequest("it does not say which topic it came from: name a place with --to")
+    if letter.facts.reason == TRANSFORM and not asked.to:
+        raise Conflict("its route could not transform it: publish it by the routes, with --to")
     if 0 < letter.facts.expires_ms <= now_ms:
         raise Conflict("it has expired meanwhile: nobody would get it")
     if letter.facts.count > asked.max_replays:
