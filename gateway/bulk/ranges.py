@@ -6,6 +6,7 @@ in a thread. A slow client holds one piece of at most a few megabytes, and nobod
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -17,12 +18,13 @@ import trio
 from gateway.bulk import wire
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic, Unsupported
-from gateway.store.chunk import encode
-from gateway.store.interface import PartitionState, Store
+from gateway.store.chunk import decode, encode, intact
+from gateway.store.interface import PartitionState, Store, Stored
 
 READ_BYTES = 2 << 20
 """Values read at a time."""
 THREADS = 2
+UNLIMITED = 1 << 62
 
 Encode = Callable[[Sequence[Run]], bytes]
 
@@ -61,9 +63,9 @@ class Ranges:
         """The range in frames (`gateway.bulk.wire`). An error in the midst of it is its last frame."""
         offset = asked.start
         try:
-            async with aclosing(self._read(asked)) as read:
-                async for runs, next_offset in read:
-                    yield await self._made(_frames, runs)
+            async with aclosing(self._framed(asked)) as framed:
+                async for frames, next_offset in framed:
+                    yield frames
                     offset = next_offset
         except GatewayError as error:
             yield wire.frame(wire.PROBLEM_FRAME, msgspec.json.encode(wire.problem_of(error)))
@@ -79,10 +81,33 @@ class Ranges:
                 yield await self._made(encoder, runs)
         yield encoder.finish()
 
+    async def _framed(self, asked: RangeAsked) -> AsyncGenerator[tuple[bytes, int]]:
+        """Frames, and the offset behind them: chunks go out as they lie on disk, only looked at for damage; what is not that
+        simple is read and encoded.
+        """
+        state = self.find(asked)
+        end = state.end if asked.end is None else min(asked.end, state.end)
+        offset, left = asked.start, asked.max_bytes or UNLIMITED
+        while offset < end and left > 0:
+            size = min(READ_BYTES, left)
+            stored = await self._store.read_stored(asked.topic, asked.partition, offset, end - offset, size)
+            make = functools.partial(_stored_frames, asked.topic, asked.partition, offset, end)
+            frames, after = await trio.to_thread.run_sync(make, stored, limiter=self._limiter)
+            if after == offset:
+                break
+            offset, left = after, left - len(frames)
+            yield frames, offset
+        else:
+            return
+        rest = attrs.evolve(asked, start=offset, end=end, max_bytes=left)
+        async with aclosing(self._read(rest)) as read:
+            async for runs, after in read:
+                yield await self._made(_frames, runs), after
+
     async def _read(self, asked: RangeAsked) -> AsyncGenerator[tuple[Sequence[Run], int]]:
         state = self.find(asked)
         end = state.end if asked.end is None else min(asked.end, state.end)
-        offset, left = asked.start, asked.max_bytes or (1 << 62)
+        offset, left = asked.start, asked.max_bytes or UNLIMITED
         while offset < end and left > 0:
             place = (asked.topic, asked.partition, offset, end - offset, min(READ_BYTES, left), 0)
             result = self._store.read_cached(*place) or await self._store.read(*place)
@@ -97,13 +122,30 @@ class Ranges:
 
 
 def _frames(runs: Sequence[Run]) -> bytes:
+    return b"".join([part for run in runs for part in _frame(run.base_offset, run.count, encode(run))])
+
+
+def _frame(base: int, count: int, chunk: bytes) -> tuple[bytes, bytes, bytes]:
+    head = wire.FRAME.pack(wire.PLACE.size + len(chunk), wire.CHUNK_FRAME)
+    return head, wire.PLACE.pack(base, count), chunk
+
+
+def _stored_frames(topic: str, partition: int, start: int, end: int, stored: Sequence[Stored]) -> tuple[bytes, int]:
+    """Frames of the chunks up to the first that is damaged, and the offset behind them; the first and the last are cut to
+    [start, end).
+    """
     parts: list[bytes] = []
-    for run in runs:
-        chunk = encode(run)
-        parts.append(wire.FRAME.pack(wire.PLACE.size + len(chunk), wire.CHUNK_FRAME))
-        parts.append(wire.PLACE.pack(run.base_offset, run.count))
-        parts.append(chunk)
-    return b"".join(parts)
+    after = start
+    for base, count, blob in stored:
+        if not intact(blob, base, count):
+            break
+        after = min(base + count, end)
+        if base < start or base + count > end:
+            run = decode(blob, topic, partition, base, count).slice(max(0, start - base), after - base)
+            parts += _frame(run.base_offset, run.count, encode(run))
+        else:
+            parts += _frame(base, count, blob)
+    return b"".join(parts), after
 
 
 class ArrowEncoder:

@@ -32,7 +32,7 @@ from gateway.store.chunk import (
     decode,
     decode_sources,
 )
-from gateway.store.raw import Stored
+from gateway.store.interface import Stored
 
 _HEADS = np.dtype(
     [

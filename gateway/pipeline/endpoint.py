@@ -37,8 +37,7 @@ from gateway.envelope import Columns, Run
 from gateway.errors import CorruptChunk, GatewayError, TooLarge, UnknownTopic
 from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
 from gateway.store.chunk import decode
-from gateway.store.interface import Durability, TopicConfig
-from gateway.store.raw import Stored
+from gateway.store.interface import Durability, Stored, TopicConfig
 from gateway.store.reader import StoredPartition, StoredTopic
 
 __all__ = ["Appended", "Endpoint", "EndpointLog", "EndpointWriter", "Producer"]

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from gateway.envelope import Run
 from gateway.pipeline.endpoint import Endpoint, EndpointLog
-from gateway.store.raw import Stored
+from gateway.store.interface import Stored
 from gateway.store.reader import LogReader, StoredPartition, StoredTopic
 
 Source = str | Path | Endpoint

@@ -11,11 +11,12 @@ from gateway.recorder import Recorder
 from gateway.store.catalogue import Log
 from gateway.store.committer import Committer
 from gateway.store.cut import gather
-from gateway.store.interface import Capabilities, Durability, ReadResult, StoreHealth, Ticket, TopicState, Unit
+from gateway.store.interface import Capabilities, Durability, ReadResult, Stored, StoreHealth, Ticket, TopicState, Unit
 from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance, RetentionFloor
 from gateway.store.plan import check_unit
 from gateway.store.pool import Leftovers, ReadPool, reported
+from gateway.store.raw import read_stored
 from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
 from gateway.store.visible import Visible
 
@@ -183,7 +184,7 @@ class Engine:
         cached = self.read_cached(topic, partition, offset, max_messages, max_bytes, now_ms)
         if cached is not None:
             return cached
-        self._check_start(log, offset)
+        _check_start(self._topics.get(log.topic.name), log, offset)
         try:
             return await self._read_disk(log, offset, max_messages, max_bytes, now_ms)
         except CorruptChunk as damage:
@@ -200,7 +201,7 @@ class Engine:
             rest = await self._from_disk(log, read_runs, place, left.next_offset, max_messages, max_bytes, now_ms, True)
             runs = [left, *rest]
         if not runs:
-            self._check_start(log, offset)
+            _check_start(self._topics.get(log.topic.name), log, offset)
             raise CorruptChunk(topic, partition, offset, await self._pool.run(hole, place, offset))
         result = gather(runs, offset, max_messages, max_bytes, now_ms)
         self._leftovers.forget(log, offset)
@@ -211,12 +212,15 @@ class Engine:
             self._leftovers.keep(log, result.next_offset, last)
         return result
 
-    def _check_start(self, log: Log, offset: int) -> None:
-        state = log.state
-        if self._topics.get(log.topic.name) is not log.topic:
-            raise UnknownTopic
-        if offset < state.start:
-            raise OffsetOutOfRange(first=state.start, next_offset=state.end)
+    async def read_stored(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Sequence[Stored]:
+        """Chunks as they are on disk, not checked; empty where there is no such thing, or nothing at this offset."""
+        log = self._log(topic, partition)
+        if log.topic.memory:
+            return ()
+        place = Place(topic, partition, log.slot, log.state.end)
+        return await self._from_disk(log, read_stored, place, offset, max_messages, max_bytes)
 
     async def _from_disk(self, log: Log, work: Callable[..., T], *args: object) -> T:
         """A read that may find its records trimmed or its topic gone meanwhile."""
@@ -251,3 +255,11 @@ class Engine:
     async def get(self, table: str, key: bytes) -> bytes | None:
         """One row of any table."""
         return await self._pool.run(get_row, table, key)
+
+
+def _check_start(known: object, log: Log, offset: int) -> None:
+    """`known`: the topic that has the log's name now."""
+    if known is not log.topic:
+        raise UnknownTopic
+    if offset < log.state.start:
+        raise OffsetOutOfRange(first=log.state.start, next_offset=log.state.end)

@@ -19,6 +19,9 @@ import attrs
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import GatewayError
 
+Stored = tuple[int, int, bytes]
+"""Base offset, count and bytes of a chunk, as its row says; nobody has looked at the bytes."""
+
 
 class Durability(enum.Enum):
     """When an append counts as stored."""
@@ -284,6 +287,14 @@ class Store(Protocol):
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
     ) -> ReadResult:
         """From memory or disk. Raises OffsetOutOfRange below the start, CorruptChunk on a damaged range."""
+        ...
+
+    async def read_stored(
+        self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int
+    ) -> Sequence[Stored]:
+        """Chunks as they are on disk, whole and not checked, from the one that holds `offset` on; empty when it is not to be
+        had so, and `read` must be asked.
+        """
         ...
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:

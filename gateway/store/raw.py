@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 from gateway.store.catalogue import row_id
 from gateway.store.database import MAX_OFFSET
+from gateway.store.interface import Stored
 from gateway.store.rows import CHUNKS, Place, translated
-
-Stored = tuple[int, int, bytes]
-"""Base offset, count and bytes of a chunk, as its row says; nobody has looked at the bytes."""
 
 
 def read_stored(connection: sqlite3.Connection, place: Place, offset: int, records: int, size: int) -> Sequence[Stored]:

@@ -18,8 +18,8 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
 from gateway.store.catalogue import load_partitions, load_topics
 from gateway.store.database import StoreFiles, connect_read_only
-from gateway.store.interface import TopicConfig
-from gateway.store.raw import Stored, read_stored
+from gateway.store.interface import Stored, TopicConfig
+from gateway.store.raw import read_stored
 from gateway.store.rows import DAMAGE, Place, get_row, hole, offset_for_time, read_runs, scan_rows
 
 READ_CHUNKS_BYTES = 8 << 20

@@ -14,7 +14,7 @@ from gateway.pipeline.blocks import checked
 from gateway.pipeline.columns import block_batch, record_batch
 from gateway.pipeline.schema import COLUMNS, SCHEMA, chosen
 from gateway.store.chunk import decode, encode
-from gateway.store.raw import Stored
+from gateway.store.interface import Stored
 from tests.pipeline.shapes import runs
 
 EVERYTHING = 1 << 40
