@@ -47,16 +47,17 @@ listeners:
 admin:     {{bind: "127.0.0.1:0"}}
 storage:   {{path: "{data}", free_space_floor: 1MiB}}
 """
-UPSTREAM = '  {name}: {{protocol: {name}, address: "127.0.0.1:{port}", timeout: 3s, pool: {pool}{more}}}\n'
+UPSTREAM = '  {name}: {{protocol: {name}, address: "127.0.0.1:{port}", timeout: {timeout}s, pool: {pool}{more}}}\n'
 ROUTE = """  - name: to-{name}
     match: {{topic: "{name}.*"}}
     to:
       - store: {{topic: "{name}.{{1}}"}}
-{copy}      - forward:
+"""
+FORWARD = """      - forward:
           upstream: {name}
           address: "{name}.{{1}}"
           retry: {{max: 100000, backoff: 10ms..200ms}}
-          window: 64
+          window: {window}
           dead_letter: {letters}
           accept_loss: all
 """
@@ -149,7 +150,7 @@ class Oracle:
         self.upstreams = upstreams
         self._directory = directory
         self._pool = pool
-        self._copies = False
+        self._variant = 0
         for name in ("near", "far"):
             (directory / name).mkdir(parents=True)
         self.far = Served(directory / "far", LISTENERS.format(data=directory / "far" / "data"))
@@ -194,16 +195,21 @@ class Oracle:
                 gateway.end(signal.SIGKILL)
 
     async def reload(self) -> None:
-        """The near gateway reads a file by which its routes have one store more, or one less, while it is published to."""
-        applied = 'outcome="applied"'
-        before = await self.metric("gateway_config_reloads_total", label=applied)
-        self._copies = not self._copies
+        """The near gateway reads a file by which its routes have one store more, or one less, and its forwards another window,
+        while it is published to. Of three times, once the first upstream's forwards are gone, then they are there again, and then
+        every upstream has another time-out.
+        """
+        name, applied = "gateway_config_reloads_total", 'outcome="applied"'
+        before = await self.metric(name, label=applied)
+        self._variant += 1
         self.near.write(self._near_config())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_busy)
-            self.near.send_signal(signal.SIGHUP)
-            while await self.metric("gateway_config_reloads_total", label=applied) == before:  # noqa: ASYNC110  # as below
-                await trio.sleep(0.05)
+            while await self.metric(name, label=applied) == before:
+                said = await self.metric(name)
+                self.near.send_signal(signal.SIGHUP)  # it refuses while its disk is full
+                while await self.metric(name) == said:  # noqa: ASYNC110  # as below
+                    await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
 
     async def full_disk(self, gateway: Served) -> None:
@@ -221,15 +227,24 @@ class Oracle:
         while True:
             await self.more(1)
 
+    @property
+    def _is_one_gone(self) -> bool:
+        return self._variant % 3 == 1
+
     def _near_config(self) -> str:
         text = LISTENERS.format(data=self._directory / "near" / "data") + "topics:\n" + TOPICS + "upstreams:\n"
         for name in self.upstreams:
             certificate = self._directory / "far" / "data" / "self-signed.crt"
             more = f', tls: {{ca: "{certificate}"}}' if protocol(name).transport is Transport.QUIC else ""
             more += ", auth: {api_key: key}" if name == "blipmq" else ""
-            text += UPSTREAM.format(name=name, port=self.networks[name].port, pool=self._pool, more=more)
-        copy = COPY if self._copies else ""
-        text += "routes:\n" + "".join(ROUTE.format(name=name, letters=LETTERS, copy=copy) for name in self.upstreams)
+            timeout = 4 if self._variant % 3 == 0 < self._variant else 3
+            port = self.networks[name].port
+            text += UPSTREAM.format(name=name, port=port, pool=self._pool, more=more, timeout=timeout)
+        text += "routes:\n"
+        for name in self.upstreams:
+            text += ROUTE.format(name=name) + (COPY if self._variant % 2 else "")
+            if not (self._is_one_gone and name == self.upstreams[0]):
+                text += FORWARD.format(name=name, letters=LETTERS, window=64 - 16 * (self._variant % 2))
         return text + '  - {name: rest, match: {}, to: [{store: {topic: "{topic}"}}]}\n'
 
     def set_faults(self, fault: Fault) -> None:
@@ -339,7 +354,11 @@ class Oracle:
         return sum(one.end - one.start for one in topics.topics[0].partitions)
 
     async def settle(self) -> None:
-        """Until all that was acknowledged is somewhere, and the near gateway has nothing left to deliver."""
+        """Until all that was acknowledged is somewhere, and the near gateway has nothing left to deliver. A forward that was
+        removed goes on first.
+        """
+        if self._is_one_gone:
+            await self.reload()
         while True:
             try:
                 await self.collect()

@@ -88,13 +88,13 @@ async def test_over_felix_each_arrives_once_however_often_a_gateway_is_killed(tm
     assert duplicates, "nothing was ever sent twice: this has shown nothing"
 
 
-async def test_routes_that_change_under_load_lose_nothing(tmp_path: Path):
+async def test_routes_and_forwards_that_change_under_load_lose_nothing(tmp_path: Path):
     oracle = Oracle(tmp_path, 7, upstreams=("rustlog",))
     try:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
                 await oracle.start(nursery)
-                for fault in (Fault.CUT, Fault.SLOW):
+                for fault in (Fault.CUT, Fault.SLOW, Fault.SWALLOW):
                     oracle.set_faults(fault)
                     await oracle.more(10)
                     await oracle.reload()

@@ -34,6 +34,7 @@ routes:
       - forward: {{upstream: away, address: "far.{{1}}", accept_loss: all}}
   - {{name: rest, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
 """
+PROXY = '  - {name: ask, match: {topic: "ask.*"}, to: [{proxy: {upstream: away, address: "asked.{1}"}}]}\n'
 DEADLINE = 120
 WINDOW = 64
 
@@ -94,6 +95,12 @@ async def read(wire: Wire, topic: str) -> list[bytes]:
             (size,) = struct.unpack_from(">I", answer, position)
             values.append(answer[position + 4 : position + 4 + size])
             position += 4 + size
+
+
+async def holds(wire: Wire, topic: str, *values: bytes) -> None:
+    """Wait until a topic holds these and no others."""
+    while await read(wire, topic) != [*values]:  # noqa: ASYNC110  # what is waited for happens in another process
+        await trio.sleep(0.01)
 
 
 async def create(wire: Wire, *topics: str) -> None:
@@ -220,3 +227,38 @@ async def logged(gateway: Served, event: str) -> None:
     """Wait until it has said so."""
     while event not in [one["event"] for one in gateway.logged()]:  # noqa: ASYNC110  # it happens in another process
         await trio.sleep(0.01)
+
+
+async def test_bridges_change_while_it_serves(tmp_path: Path) -> None:
+    forward = '      - forward: {upstream: away, address: "far.{1}", accept_loss: all}\n'
+    async with served(tmp_path) as (gateway, config), tcp(gateway.ports["rustlog"]) as wire:
+        await create(wire, "sent.a", "asked.a", "far.a", "pulled")
+        for number in range(3):
+            assert (await rustlog_ask(wire, produce("sent.a", b"%d" % number)))[0] == 1
+        assert 'gateway_forward_backlog_messages{forward="sent-away"} 3.0' in await metrics(gateway)
+
+        used = config.index("upstreams:")
+        without = config[:used] + config[used:].replace(forward, "")
+        assert await reload(gateway, without) == ("applied", True)
+        (left,) = [one for one in gateway.logged() if one["event"].startswith("a forward that is no more")]
+        assert (left["forward"], left["messages"]) == ("sent-away", 3)
+        text = await metrics(gateway)
+        assert 'gateway_forward_backlog_messages{forward="sent-away"} 0.0' in text
+        assert 'gateway_upstream_connected{upstream="away"}' not in text
+
+        # the upstream is this gateway itself, by now
+        port = gateway.ports["rustlog"]
+        there = config.replace("127.0.0.1:1", f"127.0.0.1:{port}").replace(
+            "  - {name: rest", f"{PROXY}  - {{name: rest"
+        )
+        assert await reload(gateway, there) == ("applied", True)
+        await holds(wire, "far.a", b"0", b"1", b"2")
+        answer = await rustlog_ask(wire, produce("ask.a", b"x"))
+        assert answer[0] == 1, answer
+        assert await read(wire, "asked.a") == [b"x"]
+
+        pulled = f'"127.0.0.1:{port}", ingest: [{{from: asked.a, into: pulled}}]'
+        assert await reload(gateway, there.replace(f'"127.0.0.1:{port}"', pulled)) == ("applied", True)
+        await holds(wire, "pulled", b"x")
+        assert gateway.logged()[-1]["upstreams_changed"] == ["away"]
+        assert 'gateway_consumer_unaccounted_messages{kind="forward"} 0.0' in await metrics(gateway)
