@@ -135,6 +135,11 @@ class Source:
         return not self._storing and not self._settling
 
     @property
+    def running(self) -> bool:
+        """Whether what the remote has comes in."""
+        return self.state is State.RUNNING and not self._entry.stuck
+
+    @property
     def problem(self) -> str:
         """Why it does not run, if somebody has to look."""
         return self._blocked or self._refused

@@ -74,6 +74,8 @@ class Entry:
         self._ids = itertools.count(1)
         self._task: _Task | None = None
         self._cancel: Callable[[], None] | None = None
+        self.stuck = False
+        """What is stored was refused for now: it is tried again, and nothing else is."""
 
     def close(self) -> None:
         """Nothing more is tried."""
@@ -196,10 +198,12 @@ class Entry:
         self._later(task, self._try)
 
     def _later(self, task: _Task, callback: Callable[[], None]) -> None:
+        self.stuck = True
         now = self._context.clock.now()
         delay = jittered(BACKOFF.delay(task.attempts), self._context.chance)
         self._cancel = self._context.pump.call_at(now + delay, callback)
 
     def _finish(self, task: _Task) -> None:
         self._task = None
+        self.stuck = False
         task.done()

@@ -78,7 +78,7 @@ class Ingest:
 
     def show(self) -> None:
         """Bring the state in the metrics up to date."""
-        running = self.pool.connected and any(source.state is State.RUNNING for source in self.sources)
+        running = self.pool.connected and any(source.running for source in self.sources)
         state = "refused" if self.problem else "running" if running else "waiting"
         for each in ("waiting", "running", "refused"):
             labels = {"upstream": self.pool.name, "source": self.name, "state": each}

@@ -29,6 +29,10 @@ from gateway.wire.session import (
 )
 
 GOODBYE_SECONDS = 1.0
+SHORTEST_SILENCE, LONGEST_SILENCE = 3.0, 30.0
+"""Seconds without a sign of life after which a peer over QUIC is gone: the time-out it is given for an answer, within these.
+PINGs that any QUIC endpoint answers go out at a third of it.
+"""
 log = structlog.get_logger()
 
 
@@ -195,9 +199,16 @@ async def dial(
     driver = ClientDriver(spec.client(context), trio.current_time, on_completions)
     if spec.transport is Transport.QUIC:
         from gateway.transport.quic.dial import dial_quic
+        from gateway.transport.quic.limits import QuicLimits
 
         async with dial_quic(
-            host, port, alpn=spec.alpn, tls=tls or ClientTls(), handler=driver, timeout=timeout
+            host,
+            port,
+            alpn=spec.alpn,
+            tls=tls or ClientTls(),
+            handler=driver,
+            timeout=timeout,
+            limits=QuicLimits(idle=min(max(timeout, SHORTEST_SILENCE), LONGEST_SILENCE)),
         ) as quic_link:
             driver.bind(quic_link)
             try:

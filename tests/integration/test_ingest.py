@@ -4,14 +4,17 @@ found again after a restart.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+import trio
 
 from gateway.bridges import ingests
 from gateway.protocols.registry import protocol
 from gateway.requests import CreateTopic, DeleteTopic
 from gateway.transport.client import connect
+from tests.integration.faults import Fault, UdpNetwork
 from tests.integration.inside import PROTOCOLS, far_config, gateway, metric, publish, stored, upstream
 
 NEAR = """
@@ -129,3 +132,25 @@ async def test_a_remote_topic_may_come_later(tmp_path: Path, name: str):
             await metric(near, "gateway_ingest_errors_total", lambda count: count > 0, **found)
             await publish(far.ports["flymq"], VALUES[:10])
             assert await stored(near.ports["flymq"], "far.orders", lambda found: len(found) >= 10) == VALUES[:10]
+
+
+@pytest.mark.parametrize("name", ["felix", "fujin"])
+async def test_a_remote_that_falls_silent_is_found_by_its_pings(tmp_path: Path, name: str):
+    """QUIC: all datagrams vanish and nothing is under way that could be late. Thirty seconds is what QUIC itself would wait."""
+    there, here = tmp_path / "far", tmp_path / "near"
+    more = ", timeout: 3s, ingest: [{from: orders, into: far.orders}]"
+    async with gateway(far_config(name, there)) as far, trio.open_nursery() as nursery:
+        network = UdpNetwork(lambda: far.ports["far"], random.Random(1))
+        await nursery.start(network.run)
+        await publish(far.ports["flymq"], VALUES[:1])
+        async with gateway(NEAR.format(data=here, far=upstream(name, network.port, there, more))) as near:
+            state = {"upstream": "far", "source": "orders"}
+            await metric(near, "gateway_ingest_state", 1, **state, state="running")
+            network.set(Fault.HALF_OPEN)
+            with trio.fail_after(20):
+                await metric(near, "gateway_ingest_state", 1, **state, state="waiting")
+            network.set(Fault.NONE)
+            await metric(near, "gateway_ingest_state", 1, **state, state="running")
+            await publish(far.ports["flymq"], VALUES[1:5])
+            await stored(near.ports["flymq"], "far.orders", lambda found: set(VALUES[1:5]) <= set(found))
+        nursery.cancel_scope.cancel()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import resource
 import signal
 from pathlib import Path
 
+import httpx
 import trio
 
 from gateway.errors import NotFound
@@ -16,6 +19,7 @@ NEAR = """
 version: 1
 listeners:
   flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+admin: {{bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1}}
 upstreams:
   far: {{protocol: blipmq, address: "127.0.0.1:{port}", auth: {{api_key: key}}, ingest: [{{from: orders, into: orders}}]}}
@@ -30,6 +34,20 @@ def stored(data: Path) -> list[bytes]:
             return [value for run in log.read_chunks("orders", 0) for value in run.columns.values()]
         except NotFound:
             return []
+
+
+async def until_metric(gateway: Served, line: str) -> None:
+    """Until the exposition has this line, whatever the order of its labels."""
+    name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()  # type: ignore[union-attr]
+    wanted = sorted(labels.split(","))
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{gateway.ports['admin']}") as client:
+        with trio.fail_after(60):
+            while True:
+                for shown in (await client.get("/metrics")).text.splitlines():
+                    found = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", shown)
+                    if found and found[1] == name and sorted(found[2].split(",")) == wanted and found[3] == value:
+                        return
+                await trio.sleep(0.02)
 
 
 async def feed(blip: Blip) -> None:
@@ -62,3 +80,26 @@ async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
         finally:
             if near.running:
                 near.end(signal.SIGKILL)
+
+
+async def test_while_the_disk_is_full_nothing_is_acknowledged_and_it_goes_on_by_itself(tmp_path: Path):
+    blip = Blip()
+    async with blipping(blip):
+        near = Served(tmp_path, NEAR.format(port=blip.port, data=tmp_path / "data"))
+        near.start()
+        try:
+            await blip.until(lambda: bool(blip.queues) and blip.queues[7].polls)
+            blip.deliver(b"orders", *VALUES[:100])
+            await blip.until(lambda: len(blip.acknowledged) == 100)
+            resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            blip.deliver(b"orders", *VALUES[100:1_000])
+            await blip.until(lambda: any(one["event"] == "the store takes no writes" for one in near.logged()))
+            await until_metric(near, 'gateway_ingest_state{source="orders",state="waiting",upstream="far"} 1.0')
+            assert blip.acknowledged == VALUES[:100]
+            resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            await blip.until(lambda: set(blip.acknowledged) == set(VALUES[:1_000]))
+            await until_metric(near, 'gateway_ingest_state{source="orders",state="running",upstream="far"} 1.0')
+        finally:
+            if near.running:
+                near.end(signal.SIGKILL)
+        assert list(dict.fromkeys(stored(tmp_path / "data"))) == VALUES[:1_000]
