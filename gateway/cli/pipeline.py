@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -31,6 +32,10 @@ def command() -> None:
     """Jobs over what is stored: archive it, prove that nothing is missing, count it, play it back."""
 
 
+FOLLOWER = 10
+"""How nice an archive is that goes on: where the processors are busy, the gateway beside it comes first."""
+
+
 @command.command(
     epilog=examples(
         "gateway pipeline archive --path ./data --to ./archive",
@@ -45,7 +50,7 @@ def command() -> None:
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --follow, in seconds."
 )
-@click.option("--accept-gaps", is_flag=True, help="Go on behind what retention removed before it was archived.")
+@click.option("--accept-gaps", is_flag=True, help="Go on behind what retention removed, or what is damaged.")
 @click.option(
     "--format",
     "form",
@@ -76,6 +81,8 @@ def archive(
     """
     from gateway.pipeline.options import Topics
 
+    if follow:
+        os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
     once = _archiving(source_of(given), to, Topics.parse(topics), form, accept_gaps, master, spark_logs)
     stop = _until_signalled() if follow else None
     while True:
@@ -87,7 +94,7 @@ def archive(
                 f"archived {done.records} records in {done.files} files ({done.bytes} bytes) to {to}",
             )
         for gap in done.gaps:
-            click.echo(f"gateway: gap: {gap} was removed before it was archived", err=True)
+            click.echo(f"gateway: gap: {gap} is not archived and will not be", err=True)
         if stop is None or stop.wait(interval):
             return
 

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gateway.errors import CorruptChunk
 from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
-from gateway.pipeline.ranges import HistoryGone, Range, cut, record_batches, selected
+from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
 from gateway.pipeline.schema import COLUMNS, chosen
 from gateway.pipeline.source import Log, Source, open_log
 from gateway.pipeline.spread import Here, Spread
@@ -41,7 +42,7 @@ class Archived:
     files: int = 0
     bytes: int = 0
     gaps: tuple[str, ...] = ()
-    """What retention removed before it was archived."""
+    """What retention removed before it was archived, and what is damaged."""
 
 
 def archive(
@@ -58,7 +59,8 @@ def archive(
 
     Calls `progress` with records done, and in all.
 
-    Raises HistoryGone if retention removed records that should have come next, unless gaps are accepted.
+    Unless gaps are accepted it raises HistoryGone if retention removed records that should have come next, and Damaged
+    after all else, if some cannot be read.
     """
     spread = spread or Here()
     options = ReadOptions(source, topics or Topics())
@@ -72,12 +74,23 @@ def archive(
         tasks = [*again, *cut(missing, records_per_file)]
         total = sum(one.count for one in tasks)
         done = Archived(gaps=tuple(gaps))
+        stuck: dict[Place, str] = {}
         wave = spread.width * WAVES
         for first in range(0, len(tasks), wave):
-            work = functools.partial(write_range, source, writer.staging)
-            taken = tasks[first : first + wave]
-            files = [file for made in spread(work, taken) for file in made]
-            writer.commit(files, [again[one] for one in taken if one in again])
+            work = functools.partial(write_range, source, writer.staging, accept_gaps=accept_gaps)
+            taken = [one for one in tasks[first : first + wave] if _place(one) not in stuck]
+            files: list[ArchiveFile] = []
+            replaced: list[ArchiveFile] = []
+            for one, made in zip(taken, spread(work, taken), strict=True):
+                if _place(one) in stuck:
+                    continue  # nothing behind a hole; what was written is removed by the next run
+                files += made.files
+                done = attrs.evolve(done, gaps=(*done.gaps, *made.damage))
+                if made.damage and not accept_gaps:
+                    stuck[_place(one)] = made.damage[0]
+                elif one in again:
+                    replaced.append(again[one])
+            writer.commit(files, replaced)
             done = Archived(
                 done.records + sum(file.end - file.start for file in files),
                 done.files + len(files),
@@ -85,6 +98,8 @@ def archive(
                 done.gaps,
             )
             progress(done.records, total)
+    if stuck:
+        raise Damaged(f"{'; '.join(stuck.values())}. All else is archived; --accept-gaps goes on behind it")
     return done
 
 
@@ -112,6 +127,10 @@ def lost_in(archive: Archive, reader: Log, options: ReadOptions) -> list[Archive
     ]
 
 
+def _place(what: Range) -> Place:
+    return what.topic, what.epoch, what.partition
+
+
 def _range(file: ArchiveFile) -> Range:
     return Range(file.topic, file.partition, file.start, file.end, file.epoch)
 
@@ -132,31 +151,79 @@ def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions)
     return missing, gaps
 
 
-def write_range(source: Source, staging: Path, what: Range) -> list[ArchiveFile]:
-    """Write one range into `staging`, a file for each day."""
-    made: list[ArchiveFile] = []
-    writer: pq.ParquetWriter | None = None
-    day, start, end, name = "", 0, 0, ""
+@attrs.frozen
+class Written:
+    """What one task wrote."""
 
-    def finish() -> None:
-        if writer is not None:
-            writer.close()
-            size, crc32c = sealed(staging / name)
-            made.append(ArchiveFile(name, what.topic, what.epoch, what.partition, day, start, end, size, crc32c))
+    files: list[ArchiveFile]
+    damage: tuple[str, ...]
+    """What of its range could not be read."""
 
+
+def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool = False) -> Written:
+    """Write one range into `staging`, a file for each day; up to what is damaged, or, where gaps are accepted, without it."""
+    out = _Files(staging, what)
+    found: list[str] = []
     with open_log(source) as reader:
+        rest = what
+        while rest.start < rest.end:
+            damage: list[CorruptChunk] = []
+            for batch in _good(reader, rest, damage):
+                out.add(batch)
+            out.finish()
+            if not damage:
+                break
+            found += [damage[0].message]
+            rest = attrs.evolve(rest, start=damage[0].next_offset if accept_gaps else rest.end)
+    return Written(out.made, tuple(found))
+
+
+def _good(reader: Log, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
+    """The records of a range, or all before what is damaged, which is noted."""
+    at = what.start
+    try:
         for batch in record_batches(reader, what, FILE_SCHEMA, rows=GROUP_ROWS, size=GROUP_BYTES):
-            for part_day, part in _days(batch):
-                if part_day != day:
-                    finish()
-                    day, start = part_day, part.column("offset")[0].as_py()
-                    name = file_name(what.epoch, what.partition, start)
-                    writer = new_file(staging / name)
-                assert writer is not None
-                writer.write_batch(part)
-                end = part.column("offset")[-1].as_py() + 1
-    finish()
-    return made
+            yield batch
+            at += batch.num_rows
+    except Damaged as error:
+        chunk = error.__cause__
+        if not isinstance(chunk, CorruptChunk):
+            raise
+        damage.append(chunk)
+        # what is good and near it lay in a batch that was never made
+        yield from record_batches(reader, attrs.evolve(what, start=at, end=chunk.first), FILE_SCHEMA)
+
+
+class _Files:
+    """Files that are being written, one after the other: each of one day, its records consecutive."""
+
+    def __init__(self, staging: Path, what: Range) -> None:
+        self.made: list[ArchiveFile] = []
+        self._staging, self._what = staging, what
+        self._writer: pq.ParquetWriter | None = None
+        self._name = self._day = ""
+        self._start = self._end = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Some more records."""
+        for day, part in _days(batch):
+            if self._writer is None or day != self._day:
+                self.finish()
+                self._day, self._start = day, part.column("offset")[0].as_py()
+                self._name = file_name(self._what.epoch, self._what.partition, self._start)
+                self._writer = new_file(self._staging / self._name)
+            self._writer.write_batch(part)
+            self._end = part.column("offset")[-1].as_py() + 1
+
+    def finish(self) -> None:
+        """The file is whole."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        what = self._what
+        place = (what.topic, what.epoch, what.partition, self._day, self._start, self._end)
+        self.made.append(ArchiveFile(self._name, *place, *sealed(self._staging / self._name)))
 
 
 def file_name(epoch: int, partition: int, start: int) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.errors import InvalidRequest
-from gateway.pipeline.spread import TaskFailed
+from gateway.pipeline.spread import NO_SPACE, TaskFailed
 
 _PYTHON = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which is somewhere in Spark's text."""
 _CLASS = re.compile(r"^\[[\w.]+\]\s*")
-_NO_SPACE = "No space left on device"
 
 
 @contextmanager
@@ -31,8 +30,8 @@ def reported() -> Iterator[None]:
 
 def cause(text: str) -> str:
     """The cause that a text of Spark's is about; for people only."""
-    if _NO_SPACE in text:
-        return f"{_NO_SPACE}: make room where the output and Spark's temporary files are, and run it again"
+    if "No space left on device" in text:
+        return NO_SPACE
     found = [match for match in _PYTHON.finditer(text) if not match[1].startswith(("Py4J", "PySpark"))]
     if found:
         return f"{found[0][1]}: {found[0][2]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -9,6 +10,8 @@ from gateway.errors import GatewayError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+NO_SPACE = "No space left on device: make room where the output and Spark's temporary files are, and run it again"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,7 +60,8 @@ class OnSpark:
             try:
                 return [work(task)], ""
             except (GatewayError, OSError) as error:
-                return [], f"{type(error).__name__}: {error}"
+                full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+                return [], NO_SPACE if full else f"{type(error).__name__}: {error}"
 
         results: list[R] = []
         for result, error in self._context.parallelize(tasks, len(tasks)).map(guarded).collect():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +22,7 @@ from gateway.pipeline.archive import Archived, archive
 from gateway.pipeline.audit import audit
 from gateway.pipeline.manifest import Archive, ArchiveWriter, topic_directory
 from gateway.pipeline.options import Topics
-from gateway.pipeline.ranges import HistoryGone
+from gateway.pipeline.ranges import Damaged, HistoryGone
 from gateway.pipeline.spread import OnSpark, TaskFailed
 from tests.pipeline.served import gateway
 from tests.pipeline.stored import Log, filled
@@ -116,6 +120,12 @@ def test_on_spark(spark: Any, store: Path, tmp_path: Path) -> None:
     assert frame.count() == 40
     with pytest.raises(TaskFailed, match="NotAStore: there is no store at /nowhere"):
         OnSpark(spark)(_open, ["/nowhere"])
+    with pytest.raises(TaskFailed, match="No space left on device: make room where the output"):
+        OnSpark(spark)(_fill, [""])
+
+
+def _fill(_path: str) -> None:
+    raise OSError(errno.ENOSPC, "no room")
 
 
 def _open(path: str) -> None:
@@ -290,6 +300,37 @@ def test_what_retention_took_first(tmp_path: Path) -> None:
     found = audit(str(store), out)
     assert (found.compared, found.archived) == (1, 3)
     assert found.findings == ("gap: t/0 [2, 5) is not archived",)
+
+
+def test_what_is_damaged_holds_up_only_what_follows_it(tmp_path: Path) -> None:
+    """Several tasks a partition: what lies behind the damage waits, what lies in other partitions does not."""
+    path, out = tmp_path / "store", tmp_path / "out"
+
+    async def fill(log: Log) -> None:
+        for topic in ("bad", "good"):
+            await log.create(topic)
+            for number in range(6):
+                await log.append(topic, [b"%d" % number] * 2)
+
+    filled(path, fill)
+    with contextlib.closing(sqlite3.connect(path / "log.sqlite", isolation_level=None)) as store:
+        key, whole = store.execute("SELECT id, data FROM chunks ORDER BY id LIMIT 1 OFFSET 2").fetchone()
+        store.execute("UPDATE chunks SET data = ? WHERE id = ?", (whole[:-1] + b"?", key))
+        for _ in range(2):
+            with pytest.raises(Damaged, match=r"topic=bad partition=0 offsets=\[4, 6\)\. All else is archived"):
+                archive(str(path), out, records_per_file=3)
+            files = Archive.existing(out).files()
+            assert sorted((file.topic, file.start, file.end) for file in files) == [
+                ("bad", 0, 3), ("bad", 3, 4), ("good", 0, 3), ("good", 3, 6), ("good", 6, 9), ("good", 9, 12),
+            ]  # fmt: skip
+        copy = tmp_path / "copy"
+        shutil.copytree(out, copy)
+        around = archive(str(path), copy, records_per_file=3, accept_gaps=True)
+        assert (around.records, len(around.gaps)) == (6, 1)
+        assert audit(str(path), copy).findings == ("gap: bad/0 [4, 6) is not archived",)
+        store.execute("UPDATE chunks SET data = ? WHERE id = ?", (whole, key))
+    assert archive(str(path), out).records == 8
+    assert audit(str(path), out).findings == ()
 
 
 def test_one_archiving_process_at_a_time(store: Path, tmp_path: Path) -> None:

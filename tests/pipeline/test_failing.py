@@ -77,11 +77,13 @@ def test_a_damaged_chunk_is_named_by_every_job_and_a_rerun_goes_on(spark: Any, t
     filled(store, three)
     connection = damaged(store)
     said = r"damaged chunk: topic=t partition=0 offsets=\[3, 6\)"
-    with pytest.raises(TaskFailed, match=said):
-        archive(str(store), out, spread=OnSpark(spark))
-    assert Archive.existing(out).files() == []
     with pytest.raises(StoreError, match=said):
+        archive(str(store), out, spread=OnSpark(spark))
+    assert [(file.start, file.end) for file in Archive.existing(out).files()] == [(0, 3)]  # what is good before it
+    with pytest.raises(StoreError, match=said + r".*--accept-gaps goes on behind it"):
         archive(str(store), out)
+    assert archive(str(store), tmp_path / "around", accept_gaps=True).records == 6
+    assert audit(str(store), tmp_path / "around").findings == ("gap: t/0 [3, 6) is not archived",)
     messages = messages_at(str(store))
     with pytest.raises(TaskFailed, match=said):
         rollup(spark, messages, tmp_path / "rollup")
@@ -89,7 +91,7 @@ def test_a_damaged_chunk_is_named_by_every_job_and_a_rerun_goes_on(spark: Any, t
         compact(spark, messages, tmp_path / "compact")
     assert not (tmp_path / "compact").exists()
     healed(connection)
-    assert archive(str(store), out).records == 9
+    assert archive(str(store), out).records == 6
     assert audit(str(store), out).findings == ()
     assert archive(str(store), out) == Archived()
 
