@@ -90,7 +90,8 @@ class Api:
 
     async def purge(self, request: Request) -> Response:
         """Drop a topic of dead letters."""
-        await self._bulk.purge(_text(request, "name"))
+        seen = (_number(request, "epoch", 0), _number(request, "end", 0)) if "end" in request.query_params else None
+        await self._bulk.purge(_text(request, "name"), seen)
         return _json(wire.Topics(()))
 
     async def log(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from gateway.bulk.appends import Appends
 from gateway.bulk.ranges import RangeAsked, Ranges
 from gateway.bulk.redrive import Redrives
 from gateway.envelope import Origin
-from gateway.errors import Conflict, InvalidRequest, StoreError, UnknownTopic
+from gateway.errors import ConditionFailed, Conflict, InvalidRequest, StoreError, UnknownTopic
 from gateway.requests import Completion
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import DeleteTopic, Store, TopicState, Unit
@@ -75,8 +75,8 @@ class Bulk:
         self.ranges.find(RangeAsked(topic, partition, _ANYWHERE))
         return await self._store.offset_for_time(topic, partition, timestamp_ms)
 
-    async def purge(self, name: str) -> None:
-        """Drop dead letters, with their topic."""
+    async def purge(self, name: str, seen: tuple[int, int] | None = None) -> None:
+        """Drop dead letters, with their topic. `seen`: its epoch and the sum of its ends; not if letters have come since."""
         if name not in self._store.topics:
             raise UnknownTopic(f"there is no topic {name}")
         if name not in self._letters():
@@ -85,7 +85,10 @@ class Bulk:
             reason = objection(name)
             if reason is not None:
                 raise Conflict(reason)
-        await self._store.submit(Unit(deletes=[DeleteTopic(name)])).wait()
+        try:
+            await self._store.submit(Unit(deletes=[DeleteTopic(name, seen)])).wait()
+        except ConditionFailed:
+            raise Conflict(f"letters have come to {name} since it was looked at: nothing is dropped") from None
         for callback in self._house.topics.after_delete:
             callback(name)
         await self.redrives.forget()

@@ -181,7 +181,8 @@ def redrive(
 def purge(topic: str, yes: bool, endpoint: Endpoint) -> None:
     """Drop all dead letters of a topic, those that were sent again and those that were not.
 
-    Refused while a `forward` still has to deliver some of them.
+    Refused if letters have come since they were counted, and while a `forward` still has to deliver some of them: then
+    nothing is dropped.
     """
     from gateway.cli.letters import find
     from gateway.pipeline.endpoint import EndpointLog, EndpointWriter
@@ -191,7 +192,7 @@ def purge(topic: str, yes: bool, endpoint: Endpoint) -> None:
         count = sum(one.end - one.start for one in found.partitions)
         if not yes:
             click.confirm(f"Drop {_letters(count)} in {found.name}?", abort=True, err=True)
-        out.delete_topic(found.name)
+        out.delete_topic(found)
     click.echo(f"{found.name}: {_letters(count)} dropped")
 
 

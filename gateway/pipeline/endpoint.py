@@ -236,9 +236,12 @@ class EndpointWriter(_Client):
         """The last append of a producer."""
         return self._caller.ask("GET", f"{wire.PRODUCER}?{urlencode({'producer': producer})}", Producer)
 
-    def delete_topic(self, topic: str) -> None:
-        """Drop a topic. Raises UnknownTopic, or Conflict while a forward has not delivered all of it."""
-        self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode({'name': topic})}", wire.Topics)
+    def delete_topic(self, topic: wire.Topic) -> None:
+        """Drop a topic as it was looked at. Raises UnknownTopic, or Conflict: a forward has not delivered all of it, or more has
+        come since.
+        """
+        seen = {"name": topic.name, "epoch": topic.epoch, "end": sum(one.end for one in topic.partitions)}
+        self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode(seen)}", wire.Topics)
 
     def redrive(self, what: wire.Redrive) -> Sequence[wire.Redriven]:
         """Publish dead letters again, each at most once."""

@@ -102,6 +102,8 @@ class DeleteTopic:
     """Drop a topic and its records."""
 
     topic: str
+    seen: tuple[int, int] | None = None
+    """Its epoch and the sum of its partitions' ends: only while they are this, so that nothing goes that nobody has looked at."""
 
 
 @attrs.frozen

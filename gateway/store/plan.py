@@ -209,6 +209,9 @@ class Plan:
             if value != condition.value:
                 raise ConditionFailed(f"a row of {condition.table} has changed")
         memory = check_unit(unit, self.topic)
+        for delete in unit.deletes:
+            if delete.seen is not None and delete.seen != self._seen(delete.topic):
+                raise ConditionFailed(f"{delete.topic} has changed meanwhile")
         for create in unit.creates:
             if not memory and self.topic(create.topic) is None:
                 self._create(create)
@@ -227,6 +230,20 @@ class Plan:
             if topic is not None and topic not in self.deleted:
                 self.deleted.append(topic)
         return placements
+
+    def _seen(self, name: str) -> tuple[int, int] | None:
+        """A topic's epoch and the sum of its ends, with all that is in this plan."""
+        topic = self.topic(name)
+        if topic is None:
+            return None
+        ends = 0
+        for partition, log in enumerate(topic.logs):
+            growth = self.growth.get((name, partition))
+            ends += growth.next if growth is not None else log.state.end
+        for ticket, result in self.results:
+            if result is None:  # to memory: appended when the commit is through
+                ends += sum(one.columns.count for one in ticket.unit.appends if one.topic == name)
+        return topic.epoch, ends
 
     def _create(self, create: CreateTopic) -> None:
         catalogue = self.catalogue

@@ -469,3 +469,19 @@ async def test_an_append_of_nothing(opener) -> None:
         (placement,) = await store.submit(unit(empty)).wait()
         assert placement.base_offset == 1
         assert store.topics["t"].partitions[0].end == 1
+
+
+@pytest.mark.parametrize("settings", [{}, MEMORY], ids=["disk", "memory"])
+async def test_a_topic_is_dropped_only_as_it_was_seen(opener, settings) -> None:
+    async with opener() as store:
+        await create(store, "t", **settings)
+        await publish(store, "t", b"a", b"b")
+        seen = (store.topics["t"].epoch, 2)
+        store.submit(unit(append("t", b"c")))  # in the same commit, and before it
+        with pytest.raises(ConditionFailed):
+            await store.submit(Unit(deletes=[DeleteTopic("t", seen)])).wait()
+        with pytest.raises(ConditionFailed):
+            await store.submit(Unit(deletes=[DeleteTopic("t", (seen[0] + 1, 3))])).wait()
+        assert await everything(store, "t") == [b"a", b"b", b"c"]
+        await store.submit(Unit(deletes=[DeleteTopic("t", (seen[0], 3))])).wait()
+        assert "t" not in store.topics

@@ -119,7 +119,16 @@ async def test_a_purge_drops_letters_and_nothing_else(tmp_path: Path) -> None:
         house.house.topics.before_delete.clear()
         gone: list[str] = []
         house.house.topics.after_delete.append(gone.append)
-        await api.purge("t.dlq")
+        (listed,) = [one for one in api.topics() if one.dead_letters]
+        seen = (listed.epoch, sum(one.end for one in listed.partitions))
+        late = [bury(house, "t", b"late") for _ in range(2)]
+        await late[0]
+        for wrong in (seen, (seen[0] + 1, seen[1] + 1)):
+            with pytest.raises(Conflict, match="letters have come to"):
+                await api.purge("t.dlq", wrong)
+        assert not gone
+        await late[1]
+        await api.purge("t.dlq", (seen[0], seen[1] + 2))
         assert gone == ["t.dlq"]
         assert await house.store.scan("redriven", b"", 10) == []
         await bury(house, "t", b"b")
