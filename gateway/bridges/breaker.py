@@ -86,17 +86,23 @@ class Breaker:
 
 
 PROBES_TO_RETURN = 3
+MOST_PROBES = 48
+"""So many for an address that answered probes and then nothing else: four minutes."""
 
 
 @attrs.define(eq=False)
 class Preference:
     """Which of several addresses to use. The first that answers; back to a better one only after it answered several
-    probes in a row, or a flapping address would be changed to again and again.
+    probes in a row, or a flapping address would be changed to again and again. All connections share it: probes that come
+    at the same time, from several of them, count as one.
     """
 
     addresses: tuple[tuple[str, int], ...]
     current: int = 0
+    _candidate: int = 0
     _answers: int = 0
+    _probed_at: float = float("-inf")
+    _needed: int = PROBES_TO_RETURN
 
     def order(self) -> list[int]:
         """The addresses in the order they are to be tried: the one in use, then from the best down."""
@@ -107,7 +113,27 @@ class Preference:
         self.current = index
         self._answers = 0
 
-    def probed(self, *, answers: bool) -> bool:
-        """A better one was probed; True when it is time to go back to it."""
-        self._answers = self._answers + 1 if answers else 0
-        return self._answers >= PROBES_TO_RETURN
+    def was_deaf(self) -> None:
+        """The one in use took a connection and answered nothing: what its probes say is worth less from now on."""
+        self._needed = min(self._needed * 2, MOST_PROBES)
+
+    def was_useful(self, index: int) -> None:
+        """Requests were answered there."""
+        if not index:
+            self._needed = PROBES_TO_RETURN
+
+    def probed(self, answering: int | None, now: float, spacing: float) -> bool:
+        """Better ones than the one in use were probed, and this is the best that answered; True when it is time to go there.
+        Answers less than `spacing` apart count as one.
+        """
+        if answering is None:
+            self._answers = 0
+            return False
+        if answering == self.current:
+            return True  # another connection has gone there already
+        if answering != self._candidate:
+            self._candidate, self._answers = answering, 0
+        if now - self._probed_at >= spacing:
+            self._probed_at = now
+            self._answers += 1
+        return self._answers >= self._needed

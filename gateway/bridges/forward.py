@@ -271,19 +271,19 @@ class PartitionForward:
 
     def _fresh(self, entries: list[Entry]) -> list[Entry]:
         """Without those that expired while they waited."""
-        if all(entry.run.columns.expires is None for entry in entries):
-            return entries
-        now_ms = self._context.clock.now_ms()
-        late = [entry for entry in entries if 0 < _expires(entry) <= now_ms]
-        for entry in late:
-            self._expire(entry.offset, entry.offset + 1)
-        fresh = [entry for entry in entries if not 0 < _expires(entry) <= now_ms]
-        if late and not fresh:
+        while any(entry.run.columns.expires is not None for entry in entries):
+            now_ms = self._context.clock.now_ms()
+            late = [entry for entry in entries if 0 < _expires(entry) <= now_ms]
+            for entry in late:
+                self._expire(entry.offset, entry.offset + 1)
+            fresh = [entry for entry in entries if not 0 < _expires(entry) <= now_ms]
+            if fresh or not late:
+                freed = {entry.key for entry in fresh}
+                self._lanes.delivered([entry for entry in late if entry.key not in freed])
+                return fresh
             self._lanes.delivered(late)
-            return self._fresh(self._lanes.choose(len(late), REQUEST_BYTES, self._context.clock.now()))
-        freed = {entry.key for entry in fresh}
-        self._lanes.delivered([entry for entry in late if entry.key not in freed])
-        return fresh
+            entries = self._lanes.choose(len(late), REQUEST_BYTES, self._context.clock.now())
+        return entries
 
     def _ended(self, entries: Sequence[Entry], size: int, outcome: Outcome) -> None:
         self.in_flight -= len(entries)

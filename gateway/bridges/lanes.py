@@ -25,6 +25,8 @@ from gateway.errors import GatewayError, RequestError, ShuttingDown, Status, Tar
 PARK_MESSAGES = 4_096
 PARK_BYTES = 16 << 20
 """How much may be parked for one partition before its forward stops reading on."""
+LONGEST_ERROR = 512
+"""Characters that are kept of what an upstream says to a refusal: thousands of messages may wait with theirs."""
 _PASSING = (Throttled, ShuttingDown)
 _first_record = operator.itemgetter(0)
 
@@ -63,8 +65,8 @@ class Entry:
     def failed(self, error: GatewayError) -> None:
         """It was tried in vain once more."""
         self.attempts += 1
-        self.last_error = error.message
-        self.first_error = self.first_error or error.message
+        self.last_error = error.message[:LONGEST_ERROR]
+        self.first_error = self.first_error or self.last_error
 
     def detach(self) -> None:
         """Keep the message alone, not the whole read it came with: it may stay for long."""

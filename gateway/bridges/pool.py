@@ -64,7 +64,13 @@ class Connection:
         self.useful = False
         """Whether the upstream ever took something on it."""
         self._retiring = False
+        self._heard = self._lost = False
         self._timer: Callable[[], None] | None = None
+
+    @property
+    def deaf(self) -> bool:
+        """Whether it took requests, and ended without an answer to any."""
+        return self._lost and not self._heard
 
     def submit(self, request: Request, ended: Ended) -> None:
         """Send a request."""
@@ -95,6 +101,8 @@ class Connection:
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
                 self.useful = self.useful or not isinstance(outcome, GatewayError)
+                self._lost = self._lost or isinstance(outcome, TargetLost)
+                self._heard = self._heard or not isinstance(outcome, TargetLost)
                 self._pool.judge(outcome)
                 waiting.ended(outcome)
         if self._retiring and not self.waiting:
@@ -113,6 +121,7 @@ class Connection:
             self._timer()
             self._timer = None
         waiting, self.waiting = self.waiting, {}
+        self._lost = self._lost or bool(waiting)
         for one in waiting.values():
             self._pool.judge(error)
             one.ended(error)
@@ -270,10 +279,14 @@ class UpstreamPool:
             refused = False
             for index in self._preference.order():
                 used = await self._connect(index)
-                if not isinstance(used, GatewayError):
-                    failures = 0 if used else failures + 1  # up, and down again before it was of any use: no storm
+                if isinstance(used, GatewayError):
+                    refused = refused or refuses_login(used)
+                elif used.deaf:
+                    self._preference.was_deaf()  # the next may be better
+                else:
+                    # up, and down again before it was of any use: no storm
+                    failures = 0 if used.useful else failures + 1
                     break
-                refused = refused or refuses_login(used)
             else:
                 failures += 1
                 if refused:  # nothing is tried in vain while nobody lets us in: it all waits
@@ -283,8 +296,8 @@ class UpstreamPool:
                     self._tell(used)
             await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
 
-    async def _connect(self, index: int) -> GatewayError | bool:
-        """Use one address until the connection ends: whether it was of use, or why there was none."""
+    async def _connect(self, index: int) -> GatewayError | Connection:
+        """Use one address until the connection ends: the connection that was, or why there was none."""
         connection = Connection(self)
         try:
             async with self._dial(index, connection.complete) as driver:
@@ -298,13 +311,15 @@ class UpstreamPool:
             self.leave(connection, TargetLost("the connection to the upstream ended"))
         if refuses_login(refusal):
             self.shut_out(refusal, connected=False)
-        return refusal or connection.useful
+        if connection.useful:
+            self._preference.was_useful(index)
+        return refusal or connection
 
     async def _use(self, index: int, connection: Connection, driver: ClientDriver) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, connection, driver)
             if index:
-                nursery.start_soon(self._probe, connection)
+                nursery.start_soon(self._probe, connection, index)
             self._preference.use(index)
             self._connections.append(connection)
             self.problem = ""
@@ -319,21 +334,26 @@ class UpstreamPool:
         await driver.ended.wait()
         self.leave(connection, TargetLost("the connection to the upstream was lost"))
 
-    async def _probe(self, connection: Connection) -> None:
-        """On a second choice: see whether the first is back, and stays so."""
+    async def _probe(self, connection: Connection, index: int) -> None:
+        """On a second choice: see whether a better one is back, and stays so."""
         while True:
             await trio.sleep(PROBE_SECONDS)
-            try:
-                async with self._dial(0, lambda _completions: None) as driver:
-                    answers = await driver.refusal(self.upstream.timeout) is None
-            except TargetError:
-                answers = False
-            if self._preference.probed(answers=answers):
+            better = await self._first_answering(index)
+            if self._preference.probed(better, trio.current_time(), PROBE_SECONDS / 2):
                 break
-        self._preference.use(0)
+        self._preference.use(better or 0)
         if connection in self._connections:
             self._connections.remove(connection)
         connection.retire()
+
+    async def _first_answering(self, end: int) -> int | None:
+        """The best address before this one that lets us in."""
+        for index in range(end):
+            with contextlib.suppress(TargetError):
+                async with self._dial(index, lambda _completions: None) as driver:
+                    if await driver.refusal(self.upstream.timeout) is None:
+                        return index
+        return None
 
     def _dial(
         self, index: int, complete: Callable[[Sequence[Completion]], None]

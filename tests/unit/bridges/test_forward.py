@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from gateway.bridges.lanes import LONGEST_ERROR, Entry
 from gateway.config import model
-from gateway.errors import Conflict
+from gateway.envelope import BatchMeta, Columns, Origin, Run
+from gateway.errors import Conflict, TargetLost
 from gateway.requests import DONE, DeleteTopic
 from gateway.settings import Backoff, Seconds
 from tests.unit.bridges.house import bridged, forward, route, upstream
@@ -278,3 +280,38 @@ async def test_empty_store_keeps_the_accounts(tmp_path: Path, peer: Peer):
     async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
         gateway.check_accounts()
         assert gateway.backlog() == 0
+
+
+async def test_an_address_that_takes_requests_and_answers_none_is_left_for_the_next(tmp_path: Path, peer: Peer):
+    (deaf,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, swallow, [deaf])
+        target = upstream(deaf.socket.getsockname()[1], peer.port, timeout=0.1)
+        async with bridged(tmp_path, [target], route(forward())) as gateway:
+            await gateway.client().publish("orders", b"1", b"2")
+            await gateway.delivered()
+            assert peer.values() == [b"1", b"2"]
+        nursery.cancel_scope.cancel()
+
+
+async def swallow(stream: trio.SocketStream) -> None:
+    async for _ in stream:
+        pass
+
+
+async def test_many_keys_that_expire_while_they_are_parked(tmp_path: Path, peer: Peer):
+    peer.say = lambda _key, _value: "later"
+    often = model.Retry(1_000, Backoff(Seconds(0.2), Seconds(0.2)))
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward(retry=often, window=2_000))) as gateway:
+        soon = gateway.house.clock.now_ms() + 300
+        keys = [b"%d" % number for number in range(1_500)]
+        await gateway.client().publish("orders", *keys, keys=keys, expires=[soon] * 1_500)
+        await peer.until(lambda: gateway.house.clock.now_ms() > soon)
+        await gateway.delivered()
+        assert gateway.counts.messages["dropped", "expired"] == 1_500
+
+
+def test_what_an_upstream_says_is_kept_up_to_a_length():
+    some = Entry(Run("t", 0, 0, Columns.of([b"x"]), [0], [(0, 0, BatchMeta(b"", Origin("toy", "door")))]), 0)
+    some.failed(TargetLost("x" * 100_000))
+    assert len(some.first_error) == len(some.last_error) == LONGEST_ERROR
