@@ -67,7 +67,7 @@ def archive(
     with ArchiveWriter(Path(to)) as writer, open_log(source) as reader:
         missing, gaps = missing_in(archived_in(writer), reader, options)
         if gaps and not accept_gaps:
-            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
+            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. --accept-gaps goes on behind them")
         if missing:
             writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
         again = {_range(file): file for file in lost_in(writer, reader, options)}

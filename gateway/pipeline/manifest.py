@@ -75,7 +75,9 @@ def topic_directory(topic: str) -> str:
     """The directory of a topic. Raises InvalidRequest for a name that no file system takes."""
     name = "topic=" + _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", topic)
     if len(name.encode()) > LONGEST_NAME:
-        raise InvalidRequest(f"the topic {topic[:40]}... has a name that is too long for a directory")
+        raise InvalidRequest(
+            f"the topic {topic[:40]}... has a name that is too long for a directory: name others by --topics"
+        )
     return name
 
 

@@ -60,7 +60,7 @@ def archive_to_table(
         places = [(topic.name, topic.epoch, one.number) for topic in log.topics().values() for one in topic.partitions]
         missing, gaps = missing_in(table.done(places), log, options)
         if gaps and not accept_gaps:
-            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. Accept gaps to go on behind them")
+            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. --accept-gaps goes on behind them")
         total = sum(one.count for one in missing)
         done = 0
         for one in cut(missing, records_per_commit):
