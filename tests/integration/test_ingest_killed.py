@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import resource
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -56,50 +58,49 @@ async def feed(blip: Blip) -> None:
         await trio.sleep(0.005)  # a stream, so that the kill finds something at every stage of its way
 
 
-async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
+@asynccontextmanager
+async def pulling(directory: Path) -> AsyncIterator[tuple[Served, Blip]]:
+    """A gateway that pulls from a scripted broker, once it has asked for messages."""
     blip = Blip()
     async with blipping(blip):
-        near = Served(tmp_path, NEAR.format(port=blip.port, data=tmp_path / "data"))
+        near = Served(directory, NEAR.format(port=blip.port, data=directory / "data"))
         near.start()
         try:
             await blip.until(lambda: bool(blip.queues) and blip.queues[7].polls)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(feed, blip)
-                await blip.until(lambda: len(blip.acknowledged) >= 500)
-                near.end(signal.SIGKILL)
-                acknowledged = list(blip.acknowledged)
-                assert set(acknowledged) <= set(stored(tmp_path / "data"))
-                assert len(acknowledged) < len(VALUES), "the kill came in the middle"
-                near.start()
-            await blip.until(lambda: set(VALUES) <= set(blip.acknowledged))
-            near.end(signal.SIGKILL)
-            found = stored(tmp_path / "data")
-            assert set(found) == set(VALUES)
-            assert list(dict.fromkeys(found)) == VALUES
-            assert len(found) - len(VALUES) <= 2 * 256, "at most what was taken and not acknowledged came twice"
+            yield near, blip
         finally:
             if near.running:
                 near.end(signal.SIGKILL)
+
+
+async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
+    async with pulling(tmp_path) as (near, blip):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed, blip)
+            await blip.until(lambda: len(blip.acknowledged) >= 500)
+            near.end(signal.SIGKILL)
+            acknowledged = list(blip.acknowledged)
+            assert set(acknowledged) <= set(stored(tmp_path / "data"))
+            assert len(acknowledged) < len(VALUES), "the kill came in the middle"
+            near.start()
+        await blip.until(lambda: set(VALUES) <= set(blip.acknowledged))
+        near.end(signal.SIGKILL)
+        found = stored(tmp_path / "data")
+        assert set(found) == set(VALUES)
+        assert list(dict.fromkeys(found)) == VALUES
+        assert len(found) - len(VALUES) <= 2 * 256, "at most what was taken and not acknowledged came twice"
 
 
 async def test_while_the_disk_is_full_nothing_is_acknowledged_and_it_goes_on_by_itself(tmp_path: Path):
-    blip = Blip()
-    async with blipping(blip):
-        near = Served(tmp_path, NEAR.format(port=blip.port, data=tmp_path / "data"))
-        near.start()
-        try:
-            await blip.until(lambda: bool(blip.queues) and blip.queues[7].polls)
-            blip.deliver(b"orders", *VALUES[:100])
-            await blip.until(lambda: len(blip.acknowledged) == 100)
-            resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-            blip.deliver(b"orders", *VALUES[100:1_000])
-            await blip.until(lambda: any(one["event"] == "the store takes no writes" for one in near.logged()))
-            await until_metric(near, 'gateway_ingest_state{source="orders",state="waiting",upstream="far"} 1.0')
-            assert blip.acknowledged == VALUES[:100]
-            resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            await blip.until(lambda: set(blip.acknowledged) == set(VALUES[:1_000]))
-            await until_metric(near, 'gateway_ingest_state{source="orders",state="running",upstream="far"} 1.0')
-        finally:
-            if near.running:
-                near.end(signal.SIGKILL)
-        assert list(dict.fromkeys(stored(tmp_path / "data"))) == VALUES[:1_000]
+    async with pulling(tmp_path) as (near, blip):
+        blip.deliver(b"orders", *VALUES[:100])
+        await blip.until(lambda: len(blip.acknowledged) == 100)
+        resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        blip.deliver(b"orders", *VALUES[100:1_000])
+        await blip.until(lambda: any(one["event"] == "the store takes no writes" for one in near.logged()))
+        await until_metric(near, 'gateway_ingest_state{source="orders",state="waiting",upstream="far"} 1.0')
+        assert blip.acknowledged == VALUES[:100]
+        resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        await blip.until(lambda: set(blip.acknowledged) == set(VALUES[:1_000]))
+        await until_metric(near, 'gateway_ingest_state{source="orders",state="running",upstream="far"} 1.0')
+    assert list(dict.fromkeys(stored(tmp_path / "data"))) == VALUES[:1_000]
