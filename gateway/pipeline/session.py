@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -33,8 +32,6 @@ _FAST = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_
 """Arrow's own switches for Java: each value is otherwise checked twice, here by Spark, which asks whether it is null and
 reads only rows there are. A fifth of the time of a wide read.
 """
-_LONGEST_SOCKETS = 60
-"""Of a directory for sockets: with a name in it, a path must fit into 108 bytes."""
 
 _QUIET = """\
 rootLogger.level = fatal
@@ -82,11 +79,6 @@ def spark_session(
     if master.startswith("local"):
         # nothing of a local run is for other machines
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        uds = sockets(scratch) if "cluster" not in master else None
-        if uds is not None:
-            builder = builder.config("spark.python.unix.domain.socket.enabled", "true").config(
-                "spark.python.unix.domain.socket.dir", str(uds)
-            )
     java = _FAST if noisy else f"{_FAST} -Dlog4j2.configurationFile={_quiet(scratch)}"
     # Spark puts these in front of the user's own extraJavaOptions
     builder = builder.config("spark.driver.defaultJavaOptions", java).config("spark.executor.defaultJavaOptions", _FAST)
@@ -98,18 +90,6 @@ def spark_session(
     session.sparkContext.setLogLevel("WARN" if noisy else "OFF")
     register(session)
     return session
-
-
-def sockets(scratch: Path) -> Path | None:
-    """A directory of ours for the sockets between Spark and its Python workers, which cost less than TCP; None where their
-    paths would be too long, or somebody else made it.
-    """
-    place = scratch / "sockets"
-    if len(os.fsencode(place)) > _LONGEST_SOCKETS:
-        return None
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    there = place.lstat()
-    return place if (there.st_uid, there.st_mode) == (os.getuid(), stat.S_IFDIR | 0o700) else None
 
 
 def java_home(scratch: Path) -> Path:

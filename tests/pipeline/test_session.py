@@ -1,19 +1,15 @@
-"""Which Java Spark gets: the first one that is new enough, without the arguments that it would complain about; and where it
-talks to its workers.
-"""
+"""Which Java Spark gets: the first one that is new enough, without the arguments that it would complain about."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import Unsupported
-from gateway.pipeline.session import ACTIONS, VECTORS, java_home, sockets
+from gateway.pipeline.session import ACTIONS, VECTORS, java_home
 
 
 def java(directory: Path, version: str) -> Path:
@@ -55,17 +51,3 @@ def test_one_that_is_too_old_or_none_is_passed_over(tmp_path: Path, monkeypatch:
     new = java(tmp_path / "new", "21.0.1")
     monkeypatch.setenv("PATH", f"{new.parent}:/usr/bin:/bin")
     assert str(new) in (java_home(tmp_path / "scratch") / "bin" / "java").read_text()
-
-
-def test_sockets_of_workers_only_where_their_paths_fit_and_are_ours() -> None:
-    short = Path(tempfile.mkdtemp(prefix="g", dir="/tmp"))  # pytest's own is too long
-    try:
-        there = sockets(short)
-        assert there is not None
-        assert there.stat().st_mode & 0o777 == 0o700
-        assert sockets(short) == there
-        there.chmod(0o755)
-        assert sockets(short) is None
-        assert sockets(short / ("x" * 60)) is None
-    finally:
-        shutil.rmtree(short)
