@@ -152,6 +152,8 @@ class PartitionMirror:
                 if not fits or self._messages >= BUFFER_MESSAGES or self._bytes + entry.size > BUFFER_BYTES:
                     self._count(DROPPED, 1)
                     continue
+                if percent < 100:
+                    entry.detach()  # or one message of a megabyte would keep all of it, thousands of times
                 self._messages += 1
                 self._bytes += entry.size
                 self._buffer.append((entry, now))
