@@ -230,5 +230,7 @@ def _translated(caller: Caller) -> Iterator[None]:
         raise TargetError(f"{url}: TLS failed ({error.reason}): is it http:// there?") from error
     except ConnectionRefusedError as error:
         raise Cut(f"nothing listens at {url}: is the gateway running, with this `admin.bind`?") from error
+    except ConnectionResetError as error:
+        raise Cut(f"{url}: {error}: is it the admin address, and {urlsplit(url).scheme}:// there?") from error
     except (OSError, http.client.HTTPException) as error:
         raise Cut(f"{url}: {str(error) or type(error).__name__}") from error

@@ -306,6 +306,9 @@ def test_tls_by_ca_by_fingerprint_and_not_by_chance(tmp_path: Path) -> None:
             ):
                 log.topics()
         assert "s3cret" not in repr(endpoint)
+        plain = Endpoint(served.url.replace("https", "http"), patience=0.1)
+        with EndpointLog(plain) as log, pytest.raises(TargetError, match="and http:// there"):
+            log.topics()
 
 
 @pytest.mark.parametrize(
