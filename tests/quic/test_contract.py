@@ -302,7 +302,7 @@ def check_spaces(pair: Pair) -> None:
     for data, _address in pair.client.datagrams_to_send(pair.now):
         pair.server.receive_datagram(data, CLIENT, pair.now)
     assert space.ack_at is not None
-    assert space.ack_at > pair.now
+    assert space.ack_at == pair.now + pair.server._ack_delay
     assert not pair.server.datagrams_to_send(pair.now)
     space.ack_at = pair.now
     assert pair.server.datagrams_to_send(pair.now)
@@ -393,6 +393,7 @@ def check_initial_builder(pair: Pair) -> None:
 
 
 CHECKS: dict[str, Callable[[Pair], None]] = {
+    "_ack_delay": check_spaces,
     "_alpn_protocols": check_alpn_protocols,
     "_buffer_fin": check_sender_end,
     "_buffer_start": check_sender_offsets,

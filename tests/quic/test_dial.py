@@ -149,16 +149,20 @@ async def test_clients_show_certificates_where_they_are_asked_for(
     trust = ClientTrust(str(tmp_path / "ca.pem"), required)
     async with serving(certificate, accept, clients=trust) as server:
         heard = Heard()
-        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=heard) as link:
-            if code is None:
-                assert await echo(link, heard, b"welcome") == b"welcome"
-                return
-            # in TLS 1.3 a client is done before the server has looked at its certificate
-            with trio.fail_after(5):
-                await link.over.wait()
-            assert link.core.end is not None
-            assert hex(link.core.end[0]) == code
-            assert not accepted
+        try:
+            async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=heard) as link:
+                if code is None:
+                    assert await echo(link, heard, b"welcome") == b"welcome"
+                    return
+                # in TLS 1.3 a client is done before the server has looked at its certificate
+                with trio.fail_after(5):
+                    await link.over.wait()
+                assert link.core.end is not None
+                assert hex(link.core.end[0]) == code
+        except TargetError as error:  # the server was quicker than the task that dials
+            if code is None or code not in error.message:
+                raise
+        assert not accepted
 
 
 async def test_nobody_there_is_a_target_error_in_time() -> None:

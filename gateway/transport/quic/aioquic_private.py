@@ -36,7 +36,9 @@ __all__ = [
     "Buffer",
     "Core",
     "acknowledge_now",
+    "acknowledge_within",
     "is_reset",
+    "owes_acknowledgement",
     "peer_certificates",
     "probe_timeout",
     "stop_pacing",
@@ -340,6 +342,16 @@ def acknowledge_now(core: Core, now: float) -> None:
     space = core._spaces[tls.Epoch.ONE_RTT]
     if space.ack_at is not None and space.ack_at > now:
         space.ack_at = now
+
+
+def acknowledge_within(core: Core, seconds: float) -> None:
+    """How long an acknowledgement may wait for something to travel with. Peers are told 25 ms (RFC 9000, 13.2.1)."""
+    core._ack_delay = seconds
+
+
+def owes_acknowledgement(core: Core) -> bool:
+    """Whether something arrived that is not acknowledged yet."""
+    return core._spaces[tls.Epoch.ONE_RTT].ack_at is not None
 
 
 def probe_timeout(core: Core) -> float:

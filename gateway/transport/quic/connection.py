@@ -23,7 +23,9 @@ from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
     Core,
     acknowledge_now,
+    acknowledge_within,
     is_reset,
+    owes_acknowledgement,
     probe_timeout,
     stop_pacing,
     use_datagrams_of,
@@ -37,7 +39,11 @@ from gateway.transport.quic.udp import Address, Datagram
 ROUNDS = 8
 """How often one dispatch lets the handler react to what its own output caused."""
 ACKNOWLEDGE_AFTER = 8
-"""Datagrams in one pass after which the acknowledgement does not wait: the sender's window would run dry."""
+"""Datagrams after which the acknowledgement does not wait: the sender's window would run dry."""
+ACKNOWLEDGE_WITHIN = 0.005
+"""Fewer wait so long for an answer that takes the acknowledgement along. A commit mostly takes longer than aioquic's own
+millisecond, and then each request would cost both sides a datagram and a pass more.
+"""
 GRANULARITY = 1e-6
 """aioquic asks whether a timer's time is past where it is reached, or computes it back with a rounding error: without this, a
 timer can stay due for as long as the clock stands still."""
@@ -228,14 +234,16 @@ class QuicLink(ChannelLink):
             return []
         if self._goodbye.said:
             return list(self._goodbye.again(now))
-        if self._fed >= ACKNOWLEDGE_AFTER and self._phase is not Phase.HANDSHAKE:
+        if (self._fed >= ACKNOWLEDGE_AFTER or self._core.active_streams) and self._phase is not Phase.HANDSHAKE:
+            # left to itself, aioquic puts an acknowledgement that is not due into no packet, whatever room it has
             acknowledge_now(self._core, now)
-        self._fed = 0
         try:
             datagrams = self._core.datagrams_to_send(now + GRANULARITY)
         except FAULTS as fault:
             self._fail(fault)
             return []
+        if not owes_acknowledgement(self._core):
+            self._fed = 0
         if self._phase is Phase.OVER:
             self._goodbye.say(datagrams, now, probe_timeout(self._core) if self._proven else None)
         for channel in self._channels.leaving:
@@ -320,6 +328,7 @@ class QuicLink(ChannelLink):
         if is_loopback(self.first_address[0]):
             stop_pacing(self._core)
             use_datagrams_of(self._core, self._limits.loopback_datagram)
+        acknowledge_within(self._core, ACKNOWLEDGE_WITHIN)
         self._phase = Phase.OPEN
         self._proven = True
         self._writable = True

@@ -1,8 +1,10 @@
-"""One task per UDP socket owns the connections on it. Nothing in its loop awaits anybody but the socket.
+"""Two tasks per UDP socket own the connections on it: one waits for the socket and the timers, the other for whoever in this
+thread has something to send. Neither awaits anybody but the socket.
 
 A pass: read what has arrived (up to 32 reads), feed it, fire the timers that are due, let every touched connection hand on
 its events and answer them, send what each of them has to send in one go. Whoever wants a pass from outside marks a
-connection; that moves the deadline of the one place where this task waits to the past.
+connection, which reschedules the second task: to wake the first one, its wait would have to be cancelled and begun again,
+and that costs more than many a pass.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 from aioquic.quic.packet import QuicHeader, pull_quic_header
@@ -54,6 +56,10 @@ class Endpoint:
         self._timers: list[tuple[float, int, QuicLink]] = []
         self._order = itertools.count()
         self._waiting: trio.CancelScope | None = None
+        self._parked: trio.lowlevel.Task | None = None
+        self._unsent: Sequence[Datagram] = ()
+        """What the socket had no room for. While there is any, no pass makes more."""
+        self._sent = trio.Event()
         self.passes = 0
 
     @property
@@ -69,8 +75,10 @@ class Endpoint:
 
     def interrupt(self) -> None:
         """Have a pass soon."""
-        if self._waiting is not None:
-            self._waiting.deadline = -math.inf
+        parked = self._parked
+        if parked is not None:
+            self._parked = None
+            trio.lowlevel.reschedule(parked)
 
     def adopt(self, link: QuicLink, *cids: bytes) -> None:
         """Own a connection from now on."""
@@ -82,19 +90,55 @@ class Endpoint:
     async def run(self) -> None:
         """Serve until cancelled (or idle, if so asked). Connections that are left are told that they are lost."""
         try:
-            while self._links or not self.until_idle:
-                if self._dirty:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    with trio.CancelScope(deadline=self._next_timer()) as self._waiting:
-                        await self._socket.wait_readable()
-                    self._waiting = None
-                rest = self._socket.send(self._pass(trio.current_time()))
-                while rest:
-                    await self._socket.wait_writable()
-                    rest = self._socket.send(rest)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wait)
+                while self._links or not self.until_idle:
+                    await self._marked()
+                    self._go()
+                nursery.cancel_scope.cancel()
         finally:
             self._abandon(trio.current_time())
+
+    async def _wait(self) -> None:
+        """For datagrams and for timers."""
+        while True:
+            if self._unsent:
+                self._sent = trio.Event()
+                await self._sent.wait()
+            with trio.CancelScope(deadline=self._next_timer()) as self._waiting:  # left when a timer is due
+                while not self._unsent:
+                    await self._socket.wait_readable()
+                    self._go()
+            self._waiting = None
+            self._go()
+
+    async def _marked(self) -> None:
+        """Until somebody has something to send, and the socket room for it."""
+        while self._unsent:
+            await self._socket.wait_writable()
+            self._unsent = self._socket.send(self._unsent)
+            if not self._unsent:
+                self._sent.set()
+                return
+        if self._dirty:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._parked = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._unpark)
+
+    def _go(self) -> None:
+        if self._unsent:
+            return
+        self._unsent = self._socket.send(self._pass(trio.current_time()))
+        if self._unsent or (self.until_idle and not self._links):
+            self.interrupt()
+        waiting, due = self._waiting, self._next_timer()
+        if waiting is not None and due != waiting.deadline:
+            waiting.deadline = due
+
+    def _unpark(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._parked = None  # it is woken already, and must not be so twice
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _pass(self, now: float) -> list[Datagram]:
         self.passes += 1

@@ -1,0 +1,80 @@
+"""When a pass is made, and what leaves with it: acknowledgements that do not wait, and a socket that is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.connection import ACKNOWLEDGE_AFTER
+from gateway.wire.session import Kind
+from tests.quic.support import SERVER, Address, Network, SimSocket, World, until
+
+
+async def test_datagrams_that_come_one_by_one_are_not_kept_waiting_for_ever(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A sender whose window is full waits for the acknowledgement: every eighth datagram has one at once."""
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        client, _server, link, _serving = await world.pair()
+        link.open(-1, Kind.DUPLEX)
+        await until(lambda: ("opened", -1, Kind.DUPLEX) in client.events)
+        await trio.sleep(1)
+        network.keep = True
+        for _ in range(ACKNOWLEDGE_AFTER):
+            link.send(-1, b"message")
+            link.flush()
+            await trio.sleep(0.0001)
+        await trio.sleep(network.delay + 0.0001)
+        assert [source for source, _, _ in network.sent].count(SERVER) == 1
+        nursery.cancel_scope.cancel()
+
+
+class FullSocket(SimSocket):
+    """Has room for nothing until it is told so."""
+
+    full = False
+    room = trio.Event()
+
+    def send(self, datagrams: Sequence[tuple[bytes, Address]]) -> Sequence[tuple[bytes, Address]]:
+        if self.full and datagrams:
+            return super().send(datagrams[:1]) or datagrams[1:] if len(datagrams) > 1 else datagrams
+        return super().send(datagrams)
+
+    async def wait_writable(self) -> None:
+        await self.room.wait()
+
+
+async def test_what_the_socket_has_no_room_for_is_sent_when_it_has(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        client, server, link, _serving = await world.pair()
+        sock = network._sockets[world_address(network)]
+        sock.__class__ = FullSocket
+        assert isinstance(sock, FullSocket)
+        sock.full, sock.room = True, trio.Event()
+        link.open(-1, Kind.DUPLEX)
+        await until(lambda: ("opened", -1, Kind.DUPLEX) in client.events)
+        link.send(-1, bytes(50_000))
+        link.flush()
+        await wait_all_tasks_blocked()
+        link.send(-1, b"more")
+        link.flush()
+        await trio.sleep(5)  # timers are due meanwhile, and datagrams arrive
+        assert server.size(0) < 50_004
+        sock.full = False
+        sock.room.set()
+        await until(lambda: server.size(0) == 50_004)
+        nursery.cancel_scope.cancel()
+
+
+def world_address(network: Network) -> Address:
+    """The client's."""
+    return next(address for address in network._sockets if address != SERVER)

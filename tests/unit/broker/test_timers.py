@@ -1,0 +1,73 @@
+"""The pump: who is woken, how often, and that nothing is called from inside what is being called."""
+
+from __future__ import annotations
+
+import trio
+
+from gateway.broker.timers import Pump
+
+
+async def test_what_is_called_soon_in_the_moment_a_timer_is_due_is_called_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The timer has woken the pump already: to wake it a second time would end the event loop."""
+    pump, called = Pump(trio.current_time), []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(20):  # the event loop shuffles who is first: before the pump ran, and after it
+            due = trio.current_time() + 1
+            pump.call_at(due, lambda number=number: called.append(("timer", number)))  # type: ignore[misc]
+            await trio.sleep_until(due)
+            pump.soon(number, lambda number=number: called.append(("soon", number)))  # type: ignore[misc]
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sorted(called) == [(kind, number) for kind in ("soon", "timer") for number in range(20)]
+
+
+async def test_a_timer_that_is_earlier_than_the_one_waited_for_is_in_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pump = Pump(trio.current_time)
+    called: list[float] = []
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump.run)
+        pump.call_at(began + 5, lambda: called.append(trio.current_time() - began))
+        await trio.testing.wait_all_tasks_blocked()
+        pump.soon("now", lambda: called.append(trio.current_time() - began))
+        await trio.testing.wait_all_tasks_blocked()
+        pump.call_at(began + 2, lambda: called.append(trio.current_time() - began))
+        await trio.sleep(6)
+        nursery.cancel_scope.cancel()
+    assert called == [0, 2, 5]
+
+
+def test_what_is_released_inside_a_callback_is_called_after_it() -> None:
+    """An upstream that answers at once, from inside the call that asks it: who asked is not called into while it asks."""
+    pump = Pump(lambda: 1.0)
+    order: list[str] = []
+
+    def ask() -> None:
+        order.append("asks")
+        pump.hold()
+        pump.soon("answered", lambda: order.append("answered"))
+        pump.release()
+        order.append("has asked")
+
+    pump.soon("ask", ask)
+    pump.turn()
+    assert order == ["asks", "has asked", "answered"]
+    pump.call_at(0.5, ask)
+    pump.turn()
+    assert order[3:] == ["asks", "has asked", "answered"]
+
+
+def test_what_was_held_is_called_when_it_is_released() -> None:
+    pump = Pump(lambda: 0.0)
+    order: list[str] = []
+    pump.hold()
+    pump.soon("one", lambda: order.append("one"))
+    assert order == []
+    pump.release()
+    assert order == ["one"]
