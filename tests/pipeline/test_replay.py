@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+import signal
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,7 @@ from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotAStore, TargetError, UnknownTopic
 from gateway.pipeline.archive import archive
 from gateway.pipeline.frames import messages_at
-from gateway.pipeline.progress import ProgressFile, Wanted
+from gateway.pipeline.progress import Wanted
 from gateway.pipeline.replay import dry_run, replay, same_gateway
 from gateway.settings import Dialect
 from gateway.store.reader import LogReader
@@ -99,60 +105,39 @@ def by_key(partitions: Sequence[Sequence[Message]]) -> Mapping[bytes | None, lis
     return found
 
 
-class Killed(BaseException):
-    """As if the process had died: nothing in it catches this."""
-
-
-class Dying:
-    """A target, and a progress file, of a process that dies at one of the steps between them."""
-
-    def __init__(self, target: Any, at: int) -> None:
-        self.target = target
-        self.left = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
-
-    def point(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Killed
-
-    def send(self, topic: str, columns: Columns, *, replay: str, step: int) -> Mapping[int, GatewayError]:
-        self.point()
-        done: Mapping[int, GatewayError] = self.target.send(topic, columns, replay=replay, step=step)
-        self.point()
-        return done
-
-
 def wanted(source: Path, served: Served, template: str, **more: Any) -> Wanted:
     return Wanted(str(source), f"http://127.0.0.1:{served.ports['admin']}/{template}", **more)
 
 
-def test_message_by_message_however_often_it_is_killed(
-    spark: Any, store: Path, second: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def replayed(spark: Any, wants: Wanted, deaths: Sequence[tuple[int, float]], *accept_loss: str) -> tuple[Any, Any]:
+    """By processes that are killed and one that is not: how they ended, and what the last one did."""
+    java = spark.sparkContext._gateway.gateway_parameters
+    job = {
+        "port": java.port,
+        "secret": java.auth_token,
+        "wanted": attrs.asdict(wants),
+        "messages": 30,
+        "deaths": deaths,
+        "accept_loss": accept_loss,
+    }
+    out = subprocess.check_output([sys.executable, "-m", "tests.pipeline.replaying", json.dumps(job)], timeout=300)
+    codes, done = map(json.loads, out.splitlines())
+    return codes, done
+
+
+def test_message_by_message_however_often_it_is_killed(spark: Any, store: Path, second: Served, tmp_path: Path) -> None:
     source = tmp_path / "archive"
     archive(str(store), source, records_per_file=16)
     wants = wanted(source, second, "again.{topic}", topics="orders.*")
-    save = ProgressFile.save
-    with target_at(wants.target, PLAIN) as target:
-        target.step_messages = 50
-        for at in (1, 2, 3):  # before a step is sent, before its answer is seen, before that is written down
-            dying = Dying(target, at)
-
-            def dying_save(self: ProgressFile, progress: Any, dying: Dying = dying) -> None:
-                dying.point()
-                save(self, progress)
-
-            monkeypatch.setattr(ProgressFile, "save", dying_save)
-            with pytest.raises(Killed):
-                replay(spark, messages_at(wants.source), wants, dying)
-        monkeypatch.setattr(ProgressFile, "save", save)
-        done = replay(spark, messages_at(wants.source), wants, target)
-    assert done.finished
-    assert done.resumed
-    assert done.sent == 141
+    dice = random.Random(6)
+    # before a step is written down, before it is sent, before its answer is seen, before that is written down
+    deaths = [(at, 0.0) for at in (1, 2, 3)]
+    deaths += [(dice.randrange(4), dice.uniform(0.0001, 0.02)) for _ in range(2)]
+    codes, done = replayed(spark, wants, deaths)
+    assert codes == [-signal.SIGKILL] * len(deaths)
+    assert done["finished"]
+    assert done["resumed"]
+    assert done["sent"] == 141
     for topic in ("orders.eu", "orders.us"):
         expected, found = by_key(stored(store, topic)), by_key(stored(second.data, f"again.{topic}"))
         if topic == "orders.us":
@@ -233,6 +218,19 @@ def test_over_a_protocol_what_is_lost_has_to_be_accepted(spark: Any, store: Path
     assert by_key(stored(second.data, "flat.orders.eu")) == expected
     with pytest.raises((TargetError, ExceptionGroup)), target_at("flymq://127.0.0.1:1/x", PLAIN):
         pass
+
+
+def test_over_a_protocol_a_kill_repeats_no_more_than_its_step(spark: Any, store: Path, second: Served) -> None:
+    wants = Wanted(str(store), f"flymq://127.0.0.1:{second.ports['flymq']}/killed.{{topic}}", "orders.eu")
+    codes, done = replayed(spark, wants, [(1, 0.0)], "headers")  # behind the answer, which is not written down
+    assert (codes, done["sent"], done["finished"]) == ([-signal.SIGKILL], 120, True)
+    meant, found = (
+        Counter((key, value) for messages in stored(path, topic) for key, _, value in messages)
+        for path, topic in ((store, "orders.eu"), (second.data, "killed.orders.eu"))
+    )
+    assert set(meant) == set(found)
+    assert 0 < found.total() - 120 <= 30
+    assert max(found.values()) == 2
 
 
 def test_never_into_its_own_source_without_saying_so(spark: Any, second: Served, tmp_path: Path) -> None:
