@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import examples
 from gateway.cli.pipeline_jobs import compact, export, rollup
-from gateway.cli.pipeline_parts import MASTER, SPARK_LOGS, TOPICS, show, source_of, source_options, spread, with_bar
+from gateway.cli.pipeline_parts import (
+    TOPICS,
+    Cluster,
+    run_options,
+    show,
+    source_of,
+    source_options,
+    stopped_by_signals,
+    with_bar,
+)
 from gateway.cli.pipeline_replay import replay
 
 if TYPE_CHECKING:
@@ -59,9 +67,7 @@ FOLLOWER = 10
     show_default=True,
     help="Plain files, or a table of a package that is installed.",
 )
-@MASTER
-@SPARK_LOGS
-@output_option
+@run_options
 def archive(
     given: Mapping[str, str],
     to: Path,
@@ -70,8 +76,7 @@ def archive(
     interval: float,
     accept_gaps: bool,
     form: str,
-    master: str,
-    spark_logs: bool,
+    cluster: Cluster,
     output: str,
 ) -> None:
     """Write what is stored to Parquet, exactly once.
@@ -83,44 +88,36 @@ def archive(
 
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
-    once = _archiving(source_of(given), to, Topics.parse(topics), form, accept_gaps, master, spark_logs)
-    stop = _until_signalled() if follow else None
-    while True:
-        done = with_bar("archiving", once)
-        if done.records or not follow:
-            show(
-                output,
-                {"records": done.records, "files": done.files, "bytes": done.bytes, "gaps": done.gaps},
-                f"archived {done.records} records in {done.files} files ({done.bytes} bytes) to {to}",
-            )
-        for gap in done.gaps:
-            click.echo(f"gateway: gap: {gap} is not archived and will not be", err=True)
-        if stop is None or stop.wait(interval):
-            return
+    once = _archiving(source_of(given), to, Topics.parse(topics), form, accept_gaps, cluster)
+    with stopped_by_signals() if follow else contextlib.nullcontext() as stop:
+        while True:
+            done = with_bar("archiving", once)
+            if done.records or not follow:
+                show(
+                    output,
+                    {"records": done.records, "files": done.files, "bytes": done.bytes, "gaps": done.gaps},
+                    f"archived {done.records} records in {done.files} files ({done.bytes} bytes) to {to}",
+                )
+            for gap in done.gaps:
+                click.echo(f"gateway: gap: {gap} is not archived and will not be", err=True)
+            if stop is None or stop.wait(interval):
+                return
 
 
 def _archiving(
-    source: Source, to: Path, topics: Topics, form: str, accept_gaps: bool, master: str, spark_logs: bool
+    source: Source, to: Path, topics: Topics, form: str, accept_gaps: bool, cluster: Cluster
 ) -> Callable[[Callable[[int, int], None]], Archived]:
     """One pass; it is given whom to tell about its progress."""
     if form == "parquet":
         from gateway.pipeline.archive import archive as run
 
-        tasks = spread(master, spark_logs)
+        tasks = cluster.spread()
         return lambda progress: run(source, to, topics=topics, spread=tasks, accept_gaps=accept_gaps, progress=progress)
     from gateway.pipeline.tables import archive_to_table
 
     return lambda progress: archive_to_table(
         source, to, form, topics=topics, accept_gaps=accept_gaps, progress=progress
     )
-
-
-def _until_signalled() -> threading.Event:
-    """Set by SIGINT or SIGTERM: a pass that is under way is finished first."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    return stop
 
 
 @command.command(
@@ -134,10 +131,8 @@ def _until_signalled() -> threading.Event:
     "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
 )
 @TOPICS
-@MASTER
-@SPARK_LOGS
-@output_option
-def audit(given: Mapping[str, str], directory: Path, topics: str, master: str, spark_logs: bool, output: str) -> int:
+@run_options
+def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: Cluster, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
     Every gap, duplicate, difference and damaged file is named. Exit code 0: clean; 1: findings; 2: could not look.
@@ -145,7 +140,7 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, master: str, s
     from gateway.pipeline.audit import audit as run
     from gateway.pipeline.options import Topics
 
-    found = run(source_of(given), directory, topics=Topics.parse(topics), spread=spread(master, spark_logs))
+    found = run(source_of(given), directory, topics=Topics.parse(topics), spread=cluster.spread())
     counts = [
         {"topic": topic, "partition": partition, "route": route, "records": count}
         for (topic, partition, route), count in sorted(found.routes.items())
@@ -171,10 +166,8 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, master: str, s
 @click.option(
     "--large", type=click.IntRange(min=1), default=128, show_default=True, help="Merged ones grow up to so many MiB."
 )
-@MASTER
-@SPARK_LOGS
-@output_option
-def merge(directory: Path, small: int, large: int, master: str, spark_logs: bool, output: str) -> None:
+@run_options
+def merge(directory: Path, small: int, large: int, cluster: Cluster, output: str) -> None:
     """Merge the small files of an archive, as --follow leaves them.
 
     The manifests say at every moment which files count. Whoever reads the directory without them may see records twice
@@ -182,7 +175,7 @@ def merge(directory: Path, small: int, large: int, master: str, spark_logs: bool
     """
     from gateway.pipeline.merge import merge as run
 
-    tasks = spread(master, spark_logs)
+    tasks = cluster.spread()
     done = with_bar(
         "merging",
         lambda progress: run(directory, small=small << 20, large=large << 20, spread=tasks, progress=progress),

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
-    MASTER,
-    SPARK_LOGS,
     TOPICS,
+    Cluster,
     from_options,
-    session,
+    run_options,
     show,
     stopped_by_signals,
     with_bar,
@@ -44,9 +43,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="With --follow, in seconds."
 )
-@MASTER
-@SPARK_LOGS
-@output_option
+@run_options
 def rollup(
     messages: Messages,
     source: str,
@@ -56,8 +53,7 @@ def rollup(
     follow: bool,
     watermark: str,
     interval: float,
-    master: str,
-    spark_logs: bool,
+    cluster: Cluster,
     output: str,
 ) -> None:
     """Count what is stored by minute, route, topic and protocol.
@@ -72,7 +68,7 @@ def rollup(
     if follow:
         if since is not None:
             raise click.UsageError("--follow begins at the beginning and goes on where it ended: no --since")
-        spark = session(master, spark_logs)
+        spark = cluster.session()
         with stopped_by_signals() as stop:
             done = with_bar(
                 "rolling up",
@@ -88,7 +84,7 @@ def rollup(
                 ),
             )
     else:
-        spark = session(master, spark_logs)
+        spark = cluster.session()
         begin = milliseconds(since) if since is not None else None
         done = with_bar("rolling up", lambda _progress: job.rollup(spark, messages, to, topics=wanted, from_ms=begin))
     late = f", {done.late} late groups are not among them" if done.late else ""
@@ -106,9 +102,7 @@ def rollup(
 @TOPICS
 @click.option("--keep-tombstones", is_flag=True, help="Keep keys whose last value is empty.")
 @OVERWRITE
-@MASTER
-@SPARK_LOGS
-@output_option
+@run_options
 def compact(
     messages: Messages,
     source: str,
@@ -116,8 +110,7 @@ def compact(
     topics: str,
     keep_tombstones: bool,
     overwrite: bool,
-    master: str,
-    spark_logs: bool,
+    cluster: Cluster,
     output: str,
 ) -> None:
     """Write the last value of each key as Parquet, laid out as topic=NAME/.
@@ -129,7 +122,7 @@ def compact(
     from gateway.pipeline.options import Topics
 
     wanted = Topics.parse(topics)
-    spark = session(master, spark_logs)
+    spark = cluster.session()
     done = with_bar(
         "compacting",
         lambda _progress: job(spark, messages, to, topics=wanted, keep_tombstones=keep_tombstones, overwrite=overwrite),
@@ -172,9 +165,7 @@ def compact(
 @click.option("--where", default="", metavar="SQL", help="A condition in Spark's SQL on the columns of a message.")
 @click.option("--skip-undecodable", is_flag=True, help="Leave out and count what cannot be decoded; exit code 1.")
 @OVERWRITE
-@MASTER
-@SPARK_LOGS
-@output_option
+@run_options
 def export(
     messages: Messages,
     source: str,
@@ -188,8 +179,7 @@ def export(
     where: str,
     skip_undecodable: bool,
     overwrite: bool,
-    master: str,
-    spark_logs: bool,
+    cluster: Cluster,
     output: str,
 ) -> int:
     """Write messages as CSV, JSON lines or Parquet, with their payloads decoded.
@@ -203,7 +193,7 @@ def export(
 
     wanted = Topics.parse(topics)
     decoding = decoding_for(decode, messages, wanted, store=schemas, schema=schema, version=schema_version)
-    spark = session(master, spark_logs)
+    spark = cluster.session()
     done = with_bar(
         "exporting",
         lambda _progress: job(

@@ -11,7 +11,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
+
+from gateway.cli.options import output_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,12 +24,6 @@ if TYPE_CHECKING:
 
 PATH = click.option("--path", metavar="DIR", help="The directory of a store, live or stopped (`storage.path`).")
 TOPICS = click.option("--topics", default="**", show_default=True, help="Names and globs, separated by commas.")
-MASTER = click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs; empty under spark-submit."
-)
-SPARK_LOGS = click.option("--spark-logs", is_flag=True, help="Let Spark write its warnings to standard error.")
-
-
 ENDPOINT = (
     click.option("--endpoint", metavar="URL", help="Instead of --path: the admin address of a running gateway."),
     click.option("--token", envvar="GATEWAY_TOKEN", help="Of the admin address. Also $GATEWAY_TOKEN."),
@@ -84,18 +81,43 @@ def from_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_from
 
 
-def session(master: str, spark_logs: bool) -> SparkSession:
-    """Spark."""
-    from gateway.pipeline.session import spark_session
+@attrs.frozen
+class Cluster:
+    """Where a job runs: nothing is started before it is asked for."""
 
-    return spark_session(master, noisy=spark_logs)
+    master: str
+    noisy: bool
+
+    def session(self) -> SparkSession:
+        """Spark."""
+        from gateway.pipeline.session import spark_session
+
+        return spark_session(self.master, noisy=self.noisy)
+
+    def spread(self) -> Spread:
+        """Tasks on Spark."""
+        from gateway.pipeline.spread import OnSpark
+
+        return OnSpark(self.session())
 
 
-def spread(master: str, spark_logs: bool) -> Spread:
-    """Tasks on Spark."""
-    from gateway.pipeline.spread import OnSpark
+RUN = (
+    click.option("--master", default="local[*]", show_default=True, help="Where Spark runs; empty under spark-submit."),
+    click.option("--spark-logs", is_flag=True, help="Let Spark write its warnings to standard error."),
+    output_option,
+)
 
-    return OnSpark(session(master, spark_logs))
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every job takes: --master and --spark-logs, which the command gets as one `cluster`, and --output."""
+
+    @functools.wraps(command)
+    def with_cluster(**options: Any) -> Any:
+        return command(cluster=Cluster(options.pop("master"), options.pop("spark_logs")), **options)
+
+    for option in reversed(RUN):
+        with_cluster = option(with_cluster)
+    return with_cluster
 
 
 @contextlib.contextmanager

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
-    MASTER,
-    SPARK_LOGS,
     TOPICS,
+    Cluster,
     from_options,
-    session,
+    run_options,
     show,
     stopped_by_signals,
     with_bar,
@@ -175,9 +174,7 @@ def target_at(url: str, dialling: Dialling) -> Iterator[Target]:
     default=None,
     help="Where the progress is kept until the end. [default: beside the source]",
 )
-@MASTER
-@SPARK_LOGS
-@output_option
+@run_options
 @dialling_options
 def replay(
     messages: Messages,
@@ -194,8 +191,7 @@ def replay(
     allow_same_source: bool,
     skip_refused: bool,
     state: Path | None,
-    master: str,
-    spark_logs: bool,
+    cluster: Cluster,
     output: str,
     dialling: Dialling,
 ) -> int:
@@ -220,11 +216,11 @@ def replay(
     )
     pace = job.speed_of(speed)
     if dry_run:
-        spark = session(master, spark_logs)
+        spark = cluster.session()
         _show_selected(output, job.dry_run(spark, messages, wanted, state=state), url)
         return 0
     with target_at(url, dialling) as target:
-        spark = session(master, spark_logs)
+        spark = cluster.session()
         with stopped_by_signals() as stop:
             done = with_bar(
                 "replaying",

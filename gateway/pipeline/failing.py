@@ -12,6 +12,9 @@ from gateway.pipeline.spread import NO_SPACE, TaskFailed
 _PYTHON = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which is somewhere in Spark's text."""
 _CLASS = re.compile(r"^\[[\w.]+\]\s*")
+_CLASSED = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] (.+)")
+"""How Spark says what happened, somewhere in what Java says."""
+_CAUSED = re.compile(r"^Caused by: (?:\w+\.)*[\w$]+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
@@ -35,4 +38,11 @@ def cause(text: str) -> str:
     found = [match for match in _PYTHON.finditer(text) if not match[1].startswith(("Py4J", "PySpark"))]
     if found:
         return f"{found[0][1]}: {found[0][2]}"
-    return _CLASS.sub("", text.strip().split("\n", maxsplit=1)[0])
+    first = text.strip().split("\n", maxsplit=1)[0]
+    said = _CLASSED.findall(text)
+    if said and not _CLASS.match(first):
+        first = said[0].strip()
+        deepest = _CAUSED.findall(text)
+        if deepest and not _CLASS.match(deepest[-1]) and deepest[-1] not in first:
+            first = f"{first.rstrip('.')}: {deepest[-1]}"
+    return _CLASS.sub("", first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ gateway.errors.CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)
 \tat org.apache.spark.api.python.BasePythonRunner
 Caused by: java.lang.RuntimeException: x
 """
+JAVA = """\
+An error occurred while calling o25.text.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a/b.parquet.  SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$
+Caused by: java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file
+"""
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,10 @@ Caused by: java.lang.RuntimeException: x
         (
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.\nDid",
             "A column `x` cannot be resolved.",
+        ),
+        (
+            JAVA,
+            "Encountered error while reading file file:///a/b.parquet.  SQLSTATE: KD001: file:/a/b.parquet is not a",
         ),
     ],
 )
@@ -106,3 +117,14 @@ def test_an_endpoint_that_refuses_and_a_path_that_is_no_store(tmp_path: Path) ->
         archive(str(tmp_path), tmp_path / "archive")
     with pytest.raises(InvalidRequest, match="say where the messages are"):
         messages_at("")
+
+
+@pytest.mark.spark
+def test_a_damaged_file_of_an_archive_is_named(spark: Any, tmp_path: Path) -> None:
+    filled(tmp_path / "store", three)
+    archive(str(tmp_path / "store"), tmp_path / "archive")
+    (file,) = (tmp_path / "archive").glob("topic=t/day=*/*.parquet")
+    file.write_bytes(b"PAR1" + b"?" * (file.stat().st_size - 4))
+    with pytest.raises(TaskFailed, match=re.escape(file.name)):
+        compact(spark, messages_at(str(tmp_path / "archive")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
