@@ -86,11 +86,16 @@ class Bridges:
 
         async def forwards() -> None:
             left.update(await self.forwards.handed_over())
+            await self.upstreams.close_retired((Use.SENDING, Use.MIRRORING), self._uses)
+
+        async def ingests() -> None:
+            await self.ingests.finished()
+            await self.upstreams.close_retired((Use.PULLING,), self._uses)
+            self.ingests.follow()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forwards)
-            nursery.start_soon(self.ingests.handed_over)
-            nursery.start_soon(self.upstreams.close_retired, self._uses)
+            nursery.start_soon(ingests)
         return left
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -127,12 +127,18 @@ class Source:
         self._failures = 0
         self._due = 0.0
         self._timer: Callable[[], None] | None = None
+        self._finishing = False
         self._closing = False
 
     @property
     def idle(self) -> bool:
         """Nothing of it is on its way into the log, and the remote has said that it knows."""
-        return not self._storing and not self._settling
+        return not (self._storing or self._settling or (self._finishing and self._expecting))
+
+    @property
+    def _expecting(self) -> bool:
+        """What was asked for has not come yet, or has come and waits."""
+        return bool(self._taken) or (self._intake is not None and self._intake.taking)
 
     @property
     def running(self) -> bool:
@@ -147,6 +153,12 @@ class Source:
     def wake(self) -> None:
         """Something may be possible now."""
         self._context.pump.soon(self, self._turn)
+
+    def finish(self) -> None:
+        """Ask for nothing more; what comes because it was asked for is stored, and settled. Who follows has it behind that:
+        given back to the remote it would come again behind what is newer.
+        """
+        self._finishing = True
 
     def stop(self) -> None:
         """Take nothing more; what is being stored is stored, and settled."""
@@ -171,7 +183,7 @@ class Source:
             self._advance(self._intake)
             return
         now = self._context.clock.now()
-        if self._storing:
+        if self._storing or self._finishing:
             return
         if now < self._due:
             self._wake_at(self._due)
@@ -266,7 +278,7 @@ class Source:
         ahead = (
             self._storing and self._position is ReaderPosition.NUMBERED
         )  # there each delivery has a short time to be settled
-        if not intake.taking and not self._taken and not ahead:
+        if not intake.taking and not self._taken and not ahead and not self._finishing:
             self._take(intake)
 
     def _take(self, intake: _Intake) -> None:

@@ -102,11 +102,15 @@ class Ingest:
         if self.rule.exact is None and self._look_at is None:
             self._look()
 
+    def finish(self) -> None:
+        """Ask for nothing more; what comes because it was asked for is stored, and settled."""
+        self._end_looking()
+        for source in self.sources:
+            source.finish()
+
     def stop(self) -> None:
         """Take nothing more."""
-        self._admitted = False
-        if self._look_at is not None:
-            self._look_at()
+        self._end_looking()
         for source in self.sources:
             source.stop()
 
@@ -116,6 +120,11 @@ class Ingest:
             door.close()
 
     # --- finding remote addresses ---
+
+    def _end_looking(self) -> None:
+        self._admitted = False
+        if self._look_at is not None:
+            self._look_at()
 
     def _look(self) -> None:
         self._look_at = None
@@ -189,7 +198,7 @@ class Ingests:
 
     def become(self, pools: Mapping[str, UpstreamPool]) -> None:
         """From now on these are pulled from, as the table says. What is pulled over connections that are not among them
-        stops, and who follows begins when it has (`handed_over`).
+        stops, and who follows begins when it has (`finished`, `follow`).
         """
         for name, pool in pools.items():
             if self._pools.get(name) is not pool:
@@ -198,7 +207,7 @@ class Ingests:
         staying = [ingest for ingest in self.all if pools.get(ingest.pool.name) is ingest.pool]
         self._leaving = [*self._leaving, *(ingest for ingest in self.all if ingest not in staying)]
         for ingest in self._leaving:
-            ingest.stop()
+            ingest.finish()
         known = [ingest.pool for ingest in staying]
         self.all = staying + [
             Ingest(
@@ -214,13 +223,19 @@ class Ingests:
             for rule in self._table.ingests[name]
         ]
 
-    async def handed_over(self) -> None:
-        """Until all that was stopped has stored what it had and said so, and who follows has begun."""
+    async def finished(self) -> None:
+        """Until all that was stopped has stored what it had asked for and said so. Who follows may begin (`follow`) when its
+        connections are closed: on some remotes both would share what comes.
+        """
         while not all(ingest.idle for ingest in self._leaving):
             await self._context.pump.moment()
         for ingest in self._leaving:
+            ingest.stop()
             ingest.close()
         self._leaving = ()
+
+    def follow(self) -> None:
+        """Who comes after those that have finished begins."""
         if self._admitted:
             self.admit()
 
@@ -242,13 +257,13 @@ class Ingests:
     def stop(self) -> None:
         """Take nothing more; what is being stored is stored, and settled."""
         self._admitted = False
-        for ingest in self.all:
+        for ingest in (*self.all, *self._leaving):
             ingest.stop()
 
     async def close(self) -> None:
         """Wait for what is being stored."""
         self.stop()
-        everyone = (*self.all, *self._leaving)
+        everyone = (*self.all, *self._leaving)  # `finished` may end meanwhile
         with trio.move_on_after(STOP_SECONDS):
             while not all(ingest.idle for ingest in everyone):
                 await self._context.pump.moment()

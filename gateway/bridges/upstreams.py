@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import attrs
 import trio
@@ -94,10 +94,10 @@ class Upstreams:
         for pool in self._pools.values():
             pool.report_to(self._recorder if first[pool.name] is pool else NullRecorder())
 
-    async def close_retired(self, in_use: Callable[[UpstreamPool], bool]) -> None:
-        """Close what is out of use, each as soon as nobody needs it any more."""
-        while self._retired:
-            for use, pool in list(self._retired):
+    async def close_retired(self, uses: Container[Use], in_use: Callable[[UpstreamPool], bool]) -> None:
+        """Close what is out of these uses, each as soon as nobody needs it any more."""
+        while retired := [(use, pool) for use, pool in self._retired if use in uses]:
+            for use, pool in retired:
                 asked = use is not Use.PULLING and pool.in_flight  # who pulls has asked for more all the time
                 if not asked and not in_use(pool):
                     self._retired.remove((use, pool))
