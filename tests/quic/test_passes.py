@@ -34,6 +34,35 @@ async def test_datagrams_that_come_one_by_one_are_not_kept_waiting_for_ever(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_question_and_an_answer_are_a_datagram_each(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Acknowledgements travel with what is sent anyway, where that takes as long as a commit does."""
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        client, server, link, _serving = await world.pair()
+        link.open(-1, Kind.DUPLEX)
+        await until(lambda: ("opened", -1, Kind.DUPLEX) in client.events)
+
+        async def answer(channel: int) -> None:
+            await trio.sleep(0.003)
+            assert server.link is not None
+            server.link.send(channel, b"answer")
+            server.link.flush()
+
+        server.on_received = lambda channel, _data: nursery.start_soon(answer, channel)
+        for number in range(1, 12):
+            link.send(-1, b"question")
+            link.flush()
+            await until(lambda number=number: client.size(-1) == number * len(b"answer"))  # type: ignore[misc]
+            if number == 1:
+                await trio.sleep(1)  # what a new connection has to tell besides
+                network.keep = True
+        assert [source == SERVER for source, _, _ in network.sent] == [False, True] * 10
+        nursery.cancel_scope.cancel()
+
+
 class FullSocket(SimSocket):
     """Has room for nothing until it is told so."""
 
