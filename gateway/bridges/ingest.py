@@ -28,7 +28,8 @@ import attrs
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.ingest_cursors import Bookmark
 from gateway.bridges.ingest_entry import Entry, Stored
-from gateway.bridges.pool import Connection, UpstreamPool, refuses_login
+from gateway.bridges.ingest_intake import Alarm, Intake
+from gateway.bridges.pool import UpstreamPool, refuses_login
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, OffsetOutOfRange, Status, TargetLost, TargetRefused, Unsupported
@@ -82,21 +83,6 @@ class IngestContext:
     chance: random.Random
 
 
-@attrs.define(eq=False)
-class _Intake:
-    """A subscription on one connection. Answers for one that is no more are not looked at."""
-
-    connection: Connection
-    subscription: int = 0
-    start: Start | int = Start.EARLIEST
-    replays: bool = False
-    """Its offsets are the remote log's own: a bookmark made of them means something."""
-    taking: bool = False
-    fallback: int = 0
-    """The subscription to change to unless the one from before gives a sign of life in time."""
-    fallback_at: float = 0.0
-
-
 class Source:
     """One remote address."""
 
@@ -119,14 +105,14 @@ class Source:
         self.state = State.WAITING
         self._blocked = ""
         self._refused = ""
-        self._intake: _Intake | None = None
+        self._intake: Intake | None = None
         self._taken: deque[Delivered] = deque()
         self._storing = False
         self._settling = 0
         """Requests to settle what is stored, on their way."""
         self._failures = 0
         self._due = 0.0
-        self._timer: Callable[[], None] | None = None
+        self._alarm = Alarm(context.pump, self._turn)
         self._finishing = False
         self._closing = False
 
@@ -164,9 +150,7 @@ class Source:
         """Take nothing more; what is being stored is stored, and settled."""
         self._closing = True
         self._taken.clear()
-        if self._timer is not None:
-            self._timer()
-            self._timer = None
+        self._alarm.cancel()
 
     def restart(self) -> None:
         """The remote address has changed (more partitions): subscribe again."""
@@ -186,24 +170,18 @@ class Source:
         if self._storing or self._finishing:
             return
         if now < self._due:
-            self._wake_at(self._due)
+            self._alarm.set(self._due)
             return
         self._blocked = self._obstacle()
         if self._blocked:
-            self._wake_at(now + LOOK_AGAIN)
+            self._alarm.set(now + LOOK_AGAIN)
             return
         connection = self._pool.choose()
         if connection is None:
             return  # the pool says when there is one
-        self._subscribe(_Intake(connection, start=self._first_start()))
+        self._subscribe(Intake(connection, start=self._bookmark.start(self._position)))
 
-    def _first_start(self) -> Start | int:
-        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
-        if self._position is ReaderPosition.OWN and self._bookmark.number is not None:
-            return self._bookmark.number
-        return Start.LATEST if self._position is ReaderPosition.NUMBERED else Start.EARLIEST
-
-    def _subscribe(self, intake: _Intake) -> None:
+    def _subscribe(self, intake: Intake) -> None:
         self._intake = intake
         self.state = State.SUBSCRIBING
         self._send(
@@ -212,7 +190,7 @@ class Source:
             lambda outcome: self._subscribed(intake, outcome),
         )
 
-    def _subscribed(self, intake: _Intake, outcome: Outcome) -> None:
+    def _subscribed(self, intake: Intake, outcome: Outcome) -> None:
         if isinstance(outcome, Unsupported) and intake.start is not Start.LATEST:
             intake.start = Start.LATEST  # where it begins is not ours to say
             self._subscribe(intake)
@@ -228,7 +206,7 @@ class Source:
             intake.replays = self._position is ReaderPosition.OWN and intake.start is not Start.LATEST
             self._run()
 
-    def _find_number(self, intake: _Intake, fresh: int) -> None:
+    def _find_number(self, intake: Intake, fresh: int) -> None:
         """The subscription from before has what came meanwhile. Numbers only grow while a broker lives: one that gives out a
         smaller one has started again, and the old number may be somebody else's.
         """
@@ -248,7 +226,7 @@ class Source:
 
         self._send(intake, lambda number: Resume(number, before, self.remote), resumed)
 
-    def _use_number(self, intake: _Intake, number: int) -> None:
+    def _use_number(self, intake: Intake, number: int) -> None:
         """Nothing is taken before the number is kept: what was taken would be out of reach after a crash."""
         intake.subscription = number
         intake.fallback = 0
@@ -270,7 +248,7 @@ class Source:
 
     # --- while it runs ---
 
-    def _advance(self, intake: _Intake) -> None:
+    def _advance(self, intake: Intake) -> None:
         if self.state is not State.RUNNING:
             return
         if self._taken and not self._storing:
@@ -281,7 +259,7 @@ class Source:
         if not intake.taking and not self._taken and not ahead and not self._finishing:
             self._take(intake)
 
-    def _take(self, intake: _Intake) -> None:
+    def _take(self, intake: Intake) -> None:
         now = self._context.clock.now()
         until = now + min(LONGEST_HOLD, self._pool.upstream.timeout / 2)
         if intake.fallback:
@@ -293,7 +271,7 @@ class Source:
 
         self._send(intake, make, lambda outcome: self._arrived(intake, outcome))
 
-    def _arrived(self, intake: _Intake, outcome: Outcome) -> None:
+    def _arrived(self, intake: Intake, outcome: Outcome) -> None:
         intake.taking = False
         if not isinstance(outcome, Taken):
             self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
@@ -305,7 +283,7 @@ class Source:
             self._taken.extend(outcome.deliveries)
         self.wake()
 
-    def _is_ours(self, intake: _Intake, taken: Taken) -> bool:
+    def _is_ours(self, intake: Intake, taken: Taken) -> bool:
         """Whether a numbered subscription is still the one we made. What came to another's is theirs: nobody settles it here,
         so it is delivered to them again.
         """
@@ -322,14 +300,21 @@ class Source:
             self._use_number(intake, intake.fallback)
         return True
 
-    def _store_next(self, intake: _Intake) -> None:
+    def _store_next(self, intake: Intake) -> None:
         deliveries = list(self._taken)
         self._taken.clear()
         self._storing = True
         self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
 
-    def _stored(self, intake: _Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
+    def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
         """Stored, or in the dead letters: the remote may forget them. `Entry` has not given up before."""
+
+        def settled(outcome: Outcome) -> None:
+            """A tag that cannot be settled any more is delivered again: that is all there is to it."""
+            self._settling -= 1
+            if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
+                self._failed(intake, outcome)
+
         self._storing = False
         recorder = self._context.recorder
         for error in stored.errors:
@@ -344,19 +329,13 @@ class Source:
             self._pool.submit_on(
                 intake.connection,
                 lambda number: Settle(number, intake.subscription, tags),
-                lambda outcome: self._settled(intake, outcome),
+                settled,
             )
         self.wake()
 
-    def _settled(self, intake: _Intake, outcome: Outcome) -> None:
-        """A tag that cannot be settled any more is delivered again: that is all there is to it."""
-        self._settling -= 1
-        if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
-            self._failed(intake, outcome)
-
     # --- endings ---
 
-    def _failed(self, intake: _Intake, error: GatewayError) -> None:
+    def _failed(self, intake: Intake, error: GatewayError) -> None:
         """The intake is over: wait a while, then begin again where the remote, or the bookmark, says."""
         reason = error.refusal if isinstance(error, TargetRefused) else error.status
         self._context.recorder.ingest_failed(self._pool.name, self._source, reason)
@@ -372,7 +351,7 @@ class Source:
             self._due = self._context.clock.now() + delay
         self.wake()
 
-    def _leave(self, intake: _Intake) -> None:
+    def _leave(self, intake: Intake) -> None:
         if self._intake is not intake:
             return
         self._intake = None
@@ -382,19 +361,9 @@ class Source:
             number = intake.subscription
             self._pool.submit_on(intake.connection, lambda request: Unsubscribe(request, number), lambda _outcome: None)
 
-    def _send(self, intake: _Intake, make: Callable[[int], Request], ended: Callable[[Outcome], None]) -> None:
+    def _send(self, intake: Intake, make: Callable[[int], Request], ended: Callable[[Outcome], None]) -> None:
         def current(outcome: Outcome) -> None:
             if self._intake is intake and not self._closing:
                 ended(outcome)
 
         self._pool.submit_on(intake.connection, make, current)
-
-    def _wake_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer()
-
-        def fired() -> None:
-            self._timer = None
-            self._turn()
-
-        self._timer = self._context.pump.call_at(when, fired)
