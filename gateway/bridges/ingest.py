@@ -8,8 +8,9 @@ Data flow:
 
 One batch is published at a time and its place at the remote moves only when it is committed here, so nothing that was
 acknowledged can be missing and the order stays. Back-pressure is not taking: while a commit waits, at most one more answer
-is held. Whatever breaks (a connection, a refusal, a reload of the remote) ends the *intake*: what was not committed is
-forgotten here and asked for again on the next one; what was committed but not settled comes a second time.
+is held, and while the memory for what is held is spent, none is asked for. Whatever breaks (a connection, a refusal, a reload of
+the remote) ends the *intake*: what was not committed is forgotten here and asked for again on the next one; what was committed
+but not settled comes a second time.
 
     WAITING ──connection, targets ready──► SUBSCRIBING ──subscribed, place known──► RUNNING
        ▲                                        │                                     │
@@ -29,6 +30,7 @@ from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.ingest_cursors import Bookmark
 from gateway.bridges.ingest_entry import Entry, Stored
 from gateway.bridges.ingest_intake import Alarm, Intake
+from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.pool import UpstreamPool, refuses_login
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
@@ -50,16 +52,10 @@ from gateway.requests import (
 )
 from gateway.store.interface import Store
 
-TAKE_MESSAGES = 1_000
-TAKE_BYTES = 1 << 20
 LOOK_AGAIN = 0.5
 """Seconds until a target that was not ready is looked at again."""
 LONGEST_HOLD = 5.0
 """Seconds an empty Take waits at most; half the upstream's time-out where that is less."""
-RESUME_SECONDS = 5.0
-"""How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
-
-
 FOR_PEOPLE = (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
 """Refusals that will not go away by themselves."""
 
@@ -81,6 +77,7 @@ class IngestContext:
     clock: Clock
     recorder: Recorder
     chance: random.Random
+    memory: IngestMemory
 
 
 class Source:
@@ -107,6 +104,7 @@ class Source:
         self._refused = ""
         self._intake: Intake | None = None
         self._taken: deque[Delivered] = deque()
+        self._held = context.memory.part(self.wake)
         self._storing = False
         self._settling = 0
         """Requests to settle what is stored, on their way."""
@@ -150,7 +148,13 @@ class Source:
         """Take nothing more; what is being stored is stored, and settled."""
         self._closing = True
         self._taken.clear()
+        self._held.forget()
         self._alarm.cancel()
+
+    def close(self) -> None:
+        """Store nothing more."""
+        self._entry.close()
+        self._held.close()
 
     def restart(self) -> None:
         """The remote address has changed (more partitions): subscribe again."""
@@ -215,7 +219,6 @@ class Source:
             self._use_number(intake, fresh)
             return
         intake.fallback = fresh
-        intake.fallback_at = self._context.clock.now() + RESUME_SECONDS
 
         def resumed(outcome: Outcome) -> None:
             if isinstance(outcome, Subscribed):
@@ -260,14 +263,15 @@ class Source:
             self._take(intake)
 
     def _take(self, intake: Intake) -> None:
-        now = self._context.clock.now()
-        until = now + min(LONGEST_HOLD, self._pool.upstream.timeout / 2)
-        if intake.fallback:
-            until = min(until, intake.fallback_at)
+        messages, size = self._held.ask()
+        if not messages:
+            intake.fallback_at = 0.0
+            return
+        until = intake.until(self._context.clock.now(), min(LONGEST_HOLD, self._pool.upstream.timeout / 2))
         intake.taking = True
 
         def make(number: int) -> Request:
-            return Take(number, intake.subscription, TAKE_MESSAGES, TAKE_BYTES, until)
+            return Take(number, intake.subscription, messages, size, until)
 
         self._send(intake, make, lambda outcome: self._arrived(intake, outcome))
 
@@ -281,6 +285,7 @@ class Source:
             self._failed(intake, TargetLost("the upstream ended the subscription"))
         elif self._position is not ReaderPosition.NUMBERED or self._is_ours(intake, outcome):
             self._taken.extend(outcome.deliveries)
+            self._held.arrived(outcome.deliveries)
         self.wake()
 
     def _is_ours(self, intake: Intake, taken: Taken) -> bool:
@@ -304,6 +309,7 @@ class Source:
         deliveries = list(self._taken)
         self._taken.clear()
         self._storing = True
+        self._held.storing()
         self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
 
     def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
@@ -316,6 +322,7 @@ class Source:
                 self._failed(intake, outcome)
 
         self._storing = False
+        self._held.stored()
         recorder = self._context.recorder
         for error in stored.errors:
             recorder.ingest_failed(self._pool.name, self._source, error.status)
@@ -357,6 +364,7 @@ class Source:
         self._intake = None
         self.state = State.WAITING
         self._taken.clear()
+        self._held.forget()
         if intake.subscription and not intake.connection.over.is_set():
             number = intake.subscription
             self._pool.submit_on(intake.connection, lambda request: Unsubscribe(request, number), lambda _outcome: None)

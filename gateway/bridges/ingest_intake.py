@@ -10,6 +10,9 @@ from gateway.bridges.pool import Connection
 from gateway.broker.timers import Pump
 from gateway.requests import Start
 
+RESUME_SECONDS = 5.0
+"""How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
+
 
 @attrs.define(eq=False)
 class Intake:
@@ -24,6 +27,14 @@ class Intake:
     fallback: int = 0
     """The subscription to change to unless the one from before gives a sign of life in time."""
     fallback_at: float = 0.0
+    """When that is, 0 while nothing is asked for: then it could not give any."""
+
+    def until(self, now: float, patience: float) -> float:
+        """When an empty answer is due at the latest to what is asked for now."""
+        if not self.fallback:
+            return now + patience
+        self.fallback_at = self.fallback_at or now + RESUME_SECONDS
+        return min(now + patience, self.fallback_at)
 
 
 class Alarm:
