@@ -190,13 +190,13 @@ class Gateway:
             await stack.enter_async_context(
                 writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
-            bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder))
+            budget = Budget(config.memory.budget)
+            bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))
             self.health.conditions(bridges.problems)
             self.recorder.on_scrape(bridges.refresh)
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
             self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
-            budget = Budget(config.memory.budget)
             sizes = Sizes(
                 self.recorder,
                 Path(config.storage.path),

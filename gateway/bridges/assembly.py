@@ -27,6 +27,7 @@ from gateway.bridges.forward import ForwardContext
 from gateway.bridges.forwards import Forwards
 from gateway.bridges.ingest import IngestContext
 from gateway.bridges.ingest_entry import EntryContext
+from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.ingests import Ingests
 from gateway.bridges.mirror import MirrorContext, Mirrors
 from gateway.bridges.pool import UpstreamPool
@@ -38,6 +39,7 @@ from gateway.envelope import BatchIds
 from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
+from gateway.transport.limits import Budget
 
 
 class TrimmingStore(Store, Protocol):
@@ -133,9 +135,12 @@ async def open_bridges(
     house: House,
     table: RoutingTable,
     recorder: Recorder,
+    budget: Budget,
     chance: random.Random | None = None,
 ) -> AsyncIterator[Bridges]:
-    """Everything that goes to brokers elsewhere, running inside the block; cursors are written when it ends."""
+    """Everything that goes to brokers elsewhere, running inside the block; cursors are written when it ends. `budget`: what
+    is pulled and not stored yet is counted there.
+    """
     chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
     async with trio.open_nursery() as nursery:
 
@@ -148,7 +153,7 @@ async def open_bridges(
         forwards = Forwards(context)
         proxies = Proxies(house.pump, house.clock, recorder)
         ingests = Ingests(
-            IngestContext(store, house.pump, house.clock, recorder, chance),
+            IngestContext(store, house.pump, house.clock, recorder, chance, IngestMemory(budget)),
             EntryContext(
                 house.broker, store, house.pump, house.clock, recorder, house.dead_letters, chance, BatchIds()
             ),

@@ -8,8 +8,9 @@ Data flow:
 
 One batch is published at a time and its place at the remote moves only when it is committed here, so nothing that was
 acknowledged can be missing and the order stays. Back-pressure is not taking: while a commit waits, at most one more answer
-is held. Whatever breaks (a connection, a refusal, a reload of the remote) ends the *intake*: what was not committed is
-forgotten here and asked for again on the next one; what was committed but not settled comes a second time.
+is held, and while the memory for what is held is spent, none is asked for. Whatever breaks (a connection, a refusal, a reload of
+the remote) ends the *intake*: what was not committed is forgotten here and asked for again on the next one; what was committed
+but not settled comes a second time.
 
     WAITING ──connection, targets ready──► SUBSCRIBING ──subscribed, place known──► RUNNING
        ▲                                        │                                     │
@@ -28,7 +29,9 @@ import attrs
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.ingest_cursors import Bookmark
 from gateway.bridges.ingest_entry import Entry, Stored
-from gateway.bridges.pool import Connection, UpstreamPool, refuses_login
+from gateway.bridges.ingest_intake import Alarm, Intake
+from gateway.bridges.ingest_memory import IngestMemory
+from gateway.bridges.pool import UpstreamPool, refuses_login
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, OffsetOutOfRange, Status, TargetLost, TargetRefused, Unsupported
@@ -49,16 +52,10 @@ from gateway.requests import (
 )
 from gateway.store.interface import Store
 
-TAKE_MESSAGES = 1_000
-TAKE_BYTES = 1 << 20
 LOOK_AGAIN = 0.5
 """Seconds until a target that was not ready is looked at again."""
 LONGEST_HOLD = 5.0
 """Seconds an empty Take waits at most; half the upstream's time-out where that is less."""
-RESUME_SECONDS = 5.0
-"""How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
-
-
 FOR_PEOPLE = (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
 """Refusals that will not go away by themselves."""
 
@@ -80,21 +77,7 @@ class IngestContext:
     clock: Clock
     recorder: Recorder
     chance: random.Random
-
-
-@attrs.define(eq=False)
-class _Intake:
-    """A subscription on one connection. Answers for one that is no more are not looked at."""
-
-    connection: Connection
-    subscription: int = 0
-    start: Start | int = Start.EARLIEST
-    replays: bool = False
-    """Its offsets are the remote log's own: a bookmark made of them means something."""
-    taking: bool = False
-    fallback: int = 0
-    """The subscription to change to unless the one from before gives a sign of life in time."""
-    fallback_at: float = 0.0
+    memory: IngestMemory
 
 
 class Source:
@@ -119,14 +102,15 @@ class Source:
         self.state = State.WAITING
         self._blocked = ""
         self._refused = ""
-        self._intake: _Intake | None = None
+        self._intake: Intake | None = None
         self._taken: deque[Delivered] = deque()
+        self._held = context.memory.part(self.wake)
         self._storing = False
         self._settling = 0
         """Requests to settle what is stored, on their way."""
         self._failures = 0
         self._due = 0.0
-        self._timer: Callable[[], None] | None = None
+        self._alarm = Alarm(context.pump, self._turn)
         self._finishing = False
         self._closing = False
 
@@ -164,9 +148,13 @@ class Source:
         """Take nothing more; what is being stored is stored, and settled."""
         self._closing = True
         self._taken.clear()
-        if self._timer is not None:
-            self._timer()
-            self._timer = None
+        self._held.forget()
+        self._alarm.cancel()
+
+    def close(self) -> None:
+        """Store nothing more."""
+        self._entry.close()
+        self._held.close()
 
     def restart(self) -> None:
         """The remote address has changed (more partitions): subscribe again."""
@@ -186,24 +174,18 @@ class Source:
         if self._storing or self._finishing:
             return
         if now < self._due:
-            self._wake_at(self._due)
+            self._alarm.set(self._due)
             return
         self._blocked = self._obstacle()
         if self._blocked:
-            self._wake_at(now + LOOK_AGAIN)
+            self._alarm.set(now + LOOK_AGAIN)
             return
         connection = self._pool.choose()
         if connection is None:
             return  # the pool says when there is one
-        self._subscribe(_Intake(connection, start=self._first_start()))
+        self._subscribe(Intake(connection, start=self._bookmark.start(self._position)))
 
-    def _first_start(self) -> Start | int:
-        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
-        if self._position is ReaderPosition.OWN and self._bookmark.number is not None:
-            return self._bookmark.number
-        return Start.LATEST if self._position is ReaderPosition.NUMBERED else Start.EARLIEST
-
-    def _subscribe(self, intake: _Intake) -> None:
+    def _subscribe(self, intake: Intake) -> None:
         self._intake = intake
         self.state = State.SUBSCRIBING
         self._send(
@@ -212,7 +194,7 @@ class Source:
             lambda outcome: self._subscribed(intake, outcome),
         )
 
-    def _subscribed(self, intake: _Intake, outcome: Outcome) -> None:
+    def _subscribed(self, intake: Intake, outcome: Outcome) -> None:
         if isinstance(outcome, Unsupported) and intake.start is not Start.LATEST:
             intake.start = Start.LATEST  # where it begins is not ours to say
             self._subscribe(intake)
@@ -228,7 +210,7 @@ class Source:
             intake.replays = self._position is ReaderPosition.OWN and intake.start is not Start.LATEST
             self._run()
 
-    def _find_number(self, intake: _Intake, fresh: int) -> None:
+    def _find_number(self, intake: Intake, fresh: int) -> None:
         """The subscription from before has what came meanwhile. Numbers only grow while a broker lives: one that gives out a
         smaller one has started again, and the old number may be somebody else's.
         """
@@ -237,7 +219,6 @@ class Source:
             self._use_number(intake, fresh)
             return
         intake.fallback = fresh
-        intake.fallback_at = self._context.clock.now() + RESUME_SECONDS
 
         def resumed(outcome: Outcome) -> None:
             if isinstance(outcome, Subscribed):
@@ -248,7 +229,7 @@ class Source:
 
         self._send(intake, lambda number: Resume(number, before, self.remote), resumed)
 
-    def _use_number(self, intake: _Intake, number: int) -> None:
+    def _use_number(self, intake: Intake, number: int) -> None:
         """Nothing is taken before the number is kept: what was taken would be out of reach after a crash."""
         intake.subscription = number
         intake.fallback = 0
@@ -270,7 +251,7 @@ class Source:
 
     # --- while it runs ---
 
-    def _advance(self, intake: _Intake) -> None:
+    def _advance(self, intake: Intake) -> None:
         if self.state is not State.RUNNING:
             return
         if self._taken and not self._storing:
@@ -281,19 +262,20 @@ class Source:
         if not intake.taking and not self._taken and not ahead and not self._finishing:
             self._take(intake)
 
-    def _take(self, intake: _Intake) -> None:
-        now = self._context.clock.now()
-        until = now + min(LONGEST_HOLD, self._pool.upstream.timeout / 2)
-        if intake.fallback:
-            until = min(until, intake.fallback_at)
+    def _take(self, intake: Intake) -> None:
+        messages, size = self._held.ask()
+        if not messages:
+            intake.fallback_at = 0.0
+            return
+        until = intake.until(self._context.clock.now(), min(LONGEST_HOLD, self._pool.upstream.timeout / 2))
         intake.taking = True
 
         def make(number: int) -> Request:
-            return Take(number, intake.subscription, TAKE_MESSAGES, TAKE_BYTES, until)
+            return Take(number, intake.subscription, messages, size, until)
 
         self._send(intake, make, lambda outcome: self._arrived(intake, outcome))
 
-    def _arrived(self, intake: _Intake, outcome: Outcome) -> None:
+    def _arrived(self, intake: Intake, outcome: Outcome) -> None:
         intake.taking = False
         if not isinstance(outcome, Taken):
             self._failed(intake, outcome if isinstance(outcome, GatewayError) else Unsupported())
@@ -303,9 +285,10 @@ class Source:
             self._failed(intake, TargetLost("the upstream ended the subscription"))
         elif self._position is not ReaderPosition.NUMBERED or self._is_ours(intake, outcome):
             self._taken.extend(outcome.deliveries)
+            self._held.arrived(outcome.deliveries)
         self.wake()
 
-    def _is_ours(self, intake: _Intake, taken: Taken) -> bool:
+    def _is_ours(self, intake: Intake, taken: Taken) -> bool:
         """Whether a numbered subscription is still the one we made. What came to another's is theirs: nobody settles it here,
         so it is delivered to them again.
         """
@@ -322,15 +305,24 @@ class Source:
             self._use_number(intake, intake.fallback)
         return True
 
-    def _store_next(self, intake: _Intake) -> None:
+    def _store_next(self, intake: Intake) -> None:
         deliveries = list(self._taken)
         self._taken.clear()
         self._storing = True
+        self._held.storing()
         self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
 
-    def _stored(self, intake: _Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
+    def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
         """Stored, or in the dead letters: the remote may forget them. `Entry` has not given up before."""
+
+        def settled(outcome: Outcome) -> None:
+            """A tag that cannot be settled any more is delivered again: that is all there is to it."""
+            self._settling -= 1
+            if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
+                self._failed(intake, outcome)
+
         self._storing = False
+        self._held.stored()
         recorder = self._context.recorder
         for error in stored.errors:
             recorder.ingest_failed(self._pool.name, self._source, error.status)
@@ -344,19 +336,13 @@ class Source:
             self._pool.submit_on(
                 intake.connection,
                 lambda number: Settle(number, intake.subscription, tags),
-                lambda outcome: self._settled(intake, outcome),
+                settled,
             )
         self.wake()
 
-    def _settled(self, intake: _Intake, outcome: Outcome) -> None:
-        """A tag that cannot be settled any more is delivered again: that is all there is to it."""
-        self._settling -= 1
-        if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
-            self._failed(intake, outcome)
-
     # --- endings ---
 
-    def _failed(self, intake: _Intake, error: GatewayError) -> None:
+    def _failed(self, intake: Intake, error: GatewayError) -> None:
         """The intake is over: wait a while, then begin again where the remote, or the bookmark, says."""
         reason = error.refusal if isinstance(error, TargetRefused) else error.status
         self._context.recorder.ingest_failed(self._pool.name, self._source, reason)
@@ -372,29 +358,20 @@ class Source:
             self._due = self._context.clock.now() + delay
         self.wake()
 
-    def _leave(self, intake: _Intake) -> None:
+    def _leave(self, intake: Intake) -> None:
         if self._intake is not intake:
             return
         self._intake = None
         self.state = State.WAITING
         self._taken.clear()
+        self._held.forget()
         if intake.subscription and not intake.connection.over.is_set():
             number = intake.subscription
             self._pool.submit_on(intake.connection, lambda request: Unsubscribe(request, number), lambda _outcome: None)
 
-    def _send(self, intake: _Intake, make: Callable[[int], Request], ended: Callable[[Outcome], None]) -> None:
+    def _send(self, intake: Intake, make: Callable[[int], Request], ended: Callable[[Outcome], None]) -> None:
         def current(outcome: Outcome) -> None:
             if self._intake is intake and not self._closing:
                 ended(outcome)
 
         self._pool.submit_on(intake.connection, make, current)
-
-    def _wake_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer()
-
-        def fired() -> None:
-            self._timer = None
-            self._turn()
-
-        self._timer = self._context.pump.call_at(when, fired)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 
 from gateway.errors import StoreDamaged
+from gateway.protocols.registry import ReaderPosition
+from gateway.requests import Start
 from gateway.store.interface import Put, Store, Ticket, Unit
 
 TABLE = "ingests"
@@ -25,6 +27,12 @@ class Bookmark:
         if kept is not None and len(kept) != _NUMBER.size:
             raise StoreDamaged("the place of an ingest cannot be read")
         self.number: int | None = _NUMBER.unpack(kept)[0] if kept is not None else None
+
+    def start(self, position: ReaderPosition) -> Start | int:
+        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
+        if position is ReaderPosition.OWN and self.number is not None:
+            return self.number
+        return Start.LATEST if position is ReaderPosition.NUMBERED else Start.EARLIEST
 
     def move(self, number: int | None, *, synced: bool = False) -> Ticket:
         """Remember another number (None: forget it). Unsynced it may be lost by a power cut, and then more is repeated."""

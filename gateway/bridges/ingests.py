@@ -49,7 +49,6 @@ class Ingest:
         self.rule = rule
         self.name = rule.ingest.source
         self._sources: dict[str, Source] = {}
-        self._doors: list[Entry] = []
         self._partitions: dict[str, int] = {}
         self._look_at: Callable[[], None] | None = None
         self._admitted = False
@@ -116,8 +115,8 @@ class Ingest:
 
     def close(self) -> None:
         """Store nothing more."""
-        for door in self._doors:
-            door.close()
+        for source in self.sources:
+            source.close()
 
     # --- finding remote addresses ---
 
@@ -169,7 +168,6 @@ class Ingest:
             return
         host, port = self.pool.upstream.addresses[0]
         door = Entry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address)
-        self._doors.append(door)
         names = (self.name, self.rule.ingest.group, remote)
         source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address))
         self._sources[remote] = source

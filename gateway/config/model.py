@@ -151,7 +151,7 @@ class Storage:
 
 @attrs.frozen
 class Memory:
-    """One budget over all connections: parsed requests, pending commits, unsent replies."""
+    """One budget over all connections: parsed requests, pending commits, unsent replies, and what ingests have not stored yet."""
 
     budget: Size = Size(256 << 20)
 

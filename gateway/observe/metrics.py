@@ -153,7 +153,9 @@ CONNECTIONS_REFUSED = _counter(
 )
 LIMIT_HITS = _counter("gateway_limit_hits", "listener limit", "How often a bound was reached.")
 BUDGET_USED = _gauge(
-    "gateway_budget_used_bytes", "", "Memory held by parsed requests, pending commits, unsent replies."
+    "gateway_budget_used_bytes",
+    "",
+    "Memory held by parsed requests, pending commits, unsent replies, and by what ingests have not stored yet.",
 )
 BUDGET_LIMIT = _gauge("gateway_budget_limit_bytes", "", "What that memory may grow to (`memory.budget`).")
 STORE_WRITABLE = _gauge("gateway_store_writable", "", "1 while the store takes writes, 0 while it is read-only.")

@@ -35,7 +35,8 @@ class Admission:
 
 
 class Budget:
-    """One byte budget over everything connections hold: parsed requests, pending commits, unsent replies.
+    """One byte budget over everything connections hold: parsed requests, pending commits, unsent replies; and over what
+    ingests have taken and not stored yet.
 
     A connection that finds the budget spent stops reading until others have given back. What only reads has a reserve
     of its own (`reserve`), so that a stalled disk, which makes writers hold all of the rest, does not stop readers.
@@ -45,17 +46,17 @@ class Budget:
         self.limit = limit
         self._for_writers = int(limit * (1 - reserve))
         self.used = 0
-        self._waiting: dict[int, Callable[[], None]] = {}
+        self._waiting: dict[object, Callable[[], None]] = {}
 
     def spent(self, *, writer: bool) -> bool:
         """Whether a connection has to wait. `writer`: it has writes under way itself."""
         return self.used >= (self._for_writers if writer else self.limit)
 
-    def wait(self, key: int, wake: Callable[[], None]) -> None:
+    def wait(self, key: object, wake: Callable[[], None]) -> None:
         """Call back once there is room."""
         self._waiting[key] = wake
 
-    def forget(self, key: int) -> None:
+    def forget(self, key: object) -> None:
         """Do not call back any more."""
         self._waiting.pop(key, None)
 

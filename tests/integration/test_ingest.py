@@ -16,6 +16,7 @@ from gateway.requests import CreateTopic, DeleteTopic
 from gateway.transport.client import connect
 from tests.integration.faults import Fault, UdpNetwork
 from tests.integration.inside import PROTOCOLS, far_config, gateway, metric, publish, stored, upstream
+from tests.unit.bridges.peers import Peer, listening
 
 NEAR = """
 version: 1
@@ -154,3 +155,40 @@ async def test_a_remote_that_falls_silent_is_found_by_its_pings(tmp_path: Path, 
             await publish(far.ports["flymq"], VALUES[1:5])
             await stored(near.ports["flymq"], "far.orders", lambda found: set(VALUES[1:5]) <= set(found))
         nursery.cancel_scope.cancel()
+
+
+PROXIED = """
+version: 1
+listeners:
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+storage: {{path: "{data}", free_space_floor: 1}}
+upstreams:
+  far: {far}
+  target: {{protocol: flymq, address: "127.0.0.1:{target}"}}
+routes:
+  - name: pulled
+    match: {{listener: far}}
+    to: [{{proxy: {{upstream: target, address: "{{topic}}"}}}}]
+"""
+
+
+@pytest.mark.parametrize("name", REPLAYING)
+async def test_what_it_holds_is_in_the_memory_budget(tmp_path: Path, name: str):
+    """What waits to be stored, and the answer that was taken ahead, until it is stored or forgotten."""
+    there, here = tmp_path / "far", tmp_path / "near"
+    more = ", timeout: 20s, ingest: [{from: orders, into: far.orders}]"
+    used = "gateway_budget_used_bytes"
+    peer = Peer()
+    peer.say = lambda _key, _value: "later"
+    async with listening(peer), gateway(far_config(name, there)) as far:
+        await publish(far.ports["flymq"], [bytes(10_000)])
+        config = PROXIED.format(data=here, far=upstream(name, far.ports["far"], there, more), target=peer.port)
+        async with gateway(config) as near:
+            await metric(near, used, lambda size: 10_000 < size < 20_000)
+            await publish(far.ports["flymq"], [bytes(20_000)])
+            await metric(near, used, lambda size: 30_000 < size < 40_000)
+            far.drain()
+            await far.stopped.wait()
+            peer.say = lambda _key, _value: "ok"
+            await metric(near, used, 0)
+            assert peer.values()[0] == bytes(10_000)

@@ -20,6 +20,7 @@ from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Backoff, Seconds
 from gateway.store.committer import Mode
 from gateway.store.sqlite import Engine, open_store
+from gateway.transport.limits import Budget
 from tests.unit.bridges.peers import until
 from tests.unit.broker.house import Client
 from tests.unit.broker.support import OPTIONS
@@ -141,6 +142,7 @@ async def bridged(
     upstreams: Sequence[model.Upstream],
     *routes: model.Route,
     topics: dict[str, model.TopicSettings] | None = None,
+    budget: Budget | None = None,
 ) -> AsyncIterator[Bridged]:
     """A gateway without listeners on the store in a directory."""
     config = configured(upstreams, routes, topics)
@@ -149,6 +151,8 @@ async def bridged(
     async with (
         open_store(path, OPTIONS, mode=Mode.INLINE) as store,
         open_house(store, table, counts) as house,
-        open_bridges(config, store, house, table, counts, random.Random(7)) as bridges,
+        open_bridges(
+            config, store, house, table, counts, budget or Budget(model.Memory().budget), random.Random(7)
+        ) as bridges,
     ):
         yield Bridged(house, store, bridges, counts, table)
