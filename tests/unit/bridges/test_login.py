@@ -52,6 +52,19 @@ async def test_long_words_of_a_refusal_are_cut_where_they_are_shown(tmp_path: Pa
         await blip.until(lambda: bool(gateway.bridges.pools["far"].refused))
         pool = gateway.bridges.pools["far"]
         assert len(pool.refused) == len(pool.problem) == LONGEST_TARGET_TEXT
+        await blip.until(lambda: blip.logins >= 4)
+        assert gateway.counts.problems == [("far", pool.refused)]  # once, not at each attempt
+
+
+async def test_why_an_upstream_is_left_is_said(tmp_path: Path, blip: Blip):
+    async with bridged(tmp_path, [upstream(blip)], route(forward())) as gateway:
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+        await blip.hang_up()
+        with trio.fail_after(20):
+            await until(lambda: bool(gateway.counts.problems))
+        assert gateway.counts.problems[0][0] == "far"
+        assert "connection" in gateway.counts.problems[0][1]
 
 
 async def test_who_never_answers_the_login_is_not_connected(tmp_path: Path, blip: Blip):
