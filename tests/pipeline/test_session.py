@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import Unsupported
-from gateway.pipeline.session import ACTIONS, VECTORS, java_home
+from gateway.pipeline.session import ACTIONS, VECTORS, java_home, local_settings
 
 
 def java(directory: Path, version: str) -> Path:
@@ -51,3 +52,28 @@ def test_one_that_is_too_old_or_none_is_passed_over(tmp_path: Path, monkeypatch:
     new = java(tmp_path / "new", "21.0.1")
     monkeypatch.setenv("PATH", f"{new.parent}:/usr/bin:/bin")
     assert str(new) in (java_home(tmp_path / "scratch") / "bin" / "java").read_text()
+
+
+def test_sockets_whose_path_would_be_too_long_are_not_used(tmp_path: Path) -> None:
+    enabled = "spark.python.unix.domain.socket.enabled"
+    assert local_settings(tmp_path / ("x" * 60), noisy=False).get(enabled) is None
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="g") as short:
+        assert local_settings(Path(short), noisy=False)[enabled] == "true"
+
+
+REPORTING = """
+from pyspark import daemon
+from gateway.pipeline.workers import quiet
+quiet()
+for error in (BrokenPipeError(), ConnectionResetError(), ValueError("a fault")):
+    try:
+        raise error
+    except BaseException:
+        daemon.traceback.print_exc()
+"""
+
+
+def test_a_worker_whose_java_has_hung_up_is_no_fault_and_others_are_reported() -> None:
+    told = subprocess.check_output([sys.executable, "-c", REPORTING], stderr=subprocess.STDOUT, text=True)
+    assert told.count("Traceback") == 1
+    assert told.endswith("ValueError: a fault\n")
