@@ -187,10 +187,17 @@ class RequestTimeout(RequestError):
 # --- a target elsewhere ---
 
 
+LONGEST_TARGET_TEXT = 512
+"""Characters that are kept of what an upstream says: it is shown to people, and thousands of messages may wait with theirs."""
+
+
 class TargetError(GatewayError):
     """An upstream broker refused or could not be reached."""
 
     status = Status.UNAVAILABLE
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message[:LONGEST_TARGET_TEXT])
 
 
 class TargetRefused(TargetError):

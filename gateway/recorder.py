@@ -69,6 +69,10 @@ class Recorder(Protocol):
         """A reader met a range that fails its checksum or is not there; it was refused."""
         ...
 
+    def upstream_failed(self, upstream: str, problem: str) -> None:
+        """An upstream cannot be reached, does not let us in, or broke its connection: a line for the log now and then."""
+        ...
+
     def ingested(self, upstream: str, source: str, messages: int) -> None:
         """Messages of an upstream were committed."""
         ...
@@ -115,6 +119,7 @@ class NullRecorder:
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...  # noqa: D102
     def writable(self, now: bool, reason: str = "") -> None: ...  # noqa: D102
     def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...  # noqa: D102
+    def upstream_failed(self, upstream: str, problem: str) -> None: ...  # noqa: D102
     def ingested(self, upstream: str, source: str, messages: int) -> None: ...  # noqa: D102
     def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None: ...  # noqa: D102
     def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None: ...  # noqa: D102

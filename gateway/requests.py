@@ -591,9 +591,9 @@ class Authenticate(Request):
     """Log this connection in, by what is set -> Identity, or Unauthenticated. A barrier for the session."""
 
     username: str = ""
-    password: str = ""
-    api_key: str | None = None
-    token: str | None = None
+    password: str = attrs.field(default="", repr=False)
+    api_key: str | None = attrs.field(default=None, repr=False)
+    token: str | None = attrs.field(default=None, repr=False)
     tenant: str = ""
 
 
@@ -634,7 +634,7 @@ class CreateUser(Write):
     """-> Users with the new one."""
 
     name: str
-    password: str
+    password: str = attrs.field(repr=False)
     roles: Sequence[str] = ()
 
 
@@ -659,8 +659,8 @@ class ChangePassword(Write):
     """-> Done. For oneself with the old password; an admin may set others'."""
 
     name: str
-    new_password: str
-    old_password: str = ""
+    new_password: str = attrs.field(repr=False)
+    old_password: str = attrs.field(default="", repr=False)
 
 
 @attrs.frozen

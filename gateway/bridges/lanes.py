@@ -20,13 +20,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from gateway.bridges.breaker import jittered
 from gateway.config.model import Retry
 from gateway.envelope import Columns, Copies, Run
-from gateway.errors import GatewayError, RequestError, ShuttingDown, Status, TargetRefused, Throttled
+from gateway.errors import (
+    LONGEST_TARGET_TEXT,
+    GatewayError,
+    RequestError,
+    ShuttingDown,
+    Status,
+    TargetRefused,
+    Throttled,
+)
 
 PARK_MESSAGES = 4_096
 PARK_BYTES = 16 << 20
 """How much may be parked for one partition before its forward stops reading on."""
-LONGEST_ERROR = 512
-"""Characters that are kept of what an upstream says to a refusal: thousands of messages may wait with theirs."""
 _PASSING = (Throttled, ShuttingDown)
 _first_record = operator.itemgetter(0)
 
@@ -65,7 +71,7 @@ class Entry:
     def failed(self, error: GatewayError) -> None:
         """It was tried in vain once more."""
         self.attempts += 1
-        self.last_error = error.message[:LONGEST_ERROR]
+        self.last_error = error.message[:LONGEST_TARGET_TEXT]
         self.first_error = self.first_error or self.last_error
 
     def detach(self) -> None:

@@ -27,6 +27,8 @@ from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
 
 PROBE_SECONDS = 5.0
+TELL_AGAIN = 30.0
+"""Seconds between two lines in the log about what is wrong with an upstream."""
 Ended = Callable[[Outcome], None]
 
 
@@ -103,6 +105,8 @@ class Connection:
                 self.useful = self.useful or not isinstance(outcome, GatewayError)
                 self._lost = self._lost or isinstance(outcome, TargetLost)
                 self._heard = self._heard or not isinstance(outcome, TargetLost)
+                if isinstance(outcome, TargetLost):
+                    self._pool.tell_people(outcome)
                 self._pool.judge(outcome)
                 waiting.ended(outcome)
         if self._retiring and not self.waiting:
@@ -133,7 +137,9 @@ class Connection:
         if oldest is None:
             return
         if oldest.deadline <= trio.current_time():
-            self._pool.leave(self, TargetLost(f"no answer within {self._pool.upstream.timeout:g} s"))
+            error = TargetLost(f"no answer within {self._pool.upstream.timeout:g} s")
+            self._pool.tell_people(error)
+            self._pool.leave(self, error)
         else:
             self._timer = self._pool.timers.call_at(oldest.deadline, self._overdue)
 
@@ -166,6 +172,7 @@ class UpstreamPool:
         self._preference = Preference(upstream.addresses)
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
+        self._tell_at = 0.0
         self.report_to(recorder)
 
     @property
@@ -250,8 +257,16 @@ class UpstreamPool:
         self._recorder.gauge("gateway_upstream_connected", float(bool(self._connections)), upstream=self.name)
         return True
 
+    def tell_people(self, error: GatewayError) -> None:
+        """Say in the log what is wrong, unless that was done just now."""
+        now = trio.current_time()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_AGAIN
+            self._recorder.upstream_failed(self.name, error.message)
+
     def shut_out(self, error: GatewayError, *, connected: bool) -> None:
         """The upstream does not let us in."""
+        self.tell_people(error)
         self._proven_by_answers = connected
         self.refused = self.problem = error.message
         self._recorder.gauge("gateway_upstream_login_refused", 1.0, upstream=self.name)
@@ -281,6 +296,7 @@ class UpstreamPool:
                 used = await self._connect(index)
                 if isinstance(used, GatewayError):
                     refused = refused or refuses_login(used)
+                    self.tell_people(used)
                 elif used.deaf:
                     self._preference.was_deaf()  # the next may be better
                 else:
@@ -332,7 +348,9 @@ class UpstreamPool:
 
     async def _watch(self, connection: Connection, driver: ClientDriver) -> None:
         await driver.ended.wait()
-        self.leave(connection, TargetLost("the connection to the upstream was lost"))
+        error = TargetLost("the connection to the upstream was lost")
+        self.tell_people(error)
+        self.leave(connection, error)
 
     async def _probe(self, connection: Connection, index: int) -> None:
         """On a second choice: see whether a better one is back, and stays so."""

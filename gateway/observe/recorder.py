@@ -94,7 +94,15 @@ class _Cells:
         return buckets
 
 
-class PrometheusRecorder(Collector):
+class _Told:
+    """What is worth a line in the log, and no metric of its own."""
+
+    def upstream_failed(self, upstream: str, problem: str) -> None:
+        """Something is wrong with an upstream."""
+        log.warning("an upstream fails", upstream=upstream, problem=problem)
+
+
+class PrometheusRecorder(_Told, Collector):
     """Counts everything in `gateway.observe.metrics`. Call it from the event loop's thread only."""
 
     def __init__(

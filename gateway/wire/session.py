@@ -192,11 +192,11 @@ class ServerSession(Protocol):
 class Credentials:
     """What a client may need to be let in."""
 
-    api_key: str = ""
+    api_key: str = attrs.field(default="", repr=False)
     username: str = ""
-    password: str = ""
+    password: str = attrs.field(default="", repr=False)
     tenant: str = ""
-    token: str = ""
+    token: str = attrs.field(default="", repr=False)
 
 
 @attrs.frozen

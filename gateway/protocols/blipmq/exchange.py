@@ -17,10 +17,17 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin, Run
-from gateway.errors import GatewayError, TargetLost, TooLarge, UnknownSubscription, Unsupported, WireError
+from gateway.errors import (
+    GatewayError,
+    TargetLost,
+    TargetRefused,
+    TooLarge,
+    UnknownSubscription,
+    Unsupported,
+    WireError,
+)
 from gateway.protocols.blipmq import codec, mapping
 from gateway.protocols.blipmq.frames import LARGEST_PUBLISH, FrameType
-from gateway.protocols.blipmq.mapping import Refusal
 from gateway.requests import (
     DONE,
     Cancel,
@@ -44,6 +51,14 @@ from gateway.wire.session import Completions
 
 MOST_POLLS = 256
 """POLLs in one bracket."""
+
+FIRST_POLLS = 16
+"""POLLs in a bracket while nothing is known of how large the messages are: each may be answered with 16 MiB."""
+
+MOST_HELD = 256 << 20
+"""Bytes of deliveries that wait for the end of their bracket. A broker that sends more is left; on the next connection it
+is asked with `FIRST_POLLS` again, which stay below this whatever their size.
+"""
 
 ROUND = 0.02
 """Seconds between two looks of an idle Take: less than servers hold a POLL, more than a tight loop."""
@@ -74,9 +89,16 @@ class _Bracket:
     polls: int = 0
     refused: dict[int, GatewayError] = attrs.Factory(dict)
     """Members of a Publish that never left."""
-    nacks: list[tuple[int, Refusal]] = attrs.Factory(list)
+    nacks: list[tuple[int, TargetRefused]] = attrs.Factory(list)
     messages: list[_Message] = attrs.Factory(list)
     cancelled: bool = False
+
+    @property
+    def most_nacks(self) -> int:
+        """How many there may be: one for each of its frames."""
+        if isinstance(self.request, Publish):
+            return self.request.batch.columns.count
+        return len(self.request.tags) if isinstance(self.request, Settle) else self.polls
 
 
 class Exchange:
@@ -96,6 +118,10 @@ class Exchange:
         self._unanswered = 0
         """POLLs that a PONG overtook: a server that holds them may still answer (wire 7.1)."""
         self._late: list[_Message] = []
+        self._held = 0
+        """Bytes of deliveries nobody was given yet."""
+        self._largest = 0
+        """Bytes of the largest message that was taken last."""
 
     def __len__(self) -> int:
         return len(self._brackets) + len(self._idle)
@@ -165,11 +191,14 @@ class Exchange:
             return ((head.request.id, Subscribed(subscription, head.request.address)),)
         if kind is FrameType.NACK and head is not None:
             refusal = codec.decode_nack(data, start, end)
+            error = mapping.upstream_error(refusal.code, refusal.text)
             if not isinstance(head.request, Subscribe):
-                head.nacks.append((cid, refusal))
+                if len(head.nacks) >= head.most_nacks:
+                    raise WireError("more NACKs than there was anything to refuse")
+                head.nacks.append((cid, error))
                 return ()
             self._brackets.popleft()
-            return ((head.request.id, mapping.upstream_error(refusal.code, refusal.text)),)
+            return ((head.request.id, error),)
         raise WireError(f"{kind.name} with cid {cid} answers nothing")
 
     def _publish(self, request: Publish) -> Completions:
@@ -208,6 +237,7 @@ class Exchange:
         late = [message for message in self._late if message.topic == address]
         if late:
             self._late = [message for message in self._late if message.topic != address]
+            self._given(late)
             return ((request.id, self._taken(request, late)),)
         self._end_open_poll()
         self._poll(_Bracket(request))
@@ -239,7 +269,8 @@ class Exchange:
 
     def _poll(self, bracket: _Bracket, *, left_open: bool = False) -> None:
         assert isinstance(bracket.request, Take)
-        bracket.polls = 1 if left_open else min(bracket.request.max_messages, MOST_POLLS)
+        known = bracket.request.max_bytes // self._largest if self._largest else FIRST_POLLS
+        bracket.polls = 1 if left_open else min(bracket.request.max_messages, MOST_POLLS, max(1, known))
         bracket.ping = None
         self.out += [codec.poll(next(self._cids), bracket.request.subscription) for _ in range(bracket.polls)]
         self._brackets.append(bracket)
@@ -270,14 +301,30 @@ class Exchange:
             if not self._unanswered:
                 raise WireError("a delivery without a POLL")
             self._unanswered -= 1
-            self._late.append(message)
+            if any(message.topic == address for address, _ in self._subscriptions.values()):
+                self._hold(message)
+                self._late.append(message)
             return ()
+        self._hold(message)
         head.messages.append(message)
         if head.ping is not None:
             return ()
         self._brackets.popleft()  # the open POLL is answered; there is nothing to wait for
         self.round_at = None
+        self._given(head.messages)
         return ((head.request.id, self._taken(head.request, head.messages)),)
+
+    def _hold(self, message: _Message) -> None:
+        self._held += len(message.value)
+        if self._held > MOST_HELD:
+            raise WireError(f"more than {MOST_HELD >> 20} MiB of deliveries at once")
+
+    def _given(self, messages: Sequence[_Message]) -> None:
+        """Somebody takes these."""
+        sizes = [len(message.value) for message in messages]
+        self._held -= sum(sizes)
+        if sizes:
+            self._largest = max(*sizes, 1)
 
     def _ended(self, bracket: _Bracket, now: float) -> Completions:
         """A bracket's PONG came."""
@@ -288,14 +335,15 @@ class Exchange:
                 outcome = self._published(request, bracket)
             case Settle():
                 refused = dict(bracket.nacks)
-                outcome = Settled([_error(refused.get(tag)) for tag in request.tags])
+                outcome = Settled([refused.get(tag) for tag in request.tags])
             case Take():
                 self._unanswered += bracket.polls - len(bracket.messages)
+                self._given(bracket.messages)
                 if not bracket.messages and not bracket.nacks and not bracket.cancelled and _waits(request, now):
                     self._rest(bracket, now)
                     return ()
-                error = _error(bracket.nacks[0][1]) if bracket.nacks and not bracket.messages else None
-                outcome = error if error is not None else self._taken(request, bracket.messages)
+                refuses = bracket.nacks and not bracket.messages
+                outcome = bracket.nacks[0][1] if refuses else self._taken(request, bracket.messages)
             case Subscribe():
                 outcome = TargetLost("a SUBSCRIBE was answered with a PONG")
         return ((request.id, outcome),)
@@ -303,9 +351,9 @@ class Exchange:
     def _published(self, request: Publish, bracket: _Bracket) -> Outcome:
         """PONG without a NACK that carries the PUBLISH's cid = accepted (wire 7.2)."""
         count = request.batch.columns.count
-        for cid, refusal in bracket.nacks:
+        for cid, error in bracket.nacks:
             if 0 <= cid - bracket.cid < count:
-                bracket.refused[cid - bracket.cid] = mapping.upstream_error(refusal.code, refusal.text)
+                bracket.refused[cid - bracket.cid] = error
         if count and len(bracket.refused) == count:
             return bracket.refused[0]
         return Published(request.batch.address, 0, refused=bracket.refused)
@@ -338,7 +386,3 @@ def _waits(request: Take, now: float) -> bool:
 def _follows(before: _Message, message: _Message) -> bool:
     """Whether two deliveries can stand in one run."""
     return message.qos == before.qos and (not message.qos or message.cid == before.cid + 1)
-
-
-def _error(refusal: Refusal | None) -> GatewayError | None:
-    return mapping.upstream_error(refusal.code, refusal.text) if refusal is not None else None

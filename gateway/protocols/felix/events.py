@@ -26,6 +26,9 @@ window, until they have fallen to the low one."""
 MOST_WAITING = 64 << 20
 """More than can come once a stream is not read any more; one that brings it is ended, not left to lose events in silence."""
 
+ON_TOP = 64
+"""Bytes that each frame counts besides: many that are empty take memory too."""
+
 MOST_STRANGERS = 64
 """Event streams whose subscription is not known yet."""
 
@@ -209,7 +212,7 @@ class Inflows:
             return
         offset = inflow.following if base is None else base
         inflow.following = offset + columns.count
-        inflow.waiting += len(columns.packed)
+        inflow.waiting += len(columns.packed) + ON_TOP
         meta = [(0, 0, BatchMeta(b"", _ORIGIN))]
         inflow.runs.append(Run(inflow.address, 0, offset, columns, [0] * columns.count, meta))
 
@@ -231,6 +234,7 @@ def _taken(inflow: Inflow, request: requests.Take) -> list[requests.Delivered]:
             inflow.runs[0] = run.slice(stop, run.count)
         else:
             inflow.runs.popleft()
+            inflow.waiting -= ON_TOP
         messages -= stop
         size -= len(part.columns.packed)
         inflow.waiting -= len(part.columns.packed)

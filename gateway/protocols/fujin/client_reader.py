@@ -37,6 +37,8 @@ from gateway.settings import Dialect
 from gateway.wire.session import Withhold
 
 FETCH_MESSAGES = 1000
+FIRST_FETCH = 4
+"""Messages in a FETCH while nothing is known of how large they are: each may have 16 MiB."""
 NO_WAIT = 0.25
 """Seconds after which a Take that does not wait is answered empty: FETCH always waits at the server (wire 0, rule 3)."""
 REFUSED_AT_ONCE = 1.0
@@ -44,8 +46,10 @@ REFUSED_AT_ONCE = 1.0
 HIGH_WATER = 1 << 20
 LOW_WATER = HIGH_WATER // 4
 """Bytes pushed and not taken: beyond the high mark the stream is not read, until they have fallen to the low one."""
-MOST_HELD = 64 << 20
-"""More than can come once a stream is not read any more; one that brings it is lost."""
+MOST_HELD = 80 << 20
+"""More than can come once a stream is not read any more, or for a first FETCH; one that brings it is lost."""
+ON_TOP = 64
+"""Bytes that each message counts besides: many that are empty take memory too."""
 
 
 @attrs.frozen
@@ -70,6 +74,8 @@ class ReaderLane(Lane):
         self._connected = False
         self._messages: deque[Message] = deque()
         self._held = 0
+        self._largest = 0
+        """What the largest message that was taken last counts."""
         self._withheld = False
         self._next_tag = 1
         self._ids: dict[int, bytes] = {}
@@ -183,7 +189,7 @@ class ReaderLane(Lane):
 
     def _fetched(self, data: bytes, at: int, now: float) -> int:
         asked = self._fetch[1] if self._fetch is not None else FETCH_MESSAGES
-        answer, messages = decode_fetched(data, at, asked, auto_commit=self._auto_commit)
+        answer, messages = decode_fetched(data, at, asked, MOST_HELD, auto_commit=self._auto_commit)
         if self._fetch is None or self._fetch[0] != answer.cid:
             return answer.end
         since = self._fetch[2]
@@ -212,7 +218,7 @@ class ReaderLane(Lane):
 
     def _hold(self, messages: list[Message] | tuple[Message, ...], now: float) -> None:
         self._messages.extend(messages)
-        self._held += sum(len(message.value) for message in messages)
+        self._held += sum(map(_size, messages))
         if self._held > MOST_HELD:
             raise WireError("more was pushed than can be held")
         self._serve(now)
@@ -226,7 +232,9 @@ class ReaderLane(Lane):
             request = self._takes.popleft().request
             self.core.done(request.id, self._taken(request.max_messages))
         if self._takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
-            count = min(self._takes[0].request.max_messages, FETCH_MESSAGES)
+            request = self._takes[0].request
+            known = request.max_bytes // self._largest if self._largest else FIRST_FETCH
+            count = min(request.max_messages, FETCH_MESSAGES, max(1, known))
             self._fetch = (self.cid(), count, now)
             self.send(codec.fetch(self._fetch[0], count))
 
@@ -237,7 +245,9 @@ class ReaderLane(Lane):
             return Taken((), address=request.address, acknowledge=request.acknowledge)
         first_tag = self._next_tag
         self._next_tag += len(messages)
-        self._held -= sum(len(message.value) for message in messages)
+        sizes = [_size(message) for message in messages]
+        self._held -= sum(sizes)
+        self._largest = max(sizes)
         if self._withheld and self._held <= LOW_WATER:
             self._withheld = False
             self.core.outbox.put(self.channel, Withhold(self.channel, on=False))
@@ -247,3 +257,7 @@ class ReaderLane(Lane):
         meta = BatchMeta(b"", Origin("fujin", ""))
         run = Run(request.address, 0, 0, columns, [0] * len(messages), [(0, 0, meta)])
         return Taken([Delivered(run, first_tag)], address=request.address, acknowledge=request.acknowledge)
+
+
+def _size(message: Message) -> int:
+    return len(message.id) + len(message.value) + ON_TOP

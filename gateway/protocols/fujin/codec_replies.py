@@ -71,9 +71,9 @@ def decode_message(data: bytes, at: int, *, auto_commit: bool) -> tuple[Message,
     return Message(raw_id, value), at
 
 
-def decode_fetched(data: bytes, at: int, asked: int, *, auto_commit: bool) -> tuple[Answer, list[Message]]:
+def decode_fetched(data: bytes, at: int, asked: int, most: int, *, auto_commit: bool) -> tuple[Answer, list[Message]]:
     """FETCH: the error before the count as real servers send it, or, where that reads as more than was asked for, the
-    count before the error as in the document's example (wire 1.5, row 8).
+    count before the error as in the document's example (wire 1.5, row 8). At most `most` bytes are waited for.
     """
     answer = decode_answer(data, at)
     if answer.error is not None:
@@ -93,6 +93,8 @@ def decode_fetched(data: bytes, at: int, asked: int, *, auto_commit: bool) -> tu
     for _ in range(count):
         message, position = decode_message(data, position, auto_commit=auto_commit)
         found.append(message)
+        if position - at > most:
+            raise WireError(f"more than {most} bytes of messages in one reply")
     return Answer(answer.cid, None, position), found
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.envelope import Batch, Columns, Delivery
 from gateway.errors import (
+    LONGEST_TARGET_TEXT,
     Status,
     TargetLost,
     TargetRefused,
@@ -19,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.protocols.blipmq import codec
 from gateway.protocols.blipmq.client import BlipmqClient
-from gateway.protocols.blipmq.exchange import LOCAL_TAG, MOST_POLLS, ROUND
+from gateway.protocols.blipmq.exchange import FIRST_POLLS, LOCAL_TAG, MOST_HELD, MOST_POLLS, ROUND
 from gateway.protocols.blipmq.frames import LARGEST_PUBLISH
 from gateway.protocols.blipmq.mapping import Refusal
 from gateway.requests import (
@@ -182,8 +183,17 @@ def test_take_of_nothing() -> None:
 
 
 def test_take_asks_in_bounded_steps() -> None:
-    script = subscribed().submit(Take(2, 2, 100_000))
+    """Few while nothing is known of the size of messages, then as many as `max_bytes` has room for."""
+    script = subscribed()
+    script.submit(Take(2, 2, 100_000))
+    assert len(script.sent()) == FIRST_POLLS * 21 + 13
+    script.feed(vectors.DELIVERY + codec.pong(4 + FIRST_POLLS)).expect(2, Taken)
+    script.submit(Take(3, 2, 100_000))
     assert len(script.sent()) == MOST_POLLS * 21 + 13
+    cid = 5 + FIRST_POLLS + MOST_POLLS
+    script.feed(codec.publish(2, 1, "demo", bytes(1_000)) + codec.pong(cid)).expect(3, Taken)
+    script.submit(Take(4, 2, 100_000, max_bytes=5_500))
+    assert len(script.sent()) == 5 * 21 + 13
 
 
 @pytest.mark.parametrize("start", [Start.EARLIEST, 7])
@@ -368,3 +378,37 @@ def test_any_chunking_is_understood_alike(cuts: list[int]) -> None:
     script.expect(1, Subscribed, subscription=2)
     assert list(script.expect(2, Published).refused) == [1]
     assert [each.run.columns.values() for each in script.expect(3, Taken).deliveries] == [[b"hi"], [b""]]
+
+
+def test_nacks_without_end_end_the_connection() -> None:
+    """Each is kept until the PONG: no more than there was anything to refuse."""
+    script = ready().submit(publish(1, b"x"))
+    script.feed(nack(3, 500, "n" * 60_000)).sent()
+    script.feed(nack(7, 500, "n")).expect(1, TargetLost)
+    script.output(Close)
+    script.quiet()
+
+
+def test_long_words_of_a_broker_are_cut() -> None:
+    script = ready().submit(publish(1, b"x"))
+    script.feed(nack(3, 500, "n" * 60_000) + codec.pong(4))
+    assert len(script.expect(1, TargetRefused).message) == LONGEST_TARGET_TEXT
+
+
+def test_deliveries_without_end_end_the_connection() -> None:
+    """16 MiB each, to POLLs that were sent when messages were small."""
+    script = subscribed()
+    script.submit(Take(2, 2, 100)).feed(vectors.DELIVERY + codec.pong(4 + FIRST_POLLS)).expect(2, Taken)
+    script.submit(Take(3, 2, 100)).sent()
+    large = codec.publish(2, 1, "demo", bytes(16_000_000))
+    for _ in range(MOST_HELD // 16_000_000):
+        script.feed(large).quiet()
+    script.feed(large).expect(3, TargetLost)
+
+
+def test_late_deliveries_of_another_topic_are_not_kept() -> None:
+    script = subscribed().submit(Take(2, 2, 2)).feed(codec.pong(6))
+    script.expect(2, Taken, deliveries=[])
+    script.feed(codec.publish(1, 1, "other", b"ho") + vectors.DELIVERY).sent()
+    script.submit(Subscribe(3, "other")).feed(codec.ack(7, 5)).expect(3, Subscribed)
+    script.submit(Take(4, 5, 1)).feed(codec.pong(9)).expect(4, Taken, deliveries=[])

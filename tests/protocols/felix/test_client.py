@@ -189,6 +189,16 @@ def test_take_is_bounded():
     assert values(script.expect(3, requests.Taken)) == [b"two"]
 
 
+def test_events_without_bytes_count_too():
+    script = client()
+    number = subscribed(script)
+    event = js(type="event", **STREAM, payload="")
+    script.feed(event * 15_000, 3).quiet()
+    script.feed(event * 1_000, 3).output(Withhold, channel=3, on=True)
+    script.submit(requests.Take(2, number, 15_000)).expect(2, requests.Taken)
+    script.output(Withhold, channel=3, on=False)
+
+
 def test_a_stream_that_nobody_takes_from_is_not_read():
     script = client()
     number = subscribed(script)

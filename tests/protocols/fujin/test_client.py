@@ -17,10 +17,12 @@ from gateway.errors import (
     TooLarge,
     UnknownSubscription,
     Unsupported,
+    WireError,
 )
 from gateway.protocols.fujin import codec
 from gateway.protocols.fujin.client import FujinClient
-from gateway.protocols.fujin.client_reader import NO_WAIT
+from gateway.protocols.fujin.client_reader import FIRST_FETCH, HIGH_WATER, NO_WAIT, ON_TOP
+from gateway.protocols.fujin.codec import Incomplete
 from gateway.protocols.fujin.codec_replies import decode_fetched
 from gateway.requests import (
     Begin,
@@ -260,7 +262,7 @@ def test_stock_servers_push() -> None:
 
 
 def test_a_stream_that_nobody_takes_from_is_not_read() -> None:
-    pushed = hexed("06 00000001 01 00040000") + b"x" * 0x40000
+    pushed = hexed("06 00000001 01 0003ff00") + b"x" * 0x3FF00
     script = subscribed(dialect=Dialect.STOCK).feed(pushed * 4, STREAM).quiet()
     script.feed(pushed, STREAM).output(Withhold, channel=STREAM, on=True)
     script.submit(Take(2, 1, 3)).expect(2, Taken)
@@ -283,6 +285,29 @@ def test_unsubscribe_leaves_the_stream() -> None:
     script.submit(Take(3, 1, 1)).expect(3, UnknownSubscription)
 
 
+def test_messages_without_bytes_count_too() -> None:
+    """They take memory all the same."""
+    script = subscribed(acknowledge=False, dialect=Dialect.STOCK)
+    script.feed(hexed("06 00000000") * (HIGH_WATER // ON_TOP), STREAM).quiet()
+    script.feed(hexed("06 00000000"), STREAM).output(Withhold, channel=STREAM, on=True)
+
+
+def test_a_fetch_asks_for_as_much_as_is_wanted_at_once() -> None:
+    """Few messages while nothing is known of their size."""
+    script = subscribed(acknowledge=False).submit(Take(2, 1, 1000, hold_until=200.0))
+    script.sends(hexed("07 00000001") + FIRST_FETCH.to_bytes(4, "big"), STREAM)
+    script.feed(hexed("07 00000001 00 00000001") + sized(bytes(936)), STREAM).expect(2, Taken)
+    script.submit(Take(3, 1, 1000, max_bytes=5_500, hold_until=200.0)).sends(hexed("07 00000002 00000005"), STREAM)
+
+
+def test_a_fetch_that_brings_too_much_is_not_waited_for() -> None:
+    reply = hexed("07 00000001 00 00000003") + sized(bytes(400)) * 2
+    with pytest.raises(WireError):
+        decode_fetched(reply, 0, 3, 800, auto_commit=True)
+    with pytest.raises(Incomplete):
+        decode_fetched(reply, 0, 3, 1_000, auto_commit=True)
+
+
 # --- replies as the document writes them ---
 
 
@@ -295,7 +320,7 @@ def test_unsubscribe_leaves_the_stream() -> None:
 )
 def test_fetch_replies_of_the_document(reply: list[int], values: list[bytes]) -> None:
     """document, FETCH: the count before the error byte; its third example cannot be told apart (wire 1.5 row 8)."""
-    answer, messages = decode_fetched(bytes(reply), 0, 1, auto_commit=True)
+    answer, messages = decode_fetched(bytes(reply), 0, 1, len(reply), auto_commit=True)
     assert answer.error is None
     assert [message.value for message in messages] == values
 

@@ -130,8 +130,8 @@ def test_the_documents_ack_replies_lack_their_count(op: int) -> None:
 
 def test_fetch_replies_read() -> None:
     auto = hexed("07 00000001 00 00000002 00000005 68656c6c6f 00000001 77")
-    answer, messages = decode_fetched(auto, 0, 2, auto_commit=True)
+    answer, messages = decode_fetched(auto, 0, 2, 100, auto_commit=True)
     assert (answer, [each.value for each in messages]) == (Answer(1, None, len(auto)), [b"hello", b"w"])
-    assert decode_fetched(hexed("07 00000003 00 00000000"), 0, 1, auto_commit=True) == (Answer(3, None, 10), [])
+    assert decode_fetched(hexed("07 00000003 00 00000000"), 0, 1, 100, auto_commit=True) == (Answer(3, None, 10), [])
     error = hexed("07 00000004 01 00000016 666574636820617267206e6f742070726f7669646564")
-    assert decode_fetched(error, 0, 1, auto_commit=True) == (Answer(4, "fetch arg not provided", len(error)), [])
+    assert decode_fetched(error, 0, 1, 100, auto_commit=True) == (Answer(4, "fetch arg not provided", len(error)), [])

@@ -32,6 +32,7 @@ class Blip:
 
     def __init__(self) -> None:
         self.key = b"key"
+        self.refusal = b"invalid API key"
         self.queues: dict[int, Queue] = {}
         self.published: list[bytes] = []
         self.acknowledged: list[bytes] = []
@@ -109,7 +110,7 @@ class Blip:
             self.logins += 1
             if payload[2:] == self.key:
                 return frame(ACK, cid, bytes(8))
-            return frame(NACK, cid, struct.pack(">HH", 401, 15) + b"invalid API key")
+            return frame(NACK, cid, struct.pack(">HH", 401, len(self.refusal)) + self.refusal)
         if kind == PUBLISH:
             size = struct.unpack(">H", payload[1:3])[0]
             self.published.append(payload[3 + size :])

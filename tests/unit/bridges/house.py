@@ -33,6 +33,7 @@ class Counts(NullRecorder):
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
+        self.problems: list[tuple[str, str]] = []
 
     def delivered(self, route: str, target: str, messages: int, size: int) -> None:
         self.messages["delivered", target] += messages
@@ -45,6 +46,9 @@ class Counts(NullRecorder):
 
     def dropped(self, route: str, reason: str, messages: int) -> None:
         self.messages["dropped", reason] += messages
+
+    def upstream_failed(self, upstream: str, problem: str) -> None:
+        self.problems.append((upstream, problem))
 
     def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
         self.messages["mirrored", outcome] += messages

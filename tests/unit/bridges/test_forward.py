@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.bridges.lanes import LONGEST_ERROR, Entry
+from gateway.bridges.lanes import Entry
 from gateway.config import model
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.errors import Conflict, TargetLost
+from gateway.errors import LONGEST_TARGET_TEXT, Conflict, TargetLost
 from gateway.requests import DONE, DeleteTopic
 from gateway.settings import Backoff, Seconds
 from tests.unit.bridges.house import bridged, forward, route, upstream
@@ -314,4 +314,4 @@ async def test_many_keys_that_expire_while_they_are_parked(tmp_path: Path, peer:
 def test_what_an_upstream_says_is_kept_up_to_a_length():
     some = Entry(Run("t", 0, 0, Columns.of([b"x"]), [0], [(0, 0, BatchMeta(b"", Origin("toy", "door")))]), 0)
     some.failed(TargetLost("x" * 100_000))
-    assert len(some.first_error) == len(some.last_error) == LONGEST_ERROR
+    assert len(some.first_error) == len(some.last_error) == LONGEST_TARGET_TEXT

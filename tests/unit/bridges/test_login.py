@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from gateway.config import model
+from gateway.errors import LONGEST_TARGET_TEXT
 from gateway.settings import Backoff, Seconds
 from gateway.wire.session import Credentials
 from tests.unit.bridges.blip import Blip, blipping
@@ -43,6 +44,27 @@ async def test_a_backlog_survives_a_wrong_key_and_leaves_when_it_is_right(tmp_pa
         await gateway.delivered()
         assert blip.published == [b"1", b"2"]
         assert dict(gateway.bridges.problems())["upstream far"] == ""
+
+
+async def test_long_words_of_a_refusal_are_cut_where_they_are_shown(tmp_path: Path, blip: Blip):
+    blip.key, blip.refusal = b"another", b"n" * 60_000
+    async with bridged(tmp_path, [upstream(blip)], route(forward())) as gateway:
+        await blip.until(lambda: bool(gateway.bridges.pools["far"].refused))
+        pool = gateway.bridges.pools["far"]
+        assert len(pool.refused) == len(pool.problem) == LONGEST_TARGET_TEXT
+        await blip.until(lambda: blip.logins >= 4)
+        assert gateway.counts.problems == [("far", pool.refused)]  # once, not at each attempt
+
+
+async def test_why_an_upstream_is_left_is_said(tmp_path: Path, blip: Blip):
+    async with bridged(tmp_path, [upstream(blip)], route(forward())) as gateway:
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+        await blip.hang_up()
+        with trio.fail_after(20):
+            await until(lambda: bool(gateway.counts.problems))
+        assert gateway.counts.problems[0][0] == "far"
+        assert "connection" in gateway.counts.problems[0][1]
 
 
 async def test_who_never_answers_the_login_is_not_connected(tmp_path: Path, blip: Blip):
