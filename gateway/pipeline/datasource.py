@@ -287,7 +287,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with open_log(options.source) as reader:
             return {
                 topic.name: _position(topic.epoch, [one.end for one in topic.partitions])
-                for topic in selected(reader.topics(), options)
+                for topic in selected(reader.topics(), options, all_named=options.fail_on_data_loss)
             }
 
     def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Position:

@@ -52,10 +52,10 @@ class Range:
         return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
 
 
-def selected(topics: Mapping[str, StoredTopic], options: ReadOptions) -> list[StoredTopic]:
-    """The topics that the options mean. A name (not a glob) that there is not is an error."""
+def selected(topics: Mapping[str, StoredTopic], options: ReadOptions, *, all_named: bool = True) -> list[StoredTopic]:
+    """The topics that the options mean. A name (not a glob) that there is not is an error, if `all_named`."""
     missing = [name for name in options.topics.patterns if "*" not in name and name not in topics]
-    if missing:
+    if missing and all_named:
         raise UnknownTopic(f"there is no topic {', '.join(missing)} in {options.where}")
     return [topics[name] for name in options.topics.among(list(topics))]
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from gateway.pipeline.datasource import register
+from gateway.store.interface import DeleteTopic, Unit
 from tests.pipeline.patient import run_to_the_end
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
@@ -162,6 +163,26 @@ def test_a_stream_across_retention(spark: Any, tmp_path: Path, mode: str) -> Non
         stream.run(startingOffsets="earliest")
         store.fill(trim)
         read_across(stream)
+
+
+def test_a_stream_of_a_topic_that_is_deleted_and_made_again(spark: Any, tmp_path: Path) -> None:
+    async def fill(log: Log) -> None:
+        await log.create("t")
+        await log.append("t", [b"a", b"b"])
+
+    async def delete(log: Log) -> None:
+        await log.store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+
+    with place(tmp_path / "store", "path", fill) as store:
+        stream = Stream(spark, store, tmp_path)
+        stream.run(topics="t", startingOffsets="earliest")
+        store.fill(delete)
+        with pytest.raises(PySparkException, match="there is no topic t in"):
+            stream.run(topics="t", startingOffsets="earliest")
+        stream.run(topics="t", startingOffsets="earliest", failOnDataLoss="false")
+        store.fill(fill)
+        stream.run(topics="t", startingOffsets="earliest", failOnDataLoss="false")
+        assert stream.offsets() == [("t", 0, 0), ("t", 0, 0), ("t", 0, 1), ("t", 0, 1)]
 
 
 def read_across(stream: Stream) -> None:
