@@ -38,7 +38,7 @@ bench: setup  ## print throughput, latency and memory, each beside a bare loop (
 soak: setup  ## long loads: memory stays flat, nothing is lost
 	$(PY) -m pytest -m soak $(TESTS) $(ARGS)
 
-lock: setup  ## resolve pyproject.toml into deploy/locks
+lock:  ## resolve pyproject.toml into deploy/locks
 	deploy/lock.sh
 
 clean:  ## remove caches and build products

@@ -9,7 +9,7 @@ if [ -n "${UV:-}" ]; then
 else
   tools="$(mktemp -d)"
   trap 'rm -rf "$tools"' EXIT
-  .venv/bin/python -m venv "$tools"
+  "${PYTHON:-python3}" -m venv "$tools"
   "$tools/bin/pip" --quiet --disable-pip-version-check install uv
   uv="$tools/bin/uv"
 fi

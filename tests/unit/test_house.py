@@ -1,4 +1,4 @@
-"""The rules of the house that a linter does not know: sizes, docstrings, no leftovers, nothing foreign in the text."""
+"""The rules of the house that a linter does not know: no leftovers, nothing foreign in the text."""
 
 from __future__ import annotations
 
@@ -10,37 +10,11 @@ from pathlib import Path
 import pytest
 
 MODULES = sorted(Path("gateway").rglob("*.py"))
-LONGEST_MODULE = 400
-MOST_METHODS = 25
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_is_short_and_says_what_it_is_for(module: Path) -> None:
-    text = module.read_text()
-    if module == Path("gateway/requests.py"):
-        assert not re.search(r"^ +(def|async def) (?!position)", text, re.MULTILINE), (
-            "a list of values may be long, if it does nothing"
-        )
-    else:
-        assert len(text.splitlines()) <= LONGEST_MODULE
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-            assert len(methods) <= MOST_METHODS, f"{node.name} does too much"
-
-
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_what_is_public_is_documented(module: Path) -> None:
-    undocumented = [
-        node.name
-        for node in ast.parse(module.read_text()).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and not node.name.startswith("_")
-        and not ast.get_docstring(node)
-    ]
-    assert undocumented == []
+def test_a_module_says_what_it_is_for(module: Path) -> None:
+    assert ast.get_docstring(ast.parse(module.read_text()))
 
 
 def test_nothing_is_called_utils() -> None:
