@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.server import OPERATIONS as SERVED
+from gateway.protocols.flymq.server.session import OPERATIONS as SERVED
+from gateway.protocols.flymq.wire.frames import Op
 from tests.integration.flymq_raw import Flymq, fetch, flymq, frame, i32, names, produce, s8, u64, user
 from tests.integration.raw import s16, s32
 from tests.integration.running import Served

@@ -54,5 +54,5 @@ async def test_a_plain_configuration_starts_without_what_others_need(tmp_path: P
     config.write_text(CONFIG.format(path=tmp_path / "data"))
     ended = await trio.run_process([sys.executable, "-c", SERVE, str(config)], capture_stdout=True)
     loaded = set(ended.stdout.decode().split())
-    assert {"gateway.app", "gateway.protocols.blipmq.server", "trio"} <= loaded
+    assert {"gateway.app", "gateway.protocols.blipmq.server.session", "trio"} <= loaded
     assert {name: reason for name, reason in NOT_ASKED_FOR.items() if name in loaded} == {}

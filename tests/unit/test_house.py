@@ -17,6 +17,16 @@ def test_a_module_says_what_it_is_for(module: Path) -> None:
     assert ast.get_docstring(ast.parse(module.read_text()))
 
 
+def test_every_protocol_has_the_same_rooms() -> None:
+    """So that nobody has to guess which module serves, which asks, and which knows the bytes."""
+    for folder in Path("gateway/protocols").iterdir():
+        if (folder / "__init__.py").exists():
+            assert {module.stem for module in folder.glob("*.py")} <= {"__init__", "settings", "states"}
+            rooms = {room.parent.name for room in folder.glob("*/__init__.py")}
+            assert {"wire", "server"} <= rooms <= {"wire", "server", "client"}
+            assert all((folder / room / "session.py").exists() for room in rooms - {"wire"})
+
+
 def test_nothing_is_called_utils() -> None:
     drawers = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}
     assert [str(module) for module in MODULES if module.name in drawers] == []

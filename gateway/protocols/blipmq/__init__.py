@@ -1,10 +1,10 @@
 """BlipMQ: length-prefixed frames over TCP; publish without replies, subscriptions that are polled (BlipMQ document)."""
 
-from gateway.protocols.blipmq import mapping
-from gateway.protocols.blipmq.client import BlipmqClient
-from gateway.protocols.blipmq.frames import LARGEST_PUBLISH
-from gateway.protocols.blipmq.server import BlipmqServer
+from gateway.protocols.blipmq.client.session import BlipmqClient
+from gateway.protocols.blipmq.server.session import BlipmqServer
 from gateway.protocols.blipmq.settings import BlipmqSettings
+from gateway.protocols.blipmq.wire import mapping
+from gateway.protocols.blipmq.wire.frames import LARGEST_PUBLISH
 from gateway.protocols.registry import (
     Acknowledgement,
     Carries,

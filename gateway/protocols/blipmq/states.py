@@ -13,9 +13,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from gateway.protocols.blipmq import mapping
-from gateway.protocols.blipmq.frames import FrameType
-from gateway.protocols.blipmq.mapping import Refusal
+from gateway.protocols.blipmq.wire import mapping
+from gateway.protocols.blipmq.wire.frames import FrameType
+from gateway.protocols.blipmq.wire.mapping import Refusal
 
 
 class State(enum.Enum):

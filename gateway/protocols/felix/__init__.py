@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.protocols.felix.client import FelixClient
-from gateway.protocols.felix.feeds import BINARY_OVERHEAD
-from gateway.protocols.felix.frames import MAX_PAYLOAD
-from gateway.protocols.felix.mapping import FINAL_REFUSALS, address_of_path, local_address
-from gateway.protocols.felix.server import FelixServer
+from gateway.protocols.felix.client.session import FelixClient
+from gateway.protocols.felix.server.session import FelixServer
+from gateway.protocols.felix.server.subscriptions import BINARY_OVERHEAD
 from gateway.protocols.felix.settings import FelixSettings
+from gateway.protocols.felix.wire.frames import MAX_PAYLOAD
+from gateway.protocols.felix.wire.mapping import FINAL_REFUSALS, address_of_path, local_address
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, ReaderPosition, Transport
 
 SPEC = ProtocolSpec(

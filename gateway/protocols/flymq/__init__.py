@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.protocols.flymq.client import FlymqClient
-from gateway.protocols.flymq.frames import MAGIC
-from gateway.protocols.flymq.operations import FlymqSettings
-from gateway.protocols.flymq.server import FlymqServer
+from gateway.protocols.flymq.client.session import FlymqClient
+from gateway.protocols.flymq.server.operations import FlymqSettings
+from gateway.protocols.flymq.server.session import FlymqServer
+from gateway.protocols.flymq.wire.frames import MAGIC
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
 
 

@@ -1,9 +1,9 @@
 """Fujin: streams of commands over QUIC; writers and readers, pushed or pulled, with transactions (Fujin document)."""
 
-from gateway.protocols.fujin.client import FujinClient
-from gateway.protocols.fujin.frames import LARGEST_PUSH
-from gateway.protocols.fujin.server import FujinServer
+from gateway.protocols.fujin.client.session import FujinClient
+from gateway.protocols.fujin.server.session import FujinServer
 from gateway.protocols.fujin.settings import FujinSettings
+from gateway.protocols.fujin.wire.frames import LARGEST_PUSH
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
 
 SPEC = ProtocolSpec(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from gateway.protocols.fujin.frames import Op
+from gateway.protocols.fujin.wire.frames import Op
 
 
 class State(enum.Enum):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
-from gateway.protocols.rustlog.client import RustlogClient
-from gateway.protocols.rustlog.frames import MAX_VALUE
-from gateway.protocols.rustlog.mapping import FINAL_REFUSALS
-from gateway.protocols.rustlog.server import RustlogServer
+from gateway.protocols.rustlog.client.session import RustlogClient
+from gateway.protocols.rustlog.server.session import RustlogServer
 from gateway.protocols.rustlog.settings import RustlogSettings
+from gateway.protocols.rustlog.wire.frames import MAX_VALUE
+from gateway.protocols.rustlog.wire.mapping import FINAL_REFUSALS
 
 
 def sniff(data: bytes) -> Sniff:

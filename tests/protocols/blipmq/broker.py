@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin, Run
-from gateway.protocols.blipmq.server import BlipmqServer
+from gateway.protocols.blipmq.server.session import BlipmqServer
 from gateway.protocols.blipmq.settings import BlipmqSettings
 from gateway.requests import Authenticate, Delivered, Identity, Subscribe, Subscribed, Taken
 from gateway.wire.session import SessionContext

@@ -18,11 +18,11 @@ from gateway.errors import (
     UnknownSubscription,
     Unsupported,
 )
-from gateway.protocols.blipmq import codec
-from gateway.protocols.blipmq.client import BlipmqClient
-from gateway.protocols.blipmq.exchange import FIRST_POLLS, LOCAL_TAG, MOST_HELD, MOST_POLLS, ROUND
-from gateway.protocols.blipmq.frames import LARGEST_PUBLISH
-from gateway.protocols.blipmq.mapping import Refusal
+from gateway.protocols.blipmq.client.exchange import FIRST_POLLS, LOCAL_TAG, MOST_HELD, MOST_POLLS, ROUND
+from gateway.protocols.blipmq.client.session import BlipmqClient
+from gateway.protocols.blipmq.wire import codec
+from gateway.protocols.blipmq.wire.frames import LARGEST_PUBLISH
+from gateway.protocols.blipmq.wire.mapping import Refusal
 from gateway.requests import (
     Cancel,
     CreateTopic,

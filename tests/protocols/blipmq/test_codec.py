@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import FrameTooLarge, Status, WireError
-from gateway.protocols.blipmq import codec, frames, mapping
-from gateway.protocols.blipmq.frames import Ack, Auth, Frame, Hello, Nack, Ping, Poll, Pong, Publish, Subscribe
+from gateway.protocols.blipmq.wire import codec, frames, mapping
+from gateway.protocols.blipmq.wire.frames import Ack, Auth, Frame, Hello, Nack, Ping, Poll, Pong, Publish, Subscribe
 from tests.protocols.blipmq.vectors import LENGTHS_THAT_CLOSE, REFUSED, VECTORS, Refused, Vector
 from tests.protocols.script import hexed
 

@@ -17,10 +17,11 @@ from gateway.errors import (
     Unauthenticated,
     UnknownSubscription,
 )
-from gateway.protocols.blipmq import SPEC, codec, mapping
-from gateway.protocols.blipmq.server import BlipmqServer
+from gateway.protocols.blipmq import SPEC
+from gateway.protocols.blipmq.server.session import BlipmqServer
 from gateway.protocols.blipmq.settings import BlipmqSettings
 from gateway.protocols.blipmq.states import REFUSALS, TABLE, Event, State
+from gateway.protocols.blipmq.wire import codec, mapping
 from gateway.protocols.registry import Sniff
 from gateway.requests import (
     DONE,

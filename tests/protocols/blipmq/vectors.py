@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import attrs
 
-from gateway.protocols.blipmq import frames, mapping
-from gateway.protocols.blipmq.frames import Ack, Auth, Frame, Hello, Nack, Ping, Poll, Pong, Publish, Subscribe
+from gateway.protocols.blipmq.wire import frames, mapping
+from gateway.protocols.blipmq.wire.frames import Ack, Auth, Frame, Hello, Nack, Ping, Poll, Pong, Publish, Subscribe
 from tests.protocols.script import hexed
 
 

@@ -18,7 +18,7 @@ from gateway.errors import (
     UnknownSubscription,
     Unsupported,
 )
-from gateway.protocols.felix.client import FelixClient
+from gateway.protocols.felix.client.session import FelixClient
 from gateway.settings import Dialect
 from gateway.wire.session import (
     CONNECTION,

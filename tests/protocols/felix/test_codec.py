@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gateway import requests
 from gateway.envelope import Columns
 from gateway.errors import WireError
-from gateway.protocols.felix import binary, codec, mapping
 from gateway.protocols.felix.states import FEEDS, STREAMS, FeedEvent, FeedState, StreamEvent, StreamState
+from gateway.protocols.felix.wire import binary, codec, mapping
 from gateway.wire.session import Finish
 from tests.protocols.felix.values import FRAMES, PUBLISHED, batch, serving, split_frames
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gateway import requests
 from gateway.envelope import Batch, Columns, Copies
-from gateway.protocols.felix import binary
-from gateway.protocols.felix.client import FelixClient
-from gateway.protocols.felix.publisher import some
+from gateway.protocols.felix.client.publisher import some
+from gateway.protocols.felix.client.session import FelixClient
+from gateway.protocols.felix.wire import binary
 from gateway.settings import Dialect
 from gateway.wire.session import CONNECTION, ClientContext, Credentials, Open
 from tests.protocols.felix.values import IDENTITY, PUBLISHED, batch, framed, js, serving, split_frames

@@ -6,8 +6,8 @@ import pytest
 
 from gateway import requests
 from gateway.errors import NotFound, Unauthenticated
-from gateway.protocols.felix.frames import COPIES
-from gateway.protocols.felix.stream import LARGE_REPLY
+from gateway.protocols.felix.server.stream import LARGE_REPLY
+from gateway.protocols.felix.wire.frames import COPIES
 from gateway.settings import Dialect
 from gateway.wire.session import Finish, Kind, Send, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, js, serving

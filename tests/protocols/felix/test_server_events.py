@@ -10,9 +10,9 @@ import pytest
 
 from gateway import requests
 from gateway.errors import CorruptChunk, Denied, OffsetOutOfRange, Throttled, UnknownTopic
-from gateway.protocols.felix.binary import decode_events
-from gateway.protocols.felix.feeds import MAX_FEEDS, UNREAD_BYTES
+from gateway.protocols.felix.server.subscriptions import MAX_FEEDS, UNREAD_BYTES
 from gateway.protocols.felix.settings import EventSettings
+from gateway.protocols.felix.wire.binary import decode_events
 from gateway.settings import Dialect
 from gateway.wire.session import Close, Finish, Kind, Open, Reset, Send
 from tests.protocols.felix.values import FRAMES, IDENTITY, STREAM, js, serving, split_frames, taken

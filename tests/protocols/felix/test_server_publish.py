@@ -19,8 +19,8 @@ from gateway.errors import (
     TooLarge,
     UnknownTopic,
 )
-from gateway.protocols.felix.mapping import TEXTS
-from gateway.protocols.felix.server import MAX_INCOMPLETE
+from gateway.protocols.felix.server.session import MAX_INCOMPLETE
+from gateway.protocols.felix.wire.mapping import TEXTS
 from gateway.settings import Dialect
 from gateway.wire.session import Close, Finish, Kind, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, framed, js, serving

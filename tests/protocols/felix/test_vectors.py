@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from gateway.errors import WireError
-from gateway.protocols.felix import binary, codec, frames
-from gateway.protocols.felix.lines import FrameReader
+from gateway.protocols.felix.client.streams import FrameReader
+from gateway.protocols.felix.wire import binary, codec, frames
 from gateway.wire.session import Finish, StopSending
 from tests.protocols.felix.values import VECTORS, framed, serving, split_frames, vectors
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway import requests
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.protocols.felix.server import FelixServer
+from gateway.protocols.felix.server.session import FelixServer
 from gateway.protocols.felix.settings import EventSettings, FelixSettings
 from gateway.settings import Dialect
 from gateway.wire.session import SessionContext

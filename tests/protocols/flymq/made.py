@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from gateway.protocols.flymq.operations import FlymqSettings
-from gateway.protocols.flymq.server import FlymqServer
+from gateway.protocols.flymq.server.operations import FlymqSettings
+from gateway.protocols.flymq.server.session import FlymqServer
 from gateway.settings import Dialect, Limits, Seconds
 from gateway.wire.session import SessionContext
 from tests.protocols.script import Script

@@ -17,8 +17,8 @@ from gateway.errors import (
     UnknownTopic,
     Unsupported,
 )
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.mapping import NAMED, REFUSALS, WORDS, Subject, refusal, words
+from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.flymq.wire.mapping import NAMED, REFUSALS, WORDS, Subject, refusal, words
 from gateway.requests import (
     CancelDelayed,
     Commit,

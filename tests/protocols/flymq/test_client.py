@@ -18,8 +18,8 @@ from gateway.errors import (
     UnknownSubscription,
     Unsupported,
 )
-from gateway.protocols.flymq.client import FlymqClient
-from gateway.protocols.flymq.frames import MAX_PAYLOAD, Op
+from gateway.protocols.flymq.client.session import FlymqClient
+from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op
 from gateway.requests import (
     DONE,
     Authenticate,

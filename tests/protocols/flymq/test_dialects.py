@@ -6,8 +6,8 @@ import pytest
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import Denied, InvalidRequest, Unauthenticated, UnknownGroup, UnknownTopic
-from gateway.protocols.flymq.dialect import Speech, read_mode
-from gateway.protocols.flymq.frames import Op
+from gateway.protocols.flymq.wire.dialect import Speech, read_mode
+from gateway.protocols.flymq.wire.frames import Op
 from gateway.requests import (
     Authenticate,
     Cluster,

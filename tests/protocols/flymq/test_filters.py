@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import InvalidRequest
-from gateway.protocols.flymq.filters import compile_filter
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.patterns import Pattern
+from gateway.protocols.flymq.server.filters import compile_filter
+from gateway.protocols.flymq.server.patterns import Pattern
+from gateway.protocols.flymq.wire.frames import Op
 from gateway.requests import Fetch, Fetched
 from gateway.settings import Dialect
 from tests.protocols.flymq.made import b, fr, i32, s, server, u32, u64

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import CommitFailed, UnknownPartition
 from gateway.protocols.flymq import SPEC
-from gateway.protocols.flymq.frames import MAX_PAYLOAD, Op, frame
+from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op, frame
 from gateway.protocols.registry import Sniff
 from gateway.requests import (
     DONE,

@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.server import OPERATIONS
+from gateway.protocols.flymq.server.session import OPERATIONS
+from gateway.protocols.flymq.wire.frames import Op
 from gateway.requests import (
     DONE,
     Acl,

@@ -11,7 +11,7 @@ import pytest
 from gateway import requests as r
 from gateway.envelope import Batch, Columns
 from gateway.errors import Denied, Status, TargetRefused, UnknownTopic
-from gateway.protocols.flymq.client import FlymqClient
+from gateway.protocols.flymq.client.session import FlymqClient
 from gateway.requests import DONE, Outcome, Reply, Request
 from gateway.settings import Dialect
 from gateway.wire.session import ClientContext

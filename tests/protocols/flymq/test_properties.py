@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gateway.envelope import Batch, BatchMeta, Columns, Origin, Run
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.protocols.flymq import codec, codec_fetch, dialect, layout
-from gateway.protocols.flymq.client_publish import PublishedRun
-from gateway.protocols.flymq.codec_produce import Collector
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.layout import Field, Layout
+from gateway.protocols.flymq.client.publish import PublishedRun
+from gateway.protocols.flymq.wire import codec, codec_fetch, dialect, layout
+from gateway.protocols.flymq.wire.codec_produce import Collector
+from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.flymq.wire.layout import Field, Layout
 from gateway.requests import Publish, Published
 from gateway.settings import Dialect
 from gateway.wire.session import Close

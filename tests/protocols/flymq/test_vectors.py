@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import TargetRefused
-from gateway.protocols.flymq import codec_fetch
-from gateway.protocols.flymq.codec import (
+from gateway.protocols.flymq.wire import codec_fetch
+from gateway.protocols.flymq.wire.codec import (
     CLUSTER,
     REPLIES,
     REQUESTS,
@@ -22,11 +22,11 @@ from gateway.protocols.flymq.codec import (
     read_reset,
     read_schema,
 )
-from gateway.protocols.flymq.codec_produce import Collector
-from gateway.protocols.flymq.dialect import Speech, filter_suffix, read_error, read_login, read_mode
-from gateway.protocols.flymq.frames import Op
-from gateway.protocols.flymq.layout import BYTES, NAMES, STR, Layout
-from gateway.protocols.flymq.mapping import refusal
+from gateway.protocols.flymq.wire.codec_produce import Collector
+from gateway.protocols.flymq.wire.dialect import Speech, filter_suffix, read_error, read_login, read_mode
+from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.flymq.wire.layout import BYTES, NAMES, STR, Layout
+from gateway.protocols.flymq.wire.mapping import refusal
 from gateway.requests import Publish, Published
 from gateway.settings import Dialect
 from tests.protocols.flymq.made import error, fr, server

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.protocols.fujin.reader import PUSH_DELAY
-from gateway.protocols.fujin.server import FujinServer
+from gateway.protocols.fujin.server.reader import PUSH_DELAY
+from gateway.protocols.fujin.server.session import FujinServer
 from gateway.protocols.fujin.settings import FujinSettings
 from gateway.requests import Delivered, Subscribe, Subscribed, Taken
 from gateway.settings import Dialect, Limits

@@ -19,11 +19,11 @@ from gateway.errors import (
     Unsupported,
     WireError,
 )
-from gateway.protocols.fujin import codec
-from gateway.protocols.fujin.client import FujinClient
-from gateway.protocols.fujin.client_reader import FIRST_FETCH, HIGH_WATER, NO_WAIT, ON_TOP
-from gateway.protocols.fujin.codec import Incomplete
-from gateway.protocols.fujin.codec_replies import decode_fetched
+from gateway.protocols.fujin.client.reader import FIRST_FETCH, HIGH_WATER, NO_WAIT, ON_TOP
+from gateway.protocols.fujin.client.session import FujinClient
+from gateway.protocols.fujin.wire import codec
+from gateway.protocols.fujin.wire.codec import Incomplete
+from gateway.protocols.fujin.wire.codec_replies import decode_fetched
 from gateway.requests import (
     Begin,
     Begun,

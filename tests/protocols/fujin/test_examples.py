@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.envelope import Columns
-from gateway.protocols.fujin import codec
-from gateway.protocols.fujin.codec import Incomplete
-from gateway.protocols.fujin.codec_replies import (
+from gateway.protocols.fujin.wire import codec
+from gateway.protocols.fujin.wire.codec import Incomplete
+from gateway.protocols.fujin.wire.codec_replies import (
     Answer,
     Message,
     decode_answer,
@@ -17,7 +17,7 @@ from gateway.protocols.fujin.codec_replies import (
     decode_message,
     decode_settled,
 )
-from gateway.protocols.fujin.frames import Op, ReaderKind, Reply
+from gateway.protocols.fujin.wire.frames import Op, ReaderKind, Reply
 from tests.protocols.script import hexed
 
 FIRST, SECOND, UNKNOWN = hexed("0000000174"), hexed("0000000274"), hexed("0000138874")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import Status
-from gateway.protocols.fujin import SPEC, mapping
+from gateway.protocols.fujin import SPEC
+from gateway.protocols.fujin.server.stream import MOST_HELD
 from gateway.protocols.fujin.settings import FujinSettings, PingSettings
 from gateway.protocols.fujin.states import EVENTS, TABLE, Event, State
-from gateway.protocols.fujin.stream import MOST_HELD
+from gateway.protocols.fujin.wire import mapping
 from gateway.requests import DONE, Begin, Begun, Publish, Published, Rollback, Subscribe, Subscribed, Take, Unsubscribe
 from gateway.settings import Limits, Seconds
 from gateway.wire.session import Close, Finish, Kind, Open, Send, StopSending

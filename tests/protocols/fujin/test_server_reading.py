@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Conflict, CorruptChunk, NotRouted, UnknownSubscription
-from gateway.protocols.fujin import codec
-from gateway.protocols.fujin.frames import LARGEST_PUSH, MOST_UNACKED, Op
-from gateway.protocols.fujin.reader import (
+from gateway.protocols.fujin.server.reader import (
     FETCH_MESSAGES,
     PUSH_BYTES,
     PUSH_DELAY,
@@ -20,6 +18,8 @@ from gateway.protocols.fujin.reader import (
     UNREAD_BYTES,
 )
 from gateway.protocols.fujin.settings import FujinSettings, ReaderSettings
+from gateway.protocols.fujin.wire import codec
+from gateway.protocols.fujin.wire.frames import LARGEST_PUSH, MOST_UNACKED, Op
 from gateway.requests import (
     DONE,
     Cancel,

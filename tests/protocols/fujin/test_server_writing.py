@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.envelope import Headers
 from gateway.errors import Conflict, GatewayError, NotFound, NotRouted, StoreReadOnly, TooLarge
-from gateway.protocols.fujin import codec
-from gateway.protocols.fujin.frames import Op
-from gateway.protocols.fujin.server import MAX_INCOMPLETE
+from gateway.protocols.fujin.server.session import MAX_INCOMPLETE
 from gateway.protocols.fujin.settings import FujinSettings, WriteHeaders
+from gateway.protocols.fujin.wire import codec
+from gateway.protocols.fujin.wire.frames import Op
 from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Rollback
 from gateway.settings import Dialect
 from gateway.wire.session import Finish, StopSending

@@ -9,8 +9,8 @@ import pytest
 from gateway import requests
 from gateway.envelope import Batch, Columns
 from gateway.errors import Status, TargetLost, TargetRefused, TooLarge, UnknownSubscription, Unsupported
-from gateway.protocols.rustlog.client import RustlogClient
-from gateway.protocols.rustlog.frames import MAX_FRAME, MAX_VALUE
+from gateway.protocols.rustlog.client.session import RustlogClient
+from gateway.protocols.rustlog.wire.frames import MAX_FRAME, MAX_VALUE
 from gateway.settings import Dialect
 from gateway.wire.session import ClientContext, Close
 from tests.protocols.rustlog import vectors as v

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from gateway.envelope import Columns
 from gateway.errors import Status, WireError
 from gateway.protocols.registry import Sniff
-from gateway.protocols.rustlog import SPEC, binary, frames, json_seed, mapping
-from gateway.protocols.rustlog.codec import CODECS, encoding_of
-from gateway.protocols.rustlog.frames import Encoding, Undecodable
+from gateway.protocols.rustlog import SPEC
 from gateway.protocols.rustlog.states import TABLE, Event, State
+from gateway.protocols.rustlog.wire import binary, frames, json_seed, mapping
+from gateway.protocols.rustlog.wire.codec import CODECS, encoding_of
+from gateway.protocols.rustlog.wire.frames import Encoding, Undecodable
 from gateway.requests import Publish, Published
 from gateway.wire.session import Close
 from tests.protocols.rustlog import vectors as v

@@ -23,8 +23,8 @@ from gateway.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from gateway.protocols.rustlog.frames import MAX_FRAME, MAX_VALUE
 from gateway.protocols.rustlog.settings import FreshGroup
+from gateway.protocols.rustlog.wire.frames import MAX_FRAME, MAX_VALUE
 from gateway.requests import Request
 from gateway.settings import Limits, Size
 from gateway.wire.session import Close

@@ -18,7 +18,7 @@ from gateway.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from gateway.protocols.rustlog.frames import MAX_FRAME
+from gateway.protocols.rustlog.wire.frames import MAX_FRAME
 from gateway.requests import Request
 from gateway.wire.session import Close
 from tests.protocols.rustlog import vectors as v

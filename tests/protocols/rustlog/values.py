@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.protocols.rustlog.server import RustlogServer
+from gateway.protocols.rustlog.server.session import RustlogServer
 from gateway.protocols.rustlog.settings import FreshGroup, RustlogSettings
 from gateway.requests import Fetched, PartitionInfo, Published, TopicInfo, Topics
 from gateway.settings import Limits

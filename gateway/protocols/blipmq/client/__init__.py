@@ -1,0 +1,1 @@
+"""The side of BlipMQ that asks."""

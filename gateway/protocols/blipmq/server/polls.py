@@ -1,0 +1,142 @@
+"""The POLLs of one connection that are not answered yet (BlipMQ document, POLL; wire 1.3, 1.4, 7.1).
+
+POLLs of one subscription that stand next to each other are served together: one slot among the replies, one Take at a
+time. Only the first group is worked on, as a server that handles frame after frame would.
+
+A POLL that finds nothing is held for a while. It never holds up anybody: as soon as a reply waits behind it, it is given
+up, and the peer sees what it would have seen from a server that answers at once: nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from gateway.envelope import Delivery
+from gateway.errors import GatewayError, Status
+from gateway.protocols.blipmq.wire import codec, mapping
+from gateway.requests import Cancel, Outcome, Request, Settle, Take, Taken
+from gateway.wire.ordering import ReplyQueue
+
+TAKE_MESSAGES = 1024
+TAKE_BYTES = 1 << 20
+"""One Take serves this many POLLs at most, so that what it returns is bounded however many were pipelined."""
+
+
+@attrs.define(eq=False)
+class _Group:
+    """Neighbouring POLLs of one subscription."""
+
+    slot: int
+    subscription: int
+    cids: deque[int]
+    hold_until: float
+    parts: list[bytes] = attrs.Factory(list)
+    """Deliveries that wait for the slot's turn."""
+    take: int = 0
+    """The Take under way, 0 for none."""
+    asked: int = 0
+    """How many of the POLLs it is for."""
+    held: bool = False
+
+
+class Polls:
+    """All groups of a connection, in the order of their slots."""
+
+    def __init__(self, replies: ReplyQueue, ids: Iterator[int]) -> None:
+        self._replies = replies
+        self._ids = ids
+        self._groups: deque[_Group] = deque()
+        self.impatient: float = -1
+        """The last slot that has, or is sure to have, a reply: POLLs before it are not held."""
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __len__(self) -> int:
+        return sum(len(group.cids) for group in self._groups)
+
+    def add(self, subscription: int, cid: int, hold_until: float) -> None:
+        """A POLL came in."""
+        last = self._groups[-1] if self._groups else None
+        if last is not None and last.subscription == subscription and last.slot == self._replies.last:
+            last.cids.append(cid)
+            last.hold_until = hold_until
+            return
+        slot = self._replies.take()
+        self._groups.append(_Group(slot, subscription, deque((cid,)), hold_until))
+        if last is not None:  # another subscription's turn must not wait for the first one's hold
+            self.impatient = max(self.impatient, slot)
+
+    def release(self, out: list[bytes]) -> None:
+        """Move the first group's deliveries to `out` once it is their turn."""
+        group = self._groups[0] if self._groups else None
+        if group is not None and group.parts and group.slot == self._replies.head:
+            out += group.parts
+            group.parts.clear()
+
+    def advance(self, now: float, *, stalled: bool) -> Request | None:
+        """Work on the first group: start its next Take, or give up the one that is held, as far as the replies before it
+        and the peer's reading allow.
+        """
+        if not self._groups:
+            return None
+        group = self._groups[0]
+        if group.take:
+            if group.held and self.impatient > group.slot and group.slot == self._replies.head:
+                group.held = False
+                return Cancel(next(self._ids), group.take)
+            return None
+        if stalled or group.parts:
+            return None
+        group.held = self.impatient <= group.slot and now < group.hold_until
+        group.take = next(self._ids)
+        group.asked = min(len(group.cids), TAKE_MESSAGES)
+        hold_until = group.hold_until if group.held else None
+        return Take(group.take, group.subscription, group.asked, TAKE_BYTES, hold_until)
+
+    def taken(self, outcome: Outcome) -> Sequence[Request]:
+        """The first group's Take ended."""
+        group = self._groups[0]
+        group.take = 0
+        requests: Sequence[Request] = ()
+        if isinstance(outcome, Taken) and outcome.deliveries:
+            requests = self._deliver(group, outcome)
+        else:
+            # nothing is there, or nobody knows the id: no frame (wire 1.3); what cannot be read says so
+            if isinstance(outcome, GatewayError) and outcome.status not in (Status.NOT_FOUND, Status.SHUTTING_DOWN):
+                group.parts.append(codec.nack(group.cids[0], mapping.refusal(outcome)))
+            for _ in range(group.asked):
+                group.cids.popleft()
+        if not group.cids:
+            self._groups.popleft()
+            self._replies.fill(group.slot, b"".join(group.parts))
+        return requests
+
+    def give_up(self) -> Sequence[Request]:
+        """The connection is gone: what a held Take would get must not go to nobody."""
+        take = self._groups[0].take if self._groups else 0
+        return (Cancel(next(self._ids), take),) if take else ()
+
+    def _deliver(self, group: _Group, taken: Taken) -> Sequence[Request]:
+        """Turn what was taken into PUBLISH frames: effective qos = min(subscription's, message's); at 1 the cid is the tag,
+        at 0 the POLL's cid (wire 1.4).
+        """
+        settled: list[int] = []
+        for delivered in taken.deliveries:
+            run = delivered.run
+            values = run.columns.values()
+            topic = taken.address or run.topic
+            borders = [*(first for first, _, _ in run.batches[1:]), run.count]
+            for (first, _, meta), stop in zip(run.batches, borders, strict=True):
+                tags = range(delivered.first_tag + first, delivered.first_tag + stop)
+                cids = [group.cids.popleft() for _ in tags]
+                if taken.acknowledge and meta.delivery is Delivery.AT_LEAST_ONCE:
+                    group.parts += codec.publishes(tags, codec.publish_prefix(1, topic), values[first:stop])
+                    continue
+                group.parts += codec.publishes(cids, codec.publish_prefix(0, topic), values[first:stop])
+                if taken.acknowledge:  # nobody will acknowledge it: it is done once it is handed out (wire 2)
+                    settled += tags
+        return (Settle(next(self._ids), group.subscription, settled),) if settled else ()

@@ -1,0 +1,206 @@
+"""The serving side of a BlipMQ connection (BlipMQ document; wire 1.2 to 1.6): framing, order, closing.
+
+Frames of one connection are answered strictly in their order, so a PONG is the publish barrier: it leaves when every
+PUBLISH before it is committed or refused. What a frame means is in `operations`, what a POLL means in `polls`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gateway.errors import WireError
+from gateway.protocols.blipmq.server.operations import Frame, Operations
+from gateway.protocols.blipmq.states import EVENTS, REFUSALS, State
+from gateway.protocols.blipmq.wire import codec
+from gateway.protocols.blipmq.wire.codec import RefusedFrame
+from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, FrameType
+from gateway.requests import Outcome, Request
+from gateway.wire.buffer import ReceiveBuffer
+from gateway.wire.session import Close, Kind, Output, Requests, Send, SessionContext
+
+CHANNEL = 0
+
+_MOST_HELD = 65_536
+"""Bytes behind an AUTH that is being checked; a peer that sends more is not read until then."""
+
+_EVERYTHING = 1 << 62
+"""More than ever comes: the buffer only collects while an AUTH is being checked."""
+
+
+class BlipmqServer:
+    """One connection."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self._limits = context.limits
+        self._operations = Operations(context)
+        self._machine = self._operations.machine
+        self._polls = self._operations.polls
+        self._buffer = ReceiveBuffer()
+        self._out: list[bytes] = []
+        self._unsent = 0
+        """Bytes sent since the peer was last known to read."""
+        self._stalled = False
+        """Deliveries wait until the peer has read the ones before."""
+        self._notify = False
+        """The next Send asks when that is."""
+        self._ending = False
+        """Nothing more is received; close when everything is answered."""
+        self._closed = False
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        """The client speaks first."""
+        return ()
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        """Parse every whole frame."""
+        return () if self._ending else self._parse(self._buffer.feed(data), now)
+
+    def eof(self, channel: int, now: float) -> Requests:
+        """Frames already sent are answered, then the connection closes (wire 1.5)."""
+        return self._end(now)
+
+    def reset(self, channel: int, code: int) -> Requests:
+        """A TCP connection has no half that could be reset."""
+        return ()
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        """Nor one that could be stopped."""
+        return ()
+
+    def lost(self) -> Requests:
+        """The connection is gone."""
+        self._ending = self._closed = True
+        return self._polls.give_up()
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        """A request ended."""
+        if self._closed:
+            return ()
+        was_checking = self._checking
+        requests = list(self._operations.complete(request_id, outcome))
+        if was_checking and not self._checking:
+            self._buffer.wanted = 0
+            requests += self._parse(self._buffer.feed(b""), now)
+        self._advance(requests, len(requests), now)
+        return requests
+
+    def room(self, channel: int, now: float) -> Requests:
+        """The peer has read: deliver on."""
+        self._stalled = False
+        requests: list[Request] = []
+        self._advance(requests, 0, now)
+        return requests
+
+    def drain(self, now: float) -> Requests:
+        """There is no goodbye in this protocol: answer what is in flight and close."""
+        return self._end(now)
+
+    def timeout_at(self) -> float | None:
+        """Held POLLs are the broker's to end."""
+        return None
+
+    def on_timeout(self, now: float) -> Requests:
+        """Never asked for."""
+        return ()
+
+    def outputs(self) -> Sequence[Output]:
+        """Everything whose turn has come, in one Send."""
+        if self._closed:
+            return ()
+        outputs: list[Output] = []
+        self._operations.release(self._out)
+        if self._out:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._unsent = 0 if self._notify else self._unsent + len(data)
+            outputs.append(Send(CHANNEL, data, notify=self._notify))
+            self._notify = False
+        if self._ending and not self._operations.in_flight:
+            self._closed = True
+            outputs.append(Close())
+        return outputs
+
+    @property
+    def in_flight(self) -> int:
+        """What is not answered yet."""
+        return self._operations.in_flight
+
+    @property
+    def held(self) -> bool:
+        """A peer that goes on sending while its key is checked is not read."""
+        return self._checking and len(self._buffer) > _MOST_HELD
+
+    @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
+    def handshaken(self) -> bool:
+        """Whether HELLO and AUTH are done."""
+        return self._machine.state is State.READY
+
+    @property
+    def _checking(self) -> bool:
+        return self._machine.state is State.CHECKING
+
+    def _parse(self, data: bytes, now: float) -> Requests:
+        requests: list[Request] = []
+        no_polls = not self._polls
+        first_poll = 0
+        position = 0
+        wanted = 0
+        try:
+            while not self._checking:
+                end = codec.frame_end(data, position)
+                if end is None or end > len(data):
+                    wanted = LENGTH_BYTES if end is None else end - position
+                    break
+                position = self._frame(data, position, end, now, requests)
+                if no_polls and not self._polls:
+                    first_poll = len(requests)
+        except WireError:
+            # plain close, without any frame, after the good frames before it are answered (wire 1.6)
+            self._ending = True
+            self._polls.impatient = math.inf
+            self._buffer.clear()
+        else:
+            self._buffer.keep(data[position:], _EVERYTHING if self._checking else wanted)
+        self._operations.handed_over()
+        # the first Take stands where its POLL stood: behind the SUBSCRIBE it may rely on, before later publishes
+        self._advance(requests, first_poll, now)
+        return requests
+
+    def _frame(self, data: bytes, position: int, end: int, now: float, requests: list[Request]) -> int:
+        """One frame, or a whole run of PUBLISHes; returns where the next one begins."""
+        kind = codec.frame_type(data, position)
+        event = EVENTS[kind]
+        try:
+            if not self._machine.allows(event):
+                raise RefusedFrame(REFUSALS[self._machine.state, event])
+            if kind is FrameType.PUBLISH:
+                run = codec.scan_publishes(data, position, end)
+                requests.append(self._operations.publish(run))
+                return run.end
+            frame = Frame(data, codec.frame_cid(data, position), position + HEAD, end, now)
+            requests += self._operations.handle(kind, frame)
+        except RefusedFrame as error:
+            self._operations.reply(codec.nack(codec.frame_cid(data, position), error.refusal))
+        return end
+
+    def _end(self, now: float) -> Requests:
+        self._ending = True
+        self._polls.impatient = math.inf
+        requests: list[Request] = []
+        self._advance(requests, 0, now)
+        return requests
+
+    def _advance(self, requests: list[Request], where: int, now: float) -> None:
+        self._operations.release(self._out)
+        if self._polls and self._out and not self._stalled:
+            unsent = self._unsent + sum(map(len, self._out))
+            self._stalled = self._notify = unsent >= self._limits.output // 4
+        request = self._operations.advance(now, stalled=self._stalled)
+        if request is not None:
+            requests.insert(where, request)

@@ -1,0 +1,1 @@
+"""The bytes of BlipMQ: frames, codecs, dialects and words, for either side."""

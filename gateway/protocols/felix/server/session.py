@@ -1,0 +1,150 @@
+"""The serving side of one Felix connection: the client's streams and the event streams of its subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.protocols.felix.server.peer import Peer
+from gateway.protocols.felix.server.stream import ClientStream
+from gateway.protocols.felix.server.subscriptions import Feeds
+from gateway.protocols.felix.settings import FelixSettings
+from gateway.requests import Outcome
+from gateway.wire.session import Close, Finish, Kind, Output, Requests, SessionContext
+
+GOODBYE = "broker shutting down"
+"""Reason of the close at a shutdown, with application code 0 (Felix wire 1.2)."""
+
+MAX_INCOMPLETE = 32 << 20
+"""Bytes of incomplete frames on all streams of a connection: a frame may have 16 MiB, and a client a thousand streams."""
+
+
+class FelixServer:
+    """A `ServerSession` for Felix."""
+
+    def __init__(self, context: SessionContext) -> None:
+        settings = context.settings if context.settings is not None else FelixSettings()
+        self._peer = Peer(settings, context.dialect, context.auth_required)
+        self._streams: dict[int, ClientStream] = {}
+        self._feeds = Feeds()
+        self._incomplete = 0
+        """What the streams hold of frames that are not whole; or more, where it was not looked at again since."""
+        self._draining = False
+        self._closed = False
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        """A stream of the client's, or one of ours that could be opened."""
+        if kind is not Kind.WRITE_ONLY:
+            self._streams[channel] = ClientStream(self._peer, self._feeds, channel, kind)
+        return self._requests()
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        """Every frame that is whole now, in one pass."""
+        stream = self._streams.get(channel)
+        if stream is not None and not self._draining:
+            before = stream.incomplete
+            stream.receive(data)
+            self._incomplete += stream.incomplete - before
+            if self._incomplete > MAX_INCOMPLETE:
+                self._incomplete = sum(each.incomplete for each in self._streams.values())
+                if self._incomplete > MAX_INCOMPLETE:
+                    stream.overflow()
+        return self._requests()
+
+    def eof(self, channel: int, now: float) -> Requests:
+        """The client finished its side of a stream."""
+        stream = self._streams.get(channel)
+        if stream is not None:
+            stream.eof()
+        return self._requests()
+
+    def reset(self, channel: int, code: int) -> Requests:
+        """The client abandoned a stream, or would not have one of ours."""
+        stream, feed = self._streams.get(channel), self._feeds.get(channel)
+        if stream is not None:
+            stream.eof(abandoned=True)
+        elif feed is not None:
+            feed.stop()
+        return self._requests()
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        """The client reads no more: on an event stream this ends the subscription."""
+        stream, feed = self._streams.get(channel), self._feeds.get(channel)
+        if stream is not None:
+            stream.stopped()
+        elif feed is not None:
+            feed.stop()
+        return self._requests()
+
+    def lost(self) -> Requests:
+        """Forget everything; the broker ends what belonged to the connection."""
+        self._closed = True
+        self._streams.clear()
+        self._peer.forget()
+        return ()
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        """Replies go out in the order of each stream; events go on."""
+        self._peer.finish(request_id, outcome, now)
+        return self._requests()
+
+    def room(self, channel: int, now: float) -> Requests:
+        """An event stream has room again, or a stream on which a large value went out."""
+        stream, feed = self._streams.get(channel), self._feeds.get(channel)
+        if stream is not None:
+            stream.room()
+        elif feed is not None:
+            feed.room(now)
+        return self._requests()
+
+    def drain(self, now: float) -> Requests:
+        """Answer what is under way, then close."""
+        self._draining = True
+        return self._requests()
+
+    def timeout_at(self) -> float | None:
+        """When the next event frame may go."""
+        return self._feeds.due_at()
+
+    def on_timeout(self, now: float) -> Requests:
+        """Event frames that waited for company."""
+        self._feeds.wake(now)
+        return self._requests()
+
+    def outputs(self) -> Sequence[Output]:
+        """Everything queued, in order."""
+        peer = self._peer
+        if self._draining and not self._closed and not peer.owed:
+            self._closed = True
+            peer.outputs.extend(Finish(token) for token in self._feeds.tokens())
+            peer.outputs.append(Close(0, GOODBYE))
+        queued, peer.outputs = peer.outputs, []
+        return queued
+
+    @property
+    def in_flight(self) -> int:
+        """Replies that are owed; waiting Takes are not."""
+        return self._peer.owed
+
+    @property
+    def held(self) -> bool:
+        """While one stream is held back nothing is read."""
+        return self._peer.held > 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait, on all streams."""
+        return self._incomplete
+
+    @property
+    def handshaken(self) -> bool:
+        """Whether a peer that has to log in did."""
+        return self._peer.authenticated or not self._peer.auth_required
+
+    def _requests(self) -> Requests:
+        peer = self._peer
+        if peer.closed:
+            for channel in peer.closed:
+                self._streams.pop(channel, None)
+            peer.closed.clear()
+        asked, peer.asked = peer.asked, []
+        return asked

@@ -1,0 +1,425 @@
+"""A stream that the client opened: frames in, replies in their order out."""
+
+from __future__ import annotations
+
+from gateway import requests
+from gateway.envelope import Batch, Columns, Copies, Delivery
+from gateway.errors import WireError
+from gateway.protocols.felix.server import replies
+from gateway.protocols.felix.server.caching import scope_of, serve_cache
+from gateway.protocols.felix.server.peer import Peer
+from gateway.protocols.felix.server.replies import UNANSWERED, Answering, Sender, sender_of
+from gateway.protocols.felix.server.subscriptions import MAX_FEEDS, Feed, Feeds
+from gateway.protocols.felix.states import KEEPING, LEAVING, PARSING, READING, STREAMS, StreamEvent, StreamState
+from gateway.protocols.felix.wire import codec
+from gateway.protocols.felix.wire.binary import (
+    ACK_MODES,
+    REQUEST_SIZE,
+    MalformedBatch,
+    Names,
+    decode_copies,
+    decode_names,
+    decode_request,
+    decode_values,
+    names_end,
+)
+from gateway.protocols.felix.wire.frames import (
+    ACKED,
+    BATCH,
+    COPIES,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN,
+    MalformedHeader,
+    check_header,
+)
+from gateway.protocols.felix.wire.mapping import address_of, stream_not_found, text_of
+from gateway.requests import Outcome
+from gateway.settings import Dialect
+from gateway.wire.buffer import ReceiveBuffer
+from gateway.wire.machine import Machine
+from gateway.wire.ordering import ReplyQueue
+from gateway.wire.session import Close, Finish, Kind, Send, StopSending
+
+CUT_OFF = "malformed frame: cut off"
+
+PROTOCOL_VIOLATION = 1
+"""Application error code of a connection that `document` closes for a malformed header."""
+
+LARGE_REPLY = 64 << 10
+"""Bytes of a cache's value from which on the next request waits until it has left."""
+_NOTHING_IS_ENOUGH = 1 << 62
+"""Wanted by a held stream: bytes are only collected until it is released."""
+
+
+class Gathering:
+    """Publishes that follow each other to one stream: the makings of one batch."""
+
+    __slots__ = ("columns", "copies", "delivery", "names", "senders", "source", "values")
+
+    def __init__(self, names: Names, delivery: Delivery, source: bytes) -> None:
+        self.names = names
+        self.delivery = delivery
+        self.source = source
+        """Of what they are copies; empty for what no other gateway forwards."""
+        self.copies: list[tuple[int, bytes, int, int]] = []
+        self.columns: list[Columns] = []
+        self.values: list[bytes] = []
+        self.senders: list[tuple[Sender, int]] = []
+        """Who is to be answered, and for how many messages, in order."""
+
+    def joined(self) -> Columns:
+        """Everything gathered."""
+        self.gather_values()
+        return Columns.concat(self.columns)
+
+    def copied(self) -> Copies | None:
+        """What all of it is copies of."""
+        return Copies(self.source, self.copies) if self.source else None
+
+    def gather_values(self) -> None:
+        """Pack the values that came one by one."""
+        if self.values:
+            self.columns.append(Columns.of(self.values))
+            self.values = []
+
+
+class ClientStream:
+    """One stream of the client's."""
+
+    def __init__(self, peer: Peer, feeds: Feeds, channel: int, kind: Kind) -> None:
+        self._peer = peer
+        self._feeds = feeds
+        self._channel = channel
+        self._answers = kind is Kind.DUPLEX
+        self._machine = Machine(STREAMS, StreamState.OPEN)
+        self._buffer = ReceiveBuffer()
+        self._replies = ReplyQueue()
+        self._gathering: Gathering | None = None
+        self._head = b""  # the names of the last binary batch as they lay on the wire
+        self._head_names = Names("", "", "")
+        self._tenant: str | None = None  # logged in as
+        self._finished = False  # the client sent FIN
+        self._stopped = False  # the client reads no more
+        self._awaits_room = False  # a large value is on its way: the stream is held until it has left
+
+    @property
+    def incomplete(self) -> int:
+        """Bytes of frames that are not whole, or that wait."""
+        return len(self._buffer)
+
+    # --- events of the channel ---
+
+    def receive(self, data: bytes) -> None:
+        """Every frame that is whole now, in one pass."""
+        if self._machine.state in READING:
+            whole = self._buffer.feed(data)
+            if whole:
+                self._parse(whole)
+        self._settle()
+
+    def overflow(self) -> None:
+        """Too many bytes wait, on all streams together."""
+        self._fail("too many bytes of incomplete frames")
+        self._settle()
+
+    def eof(self, *, abandoned: bool = False) -> None:
+        """The client will send no more: answer what it asked, then finish too (Felix wire section 0, row 8)."""
+        if abandoned:
+            self._buffer.clear()
+        self._finished = True
+        if len(self._buffer) and self._machine.state is StreamState.OPEN:
+            self._fail(CUT_OFF)
+        self._machine.step(StreamEvent.EOF)
+        self._settle()
+
+    def stopped(self) -> None:
+        """The client reads no more here; stock clients do so as soon as they are subscribed (Felix wire section 0, row 10)."""
+        self._stopped = True
+        self.room()
+
+    def room(self) -> None:
+        """What was sent has left: the next request of the cache may come."""
+        if self._awaits_room:
+            self._awaits_room = False
+            self._go_on()
+            self._settle()
+
+    # --- frames ---
+
+    def _parse(self, data: bytes) -> None:
+        position, size = 0, len(data)
+        wanted = 0
+        machine = self._machine
+        while size - position >= HEADER_SIZE:
+            magic, version, flags, length = HEADER.unpack_from(data, position)
+            try:
+                check_header(magic, version, length)
+            except MalformedHeader as error:
+                self._break(error)
+                break
+            start = position + HEADER_SIZE
+            end = start + length
+            if end > size:
+                wanted = HEADER_SIZE + length
+                break
+            position = end
+            try:
+                if self._peer.auth_required and self._tenant is None and flags & BATCH:
+                    raise WireError("auth required")
+                if self._peer.flags is not None and flags & ~(KNOWN | self._peer.flags):
+                    self._say(replies.error("unsupported frame flags"))
+                elif flags & BATCH:
+                    self._batch(data, start, end, flags)
+                else:
+                    self._message(data[start:end], flags)
+            except codec.ErrorFromClient:
+                self._fail(None)
+            except WireError as error:
+                self._fail(error.message)
+            if machine.state not in PARSING:
+                break
+        self._publish()
+        if machine.state in KEEPING:
+            held = machine.state is not StreamState.OPEN
+            self._buffer.keep(data[position:] if position else data, _NOTHING_IS_ENOUGH if held else wanted)
+        elif machine.state is StreamState.LAST and position < size:
+            self._fail(CUT_OFF)
+
+    def _break(self, error: MalformedHeader) -> None:
+        """A header that is none: the stream ends, in the document the connection (Felix document, Protocol Errors)."""
+        if self._peer.document:
+            self._peer.outputs.append(Close(PROTOCOL_VIOLATION, error.message))
+            self._fail(None)
+        else:
+            self._fail(error.message)
+
+    def _fail(self, text: str | None) -> None:
+        """Queued replies, then the error, then the end of this stream (Felix wire 2.12, row 14)."""
+        if text is not None:
+            self._say(replies.error(text, document=self._peer.document))
+        else:
+            self._publish()
+        self._buffer.clear()
+        self._machine.step(StreamEvent.FAIL)
+
+    def _settle(self) -> None:
+        """Send the replies whose turn it is; end when the other side has and nothing is owed."""
+        queue, peer = self._replies, self._peer
+        before = len(queue)
+        if before:
+            ready = list(queue.ready())
+            peer.owed -= before - len(queue)
+            if ready and self._answers and not self._stopped:
+                peer.outputs.append(Send(self._channel, b"".join(ready), notify=self._awaits_room))
+        if not queue and self._machine.state in LEAVING:
+            if self._answers and not self._stopped:
+                peer.outputs.append(Finish(self._channel))
+            if not self._finished:
+                peer.outputs.append(StopSending(self._channel))
+            self._machine.step(StreamEvent.ANSWERED)
+            peer.closed.append(self._channel)
+
+    # --- replies ---
+
+    def _take_slot(self) -> int:
+        self._peer.owed += 1
+        return self._replies.take()
+
+    def _fill(self, slot: int, reply: bytes) -> None:
+        self._replies.fill(slot, reply)
+        self._settle()
+
+    def _say(self, reply: bytes) -> None:
+        self._publish()
+        self._peer.owed += 1
+        self._replies.put(reply)
+
+    # --- publishing ---
+
+    def _batch(self, data: bytes, start: int, end: int, flags: int) -> None:
+        """A binary publish batch: what follows the names is packed already (Felix document, Binary Format)."""
+        sender = UNANSWERED
+        copies: Copies | None = None
+        if flags & ACKED and not self._peer.document:
+            request_id, mode = decode_request(data, start, end)
+            if mode not in ACK_MODES:
+                raise MalformedBatch("malformed publish batch: unknown acknowledgement mode")
+            sender = Sender(Answering.BINARY, request_id)
+            start += REQUEST_SIZE
+        try:
+            if flags & COPIES and (self._peer.flags or 0) & COPIES:
+                copies, start = decode_copies(data, start, end)
+            if not self._head or not data.startswith(self._head, start):
+                head = data[start : names_end(data, start, end)]
+                self._head_names, self._head = decode_names(head), head
+            columns = decode_values(data, start + len(self._head), end)
+            if copies is not None and copies.count != columns.count:
+                raise MalformedBatch("malformed publish batch: not as many copies as messages")
+        except MalformedBatch as error:
+            if sender.answering is not Answering.BINARY:
+                raise
+            self._say(replies.failure(sender, str(error.message), document=False))
+            return
+        self._peer.check_tenant(self._head_names.tenant, self._tenant)
+        self._gather(self._head_names, sender, columns, copies)
+
+    def _publish_json(self, message: codec.Publish | codec.PublishBatch) -> None:
+        peer = self._peer
+        acked = message.ack != "none" and self._answers
+        if peer.dialect is Dialect.STOCK and acked and message.request_id is None:
+            kind = "publish" if isinstance(message, codec.Publish) else "publish batch"
+            self._say(replies.error(f"missing request_id for acked {kind}"))
+            return
+        sender = sender_of(message.request_id, acked=acked, document=peer.document)
+        values = [message.payload] if isinstance(message, codec.Publish) else message.payloads
+        self._peer.check_tenant(message.tenant_id, self._tenant)
+        self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, values)
+
+    def _gather(
+        self, names: Names, sender: Sender, messages: Columns | list[bytes], copies: Copies | None = None
+    ) -> None:
+        if not messages:
+            self._say(replies.success(sender))  # nothing to store; an acknowledged one is acknowledged
+            return
+        silent = sender.answering is Answering.SILENT
+        delivery = Delivery.AT_MOST_ONCE if silent else Delivery.AT_LEAST_ONCE
+        gathering = self._gathering
+        source = copies.source if copies is not None else b""
+        if (
+            gathering is None
+            or gathering.delivery is not delivery
+            or gathering.source != source
+            or gathering.names != names
+        ):
+            self._publish()
+            gathering = self._gathering = Gathering(names, delivery, source)
+        if copies is not None:
+            gathering.copies.extend(copies.ranges)
+        gathering.senders.append((sender, len(messages)))
+        if isinstance(messages, Columns):
+            gathering.gather_values()
+            gathering.columns.append(messages)
+        else:
+            gathering.values.extend(messages)
+
+    def _publish(self) -> None:
+        """Ask for everything gathered to be appended, as one batch."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is None:
+            return
+        peer = self._peer
+        names = gathering.names
+        address = address_of(names, peer.settings.scope)
+        batch = Batch(address, gathering.joined(), gathering.delivery, copies=gathering.copied())
+        request = requests.Publish(peer.next_id(), batch, create=peer.settings.create)
+        slot, senders = self._take_slot(), gathering.senders
+        peer.ask(request, lambda outcome, _: self._published(slot, names, senders, outcome))
+
+    def _published(self, slot: int, names: Names, senders: list[tuple[Sender, int]], outcome: Outcome) -> None:
+        answers: list[bytes] = []
+        first = 0
+        for sender, count in senders:
+            error = replies.error_in(outcome, first, count)
+            first += count
+            if error is None:
+                answers.append(replies.success(sender))
+            else:
+                text = text_of(error, stream_not_found(names), document=self._peer.document)
+                answers.append(replies.failure(sender, text, document=self._peer.document))
+        self._fill(slot, b"".join(answers))
+
+    # --- messages ---
+
+    def _message(self, payload: bytes, flags: int) -> None:
+        peer = self._peer
+        message = codec.decode_client(payload, repair=flags == 0 and not peer.document)
+        if isinstance(message, codec.Auth):
+            self._auth(message)
+            return
+        if peer.auth_required and self._tenant is None:
+            raise WireError("auth required")
+        if peer.dialect is Dialect.STOCK and codec.document_shape(message):
+            raise codec.BadMessage("invalid message: not of the stock shape")
+        if isinstance(message, codec.Publish | codec.PublishBatch):
+            self._publish_json(message)
+            return
+        if not self._answers:  # a unidirectional stream may only publish (Felix wire 2.2)
+            raise WireError("only publishes here")
+        self._publish()
+        if isinstance(message, codec.Subscribe):
+            self._subscribe(message)
+        else:
+            self._cache(message)
+
+    def _auth(self, message: codec.Auth) -> None:
+        """First frame of each stream of the newer clients; what follows waits for it (Felix wire 1.2)."""
+        peer = self._peer
+        if peer.document and not peer.auth_required:
+            raise codec.BadMessage("unknown message type: auth")
+        if self._tenant is not None:
+            raise WireError("auth already established")
+        slot = self._take_slot()
+        self._machine.step(StreamEvent.HOLD)
+        peer.held += 1
+        request = requests.Authenticate(peer.next_id(), token=message.token, tenant=message.tenant_id)
+        peer.ask(request, lambda outcome, _: self._authenticated(slot, message, outcome))
+
+    def _authenticated(self, slot: int, message: codec.Auth, outcome: Outcome) -> None:
+        peer = self._peer
+        peer.held -= 1
+        if not isinstance(outcome, requests.Identity):
+            self._machine.step(StreamEvent.RELEASE)
+            self._replies.fill(slot, replies.error("auth failed", document=peer.document))
+            self._fail(None)
+            self._settle()
+            return
+        self._tenant = message.tenant_id
+        peer.authenticated = True
+        if message.client_flags is None:
+            self._replies.fill(slot, codec.encode(codec.Ok()))
+        else:
+            peer.flags = (KNOWN | COPIES) & message.client_flags
+            self._replies.fill(slot, codec.encode(codec.AuthOk(peer.flags)))
+        self._go_on()
+        self._settle()
+
+    def _go_on(self) -> None:
+        """What the stream was held for is there."""
+        self._machine.step(StreamEvent.RELEASE)
+        self._buffer.wanted = 0
+        whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""
+        if whole:
+            self._parse(whole)
+
+    def _subscribe(self, message: codec.Subscribe) -> None:
+        peer = self._peer
+        names = Names(message.tenant_id, message.namespace, message.stream)
+        self._peer.check_tenant(names.tenant, self._tenant)
+        if len(self._feeds) >= MAX_FEEDS:
+            self._say(replies.error("max subscriptions per connection exceeded"))
+            return
+        slot = self._take_slot()
+        Feed(peer, self._feeds, names, address_of(names, peer.settings.scope), message).begin(
+            lambda result: self._fill(slot, replies.to_subscribe(message, names, result, document=peer.document))
+        )
+
+    def _cache(self, message: codec.CachePut | codec.CacheGet) -> None:
+        scope = scope_of(message, self._peer)
+        self._peer.check_tenant(scope.tenant, self._tenant)
+        slot = self._take_slot()
+
+        def got(reply: bytes) -> None:
+            self._replies.fill(slot, reply)
+            self._awaits_room = len(reply) > LARGE_REPLY and not self._stopped
+            self._settle()
+            if not self._awaits_room:
+                self._go_on()
+                self._settle()
+
+        if isinstance(message, codec.CacheGet):
+            # the next once a large one has left: who reads none would hold any number
+            self._machine.step(StreamEvent.HOLD)
+            serve_cache(self._peer, message, scope, got)
+        else:
+            serve_cache(self._peer, message, scope, lambda reply: self._fill(slot, reply))

@@ -1,0 +1,1 @@
+"""The bytes of Felix: frames, codecs, dialects and words, for either side."""

@@ -1,0 +1,1 @@
+"""The side of FlyMQ that serves."""

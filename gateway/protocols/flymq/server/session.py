@@ -1,0 +1,334 @@
+"""The serving side of a FlyMQ connection: frames in, requests out, answers strictly in order (FlyMQ wire 2.1)."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import sys
+from collections.abc import Sequence
+
+from gateway.errors import GatewayError, Unsupported, WireError
+from gateway.protocols.flymq.server import accounts, groups, messages, schemas, topics
+from gateway.protocols.flymq.server.operations import Call, Operations
+from gateway.protocols.flymq.states import SERVER, Event, State
+from gateway.protocols.flymq.wire.codec_produce import WORD, Collector, Run
+from gateway.protocols.flymq.wire.dialect import Speech
+from gateway.protocols.flymq.wire.frames import HEADER_SIZE, MAGIC, VERSION, Op, check_header, decompress
+from gateway.protocols.flymq.wire.mapping import Subject, words
+from gateway.requests import Cancel, Fetch, Outcome, Publish, Published, Request
+from gateway.wire.buffer import ReceiveBuffer
+from gateway.wire.machine import Machine
+from gateway.wire.ordering import ReplyQueue
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+
+OPERATIONS: Operations = {
+    **topics.OPERATIONS,
+    **groups.OPERATIONS,
+    **schemas.OPERATIONS,
+    **messages.OPERATIONS,
+    **accounts.OPERATIONS,
+}
+"""Every operation but PRODUCE, which has a way of its own, and AUTH_RESPONSE and ERROR, which only answer."""
+
+BACKLOG = 1 << 20
+"""Bytes kept unread behind an operation that bars the way before the connection counts as full."""
+MOST_READS = 4
+"""Reads under way per connection: each may answer with `codec_fetch.FETCH_BYTES` and more."""
+
+HALTED = sys.maxsize
+"""What the buffer waits for while the next frame has to wait: bytes are collected, not looked at."""
+
+_PAIR = struct.Struct(">II")
+
+
+class _Written:
+    """A run of PRODUCE frames that waits for its place in the log."""
+
+    __slots__ = ("run", "slot")
+
+    def __init__(self, slot: int, run: Run) -> None:
+        self.slot = slot
+        self.run = run
+
+
+class FlymqServer:
+    """One connection of a FlyMQ client."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._speech = Speech(context.dialect)
+        self._machine = Machine(SERVER, State.READY)
+        self._buffer = ReceiveBuffer()
+        self._collector = Collector()
+        self._replies = ReplyQueue()
+        self._pending: dict[int, _Written | Call | None] = {}
+        self._held: set[int] = set()
+        self._reading: set[int] = set()
+        self._joined: set[tuple[str, str]] = set()
+        self._ids = itertools.count(1).__next__
+        self._unsent = 0
+        self._now = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way; at its bound too while much waits until there is room for more answers."""
+        if len(self._buffer) > BACKLOG and not self.held and self._blocked():
+            return max(len(self._pending), self._context.limits.in_flight)
+        return len(self._pending)
+
+    @property
+    def held(self) -> bool:
+        """While much waits behind an operation that bars the way nothing is read."""
+        return len(self._buffer) > BACKLOG and self._machine.state is not State.READY
+
+    @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
+    def handshaken(self) -> bool:
+        """Always: FlyMQ has no handshake, and its clients say nothing until they have something to do."""
+        return True
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        """Nothing is said until the client asks."""
+        return NO_REQUESTS
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        """All whole frames of a read, in one pass."""
+        state = self._machine.state
+        if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
+            return NO_REQUESTS
+        self._now = now
+        whole = self._buffer.feed(data)
+        return self._parse(whole) if whole else NO_REQUESTS
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        """A request ended: answer it, take its operation a step further, or read on."""
+        self._now = now
+        entry = self._pending.pop(request_id, None)
+        requests: list[Request] = []
+        if isinstance(entry, _Written):
+            self._replies.fill(entry.slot, _written(entry.run, outcome, self._speech))
+        elif entry is not None:
+            self._held.discard(request_id)
+            self._reading.discard(request_id)
+            self._advance(entry, outcome, requests)
+        requests.extend(self._resume())
+        return requests
+
+    def outputs(self) -> Sequence[Output]:
+        """Every answer whose turn it is, in one send; the close once all are given."""
+        outputs: list[Output] = []
+        ready = list(self._replies.ready())
+        if ready:
+            data = ready[0] if len(ready) == 1 else b"".join(ready)
+            self._unsent += len(data)
+            outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
+        if self._machine.state is State.FINISHING and not self._pending and not len(self._replies):
+            self._machine.step(Event.CLOSE)
+            outputs.append(Close())
+        return outputs
+
+    def room(self, channel: int, now: float) -> Requests:
+        """What was sent has left: read on."""
+        self._now = now
+        self._unsent = 0
+        return self._resume()
+
+    def eof(self, channel: int, now: float) -> Requests:
+        """The client will ask nothing more; what it asked is still answered."""
+        return self._finish()
+
+    def reset(self, channel: int, code: int) -> Requests:
+        """As `lost`: there is one channel."""
+        return self.lost()
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        """As `lost`: there is one channel."""
+        return self.lost()
+
+    def lost(self) -> Requests:
+        """Nobody is left to answer."""
+        self._machine.step(Event.CLOSE)
+        self._buffer.clear()
+        self._pending.clear()
+        self._held.clear()
+        self._reading.clear()
+        return NO_REQUESTS
+
+    def drain(self, now: float) -> Requests:
+        """FlyMQ has no goodbye: answer what is under way and close."""
+        return self._finish()
+
+    def timeout_at(self) -> float | None:
+        """FlyMQ has no timers: waiting is the broker's."""
+        return None
+
+    def on_timeout(self, now: float) -> Requests:
+        """Never due."""
+        return NO_REQUESTS
+
+    # --- reading ---
+
+    def _blocked(self) -> bool:
+        """Whether the next frame has to wait."""
+        limits = self._context.limits
+        return (
+            self._machine.state is not State.READY
+            or len(self._pending) >= limits.in_flight
+            or len(self._reading) >= MOST_READS
+            or self._unsent >= limits.output
+        )
+
+    def _resume(self) -> Requests:
+        """Read on, if reading stopped for a reason that is gone."""
+        if self._buffer.wanted != HALTED or self._blocked():
+            return NO_REQUESTS
+        self._buffer.wanted = 0
+        return self._parse(self._buffer.feed(b""))
+
+    def _parse(self, data: bytes) -> list[Request]:
+        requests: list[Request] = []
+        size = len(data)
+        position = 0
+        wanted = 0
+        while position < size:
+            if self._blocked():
+                wanted = HALTED
+                break
+            if size - position < HEADER_SIZE:
+                if not _begins(data, position):
+                    return [*requests, *self._finish()]  # there is no next frame to be found
+                wanted = HEADER_SIZE
+                break
+            word, length = _PAIR.unpack_from(data, position)
+            if word | 1 == WORD | 1:
+                run, end = self._collector.collect(data, position)
+                if run is not None:
+                    if word == WORD:
+                        self._speech.sign(unflagged=True)
+                    self._produce(run, requests)
+                    position = end
+                    continue
+            try:
+                check_header(word >> 24, word >> 16 & 0xFF, length)
+            except WireError:
+                return [*requests, *self._finish()]  # closes without a word, once earlier answers are out
+            end = position + HEADER_SIZE + length
+            if end > size:
+                wanted = HEADER_SIZE + length
+                break
+            self._operate(word >> 8 & 0xFF, word & 0xFF, data[position + HEADER_SIZE : end], requests)
+            position = end
+        if position < size:
+            self._buffer.keep(data[position:] if position else data, wanted)
+        return requests
+
+    def _finish(self) -> list[Request]:
+        self._machine.step(Event.FINISH)
+        self._buffer.clear()
+        return self._release()
+
+    def _release(self) -> list[Request]:
+        """End reads that wait for a message, because somebody waits behind them."""
+        cancels: list[Request] = []
+        for held in self._held:
+            cancel = Cancel(self._ids(), held)
+            self._pending[cancel.id] = None
+            cancels.append(cancel)
+        self._held.clear()
+        return cancels
+
+    def _produce(self, run: Run, requests: list[Request]) -> None:
+        if self._held:
+            requests.extend(self._release())
+        if run.partition < -1:
+            text = f"partition {run.partition} out of range"
+            self._replies.put(self._speech.error(text) * len(run.pieces))
+            return
+        number = self._ids()
+        self._pending[number] = _Written(self._replies.take(), run)
+        requests.append(Publish(number, run.batch()))
+
+    def _operate(self, code: int, flags: int, payload: bytes, requests: list[Request]) -> None:
+        """One frame that is not part of a run."""
+        if self._held:
+            requests.extend(self._release())
+        if flags == 0:
+            self._speech.sign(unflagged=True)
+        try:
+            payload = decompress(payload, flags)
+            if code == Op.PRODUCE:
+                self._produce(self._collector.single(payload), requests)
+                return
+            operation = OPERATIONS.get(code)  # type: ignore[call-overload]  # an IntEnum's keys are found by number
+            if operation is None:
+                raise Unsupported(f"unknown opcode: {code}")
+        except GatewayError as error:
+            self._replies.put(self._speech.error(words(error, Subject())))
+            return
+        call = Call(Op(code), self._replies.take(), self._context, self._speech, self._ids, self._joined)
+        call.now = self._now
+        call.steps = operation.handler(call, payload)
+        if operation.bars:
+            call.bars = True
+            self._machine.step(Event.BAR)
+        self._advance(call, None, requests)
+
+    # --- answering ---
+
+    def _advance(self, call: Call, outcome: Outcome | None, requests: list[Request]) -> None:
+        """Take an operation to its next request or its answer."""
+        try:
+            steps = call.steps
+            request = steps.throw(outcome) if isinstance(outcome, GatewayError) else steps.send(outcome)  # type: ignore[arg-type]  # None starts it
+        except StopIteration as stop:
+            answer: bytes = stop.value
+        except GatewayError as error:
+            answer = self._speech.error(words(error, call.subject))
+        else:
+            self._pending[request.id] = call
+            if type(request) is Fetch:
+                self._reading.add(request.id)
+                if request.hold_until is not None:
+                    self._held.add(request.id)
+            requests.append(request)
+            return
+        self._replies.fill(call.slot, answer)
+        if call.bars:
+            self._machine.step(Event.LIFT)
+
+
+def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:
+    """The answers to a run, one per frame."""
+    target = run.target
+    if isinstance(outcome, Published):
+        if not outcome.refused:
+            if len(run.pieces) == 1:
+                key_size = len(run.keys[0] or b"") if run.keys is not None else -1
+                return target.answer(outcome, 0, key_size or -1, len(run.pieces[0]) - 4)
+            return target.answers(outcome, run.key_sizes(), run.sizes())
+        keys = run.key_sizes() or [-1] * len(run.pieces)
+        return b"".join(
+            [
+                _refused(run, outcome.refused[index], speech)
+                if index in outcome.refused
+                else target.answer(outcome, index, keys[index], size)
+                for index, size in enumerate(run.sizes())
+            ]
+        )
+    if not isinstance(outcome, GatewayError):
+        raise TypeError(f"{type(outcome).__name__} is not an answer to a publish")
+    return _refused(run, outcome, speech) * len(run.pieces)
+
+
+def _refused(run: Run, error: GatewayError, speech: Speech) -> bytes:
+    subject = Subject(run.target.address, partition=run.partition, missing="out of range")
+    return speech.error(words(error, subject))
+
+
+def _begins(data: bytes, position: int) -> bool:
+    """Whether the first bytes of a header are right as far as they are there."""
+    return data[position] == MAGIC and (len(data) - position < 2 or data[position + 1] == VERSION)

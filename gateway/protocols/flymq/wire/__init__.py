@@ -1,0 +1,1 @@
+"""The bytes of FlyMQ: frames, codecs, dialects and words, for either side."""

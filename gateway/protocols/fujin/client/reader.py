@@ -1,0 +1,263 @@
+"""A client's reading stream (Fujin document, CONNECT READER to FETCH).
+
+Reading is pulling, so that what is not asked for does not come; only `dialect: stock` lets the server push, because most
+stock servers cannot be pulled from (wire 4). What comes before a Take asks for it waits here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from gateway.envelope import BatchMeta, Columns, Origin, Run
+from gateway.errors import GatewayError, WireError
+from gateway.protocols.fujin.client.lane import ClientCore, Lane, refused
+from gateway.protocols.fujin.wire import codec
+from gateway.protocols.fujin.wire.codec_replies import (
+    Message,
+    decode_error,
+    decode_fetched,
+    decode_message,
+    decode_settled,
+)
+from gateway.protocols.fujin.wire.frames import Op, ReaderKind, Reply
+from gateway.requests import (
+    DONE,
+    Delivered,
+    Settle,
+    Settled,
+    Subscribe,
+    Subscribed,
+    Take,
+    Taken,
+    Unsubscribe,
+)
+from gateway.settings import Dialect
+from gateway.wire.session import Withhold
+
+FETCH_MESSAGES = 1000
+FIRST_FETCH = 4
+"""Messages in a FETCH while nothing is known of how large they are: each may have 16 MiB."""
+NO_WAIT = 0.25
+"""Seconds after which a Take that does not wait is answered empty: FETCH always waits at the server (wire 0, rule 3)."""
+REFUSED_AT_ONCE = 1.0
+"""A FETCH error that comes sooner is not a time-out but a refusal."""
+HIGH_WATER = 1 << 20
+LOW_WATER = HIGH_WATER // 4
+"""Bytes pushed and not taken: beyond the high mark the stream is not read, until they have fallen to the low one."""
+MOST_HELD = 80 << 20
+"""More than can come once a stream is not read any more, or for a first FETCH; one that brings it is lost."""
+ON_TOP = 64
+"""Bytes that each message counts besides: many that are empty take memory too."""
+
+
+@attrs.frozen
+class _Waiting:
+    """A Take that waits."""
+
+    request: Take
+    until: float
+
+
+class ReaderLane(Lane):
+    """One subscription."""
+
+    def __init__(self, core: ClientCore, channel: int, subscription: int, request: Subscribe) -> None:
+        self._pushed = core.dialect is Dialect.STOCK
+        self._auto_commit = not request.acknowledge
+        kind = ReaderKind.PUSH if self._pushed else ReaderKind.PULL
+        hello = codec.connect_reader(kind, request.address.encode(), auto_commit=self._auto_commit)
+        super().__init__(core, channel, hello)
+        self._subscription = subscription
+        self._request = request
+        self._connected = False
+        self._messages: deque[Message] = deque()
+        self._held = 0
+        self._largest = 0
+        """What the largest message that was taken last counts."""
+        self._withheld = False
+        self._next_tag = 1
+        self._ids: dict[int, bytes] = {}
+        self._takes: deque[_Waiting] = deque()
+        self._fetch: tuple[int, int, float] | None = None
+        """(cid, how many, since when) of the FETCH under way."""
+        self._settles: dict[tuple[Reply, int], Settle] = {}
+        self._goodbye: Unsubscribe | None = None
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._takes) + len(self._settles) + (not self._connected) + (self._goodbye is not None)
+
+    # --- requests ---
+
+    def take(self, request: Take, now: float) -> None:
+        """What is here, or what comes in time."""
+        until = request.hold_until if request.hold_until is not None else now + NO_WAIT
+        self._takes.append(_Waiting(request, until))
+        self._serve(now)
+
+    def settle(self, request: Settle) -> None:
+        """ACK or NACK. With auto commit there is nothing to say."""
+        ids = [self._ids[tag] for tag in request.tags if tag in self._ids]
+        if not ids:
+            self.core.done(request.id, Settled([None] * len(request.tags)))
+            return
+        op = Op.ACK if request.accepted else Op.NACK
+        cid = self.cid()
+        self._settles[Reply(op), cid] = request
+        self.send(codec.settle(op, cid, ids))
+
+    def cancel(self, request_id: int) -> None:
+        """End a Take that waits; the FETCH goes on and fills the next one."""
+        for waiting in self._takes:
+            if waiting.request.id == request_id:
+                self._takes.remove(waiting)
+                self.core.done(request_id, self._taken(0))
+                return
+
+    def unsubscribe(self, request: Unsubscribe) -> None:
+        """Leave the stream."""
+        self._goodbye = request
+        self.finish()
+        self.leave()
+
+    def finish(self) -> None:
+        """Takes that wait end empty."""
+        while self._takes:
+            self.core.done(self._takes.popleft().request.id, self._taken(0))
+
+    def stopping(self) -> None:
+        """What is not acknowledged yet may still be; without that, leave at once."""
+        self._stopping = True
+        self.finish()
+        if not self._ids:
+            self.leave()
+
+    def timeout_at(self) -> float | None:
+        """When the first waiting Take ends."""
+        return min((waiting.until for waiting in self._takes if waiting.until != float("inf")), default=None)
+
+    def on_timeout(self, now: float) -> None:
+        """Takes whose time is up end empty."""
+        for waiting in [waiting for waiting in self._takes if waiting.until <= now]:
+            self._takes.remove(waiting)
+            self.core.done(waiting.request.id, self._taken(0))
+
+    # --- replies ---
+
+    def reply(self, op: int, data: bytes, at: int, now: float) -> int:
+        """Connected, a message, or the answer to FETCH, ACK and NACK."""
+        if not self._connected:
+            return self._connect(op, data, at)
+        if op == Reply.MESSAGE:
+            message, end = decode_message(data, at + 1, auto_commit=self._auto_commit)
+            self._hold((message,), now)
+            return end
+        if op == Reply.FETCH:
+            return self._fetched(data, at, now)
+        if op in (Reply.ACK, Reply.NACK):
+            return self._settled(Reply(op), data, at)
+        return at + 1
+
+    def fail(self, error: GatewayError) -> None:
+        """Everything unanswered ends; an Unsubscribe is content with it."""
+        super().fail(error)
+        if not self._connected:
+            self.core.done(self._request.id, error)
+            self._connected = True
+        for request in (*(waiting.request for waiting in self._takes), *self._settles.values()):
+            self.core.done(request.id, error)
+        if self._goodbye is not None:
+            self.core.done(self._goodbye.id, DONE)
+        self._takes.clear()
+        self._settles.clear()
+        self._goodbye = None
+
+    # --- inside ---
+
+    def _connect(self, op: int, data: bytes, at: int) -> int:
+        if op != Reply.READER:
+            return at + 1
+        error, end = decode_error(data, at + 1)
+        if error is not None:
+            self.fail(refused(error))
+            return end
+        self._connected = True
+        self.core.done(self._request.id, Subscribed(self._subscription, self._request.address))
+        return end
+
+    def _fetched(self, data: bytes, at: int, now: float) -> int:
+        asked = self._fetch[1] if self._fetch is not None else FETCH_MESSAGES
+        answer, messages = decode_fetched(data, at, asked, MOST_HELD, auto_commit=self._auto_commit)
+        if self._fetch is None or self._fetch[0] != answer.cid:
+            return answer.end
+        since = self._fetch[2]
+        self._fetch = None
+        if answer.error is not None and self._takes and now - since < REFUSED_AT_ONCE:
+            self.core.done(self._takes.popleft().request.id, refused(answer.error))
+        self._hold(messages, now)
+        return answer.end
+
+    def _settled(self, kind: Reply, data: bytes, at: int) -> int:
+        answer, results = decode_settled(data, at)
+        request = self._settles.pop((kind, answer.cid), None)
+        if request is None:
+            return answer.end
+        outcomes: list[GatewayError | None] = []
+        for tag in request.tags:
+            raw_id = self._ids.get(tag)
+            error = answer.error if answer.error is not None else results.get(raw_id) if raw_id is not None else None
+            outcomes.append(refused(error) if error is not None else None)
+            if error is None:
+                self._ids.pop(tag, None)
+        self.core.done(request.id, Settled(outcomes))
+        if self._stopping and not self._ids:
+            self.leave()
+        return answer.end
+
+    def _hold(self, messages: list[Message] | tuple[Message, ...], now: float) -> None:
+        self._messages.extend(messages)
+        self._held += sum(map(_size, messages))
+        if self._held > MOST_HELD:
+            raise WireError("more was pushed than can be held")
+        self._serve(now)
+        if self._pushed and self._held > HIGH_WATER and not self._withheld:
+            self._withheld = True
+            self.core.outbox.put(self.channel, Withhold(self.channel))
+
+    def _serve(self, now: float) -> None:
+        """Answer the Takes that can be answered, and ask for more while others wait."""
+        while self._takes and self._messages:
+            request = self._takes.popleft().request
+            self.core.done(request.id, self._taken(request.max_messages))
+        if self._takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
+            request = self._takes[0].request
+            known = request.max_bytes // self._largest if self._largest else FIRST_FETCH
+            count = min(request.max_messages, FETCH_MESSAGES, max(1, known))
+            self._fetch = (self.cid(), count, now)
+            self.send(codec.fetch(self._fetch[0], count))
+
+    def _taken(self, count: int) -> Taken:
+        request = self._request
+        messages = [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
+        if not messages:
+            return Taken((), address=request.address, acknowledge=request.acknowledge)
+        first_tag = self._next_tag
+        self._next_tag += len(messages)
+        sizes = [_size(message) for message in messages]
+        self._held -= sum(sizes)
+        self._largest = max(sizes)
+        if self._withheld and self._held <= LOW_WATER:
+            self._withheld = False
+            self.core.outbox.put(self.channel, Withhold(self.channel, on=False))
+        if not self._auto_commit:
+            self._ids.update(enumerate((message.id for message in messages), first_tag))
+        columns = Columns.of([message.value for message in messages])
+        meta = BatchMeta(b"", Origin("fujin", ""))
+        run = Run(request.address, 0, 0, columns, [0] * len(messages), [(0, 0, meta)])
+        return Taken([Delivered(run, first_tag)], address=request.address, acknowledge=request.acknowledge)
+
+
+def _size(message: Message) -> int:
+    return len(message.id) + len(message.value) + ON_TOP

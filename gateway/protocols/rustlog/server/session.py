@@ -1,0 +1,219 @@
+"""The serving side of one RustLog connection: three dialects, told apart frame by frame, answered in kind and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.errors import GatewayError
+from gateway.protocols.rustlog.server.operations import Desk
+from gateway.protocols.rustlog.settings import RustlogSettings
+from gateway.protocols.rustlog.states import HELD, KEEPING, LEAVING, READING, TABLE, Event, State
+from gateway.protocols.rustlog.wire import binary
+from gateway.protocols.rustlog.wire.codec import CODECS, encoding_of
+from gateway.protocols.rustlog.wire.frames import (
+    HEADER,
+    LENGTH,
+    MAX_FRAME,
+    Encoding,
+    Refusal,
+    Undecodable,
+    check_length,
+)
+from gateway.requests import Outcome
+from gateway.wire.buffer import ReceiveBuffer
+from gateway.wire.machine import Machine
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+
+CHANNEL = 0
+
+_NOTHING_IS_ENOUGH = 1 << 62
+"""Wanted by a held connection: bytes are only collected until it is released."""
+
+
+class RustlogServer:
+    """A `ServerSession` for RustLog."""
+
+    def __init__(self, context: SessionContext) -> None:
+        settings = context.settings if context.settings is not None else RustlogSettings()
+        self._desk = Desk(settings.fresh_group)
+        self._limits = context.limits
+        self._unsent = 0
+        """Bytes of answers since the peer last took all of them, as far as is known."""
+        self._machine = Machine(TABLE, State.OPEN)
+        self._buffer = ReceiveBuffer()
+        self._encoding = Encoding.BINARY  # of the last frame
+        self._output: list[bytes] = []
+        self._closing = False
+
+    # --- what the driver calls ---
+
+    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
+        """There is no handshake."""
+        return NO_REQUESTS
+
+    def receive(self, channel: int, data: bytes, now: float) -> Requests:
+        """Every frame that is whole now, in one pass."""
+        if self._machine.state not in READING:
+            return NO_REQUESTS
+        whole = self._buffer.feed(data)
+        return self._parse(whole) if whole else NO_REQUESTS
+
+    def eof(self, channel: int, now: float) -> Requests:
+        """What was asked before is answered; a frame that was cut off is forgotten (RustLog wire 1.3)."""
+        self._machine.step(Event.EOF)
+        return self._settle()
+
+    def reset(self, channel: int, code: int) -> Requests:
+        """TCP has no resets of its own."""
+        return self.lost()
+
+    def stopped(self, channel: int, code: int) -> Requests:
+        """Does not happen on TCP."""
+        return NO_REQUESTS
+
+    def lost(self) -> Requests:
+        """Forget everything; what the broker still completes is dropped."""
+        self._machine.step(Event.LOST)
+        self._desk.forget()
+        self._buffer.clear()
+        self._output.clear()
+        return NO_REQUESTS
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        """Answers go out when it is their turn; a held connection goes on."""
+        self._desk.finish(request_id, outcome)
+        return self._go_on()
+
+    def room(self, channel: int, now: float) -> Requests:
+        """What was sent has left."""
+        self._unsent = 0
+        return self._go_on()
+
+    @property
+    def _load(self) -> int:
+        """Bytes of answers that are asked for, that wait for their turn, that the peer has not taken as far as is known."""
+        return self._desk.reading + self._desk.replies.size + self._unsent
+
+    def _go_on(self) -> Requests:
+        """Parse on if that had stopped and nothing stands in the way any more, well below the bounds."""
+        settled = self._settle()
+        if self._machine.state not in HELD or self._desk.waiting or self._load > self._limits.output // 2:
+            return settled
+        self._machine.step(Event.RELEASE)
+        self._buffer.wanted = 0
+        return [*settled, *self._parse(self._buffer.feed(b""))]
+
+    def drain(self, now: float) -> Requests:
+        """RustLog knows no goodbye: answer what is under way and close."""
+        self._machine.step(Event.END)
+        self._buffer.clear()
+        return self._settle()
+
+    def timeout_at(self) -> float | None:
+        """The protocol has no time-outs (RustLog wire 1.1)."""
+        return None
+
+    def on_timeout(self, now: float) -> Requests:
+        """The protocol has no time-outs."""
+        return NO_REQUESTS
+
+    def outputs(self) -> Sequence[Output]:
+        """All answers of one pass in one Send."""
+        queued: list[Output] = []
+        if self._output:
+            queued.append(Send(CHANNEL, b"".join(self._output), notify=self._unsent > self._limits.output // 2))
+            self._output.clear()
+        if self._closing:
+            self._closing = False
+            queued.append(Close())
+        return queued
+
+    @property
+    def in_flight(self) -> int:
+        """Answers that are owed; at its bound too while what is asked or answered has to get smaller first."""
+        owed = len(self._desk.replies)
+        return max(owed, self._limits.in_flight) if self._machine.state in HELD and not self._desk.waiting else owed
+
+    @property
+    def held(self) -> bool:
+        """Nothing is read behind an operation that has to be through first."""
+        return self._desk.waiting
+
+    @property
+    def kept(self) -> int:
+        """Bytes of frames that are not whole, or wait."""
+        return len(self._buffer)
+
+    @property
+    def handshaken(self) -> bool:
+        """There is no handshake."""
+        return True
+
+    # --- frames ---
+
+    def _parse(self, data: bytes) -> Requests:
+        position, size = 0, len(data)
+        wanted = 0
+        desk, machine, limit = self._desk, self._machine, self._limits.output
+        gathering = desk.gathering
+        while size - position >= HEADER:
+            (length,) = LENGTH.unpack_from(data, position)
+            if not 0 < length <= MAX_FRAME:
+                self._break(length)
+                break
+            start = position + HEADER
+            end = start + length
+            if end > size:
+                wanted = HEADER + length
+                break
+            if data[start] == binary.PRODUCE:
+                self._encoding = Encoding.BINARY
+                taken = gathering.add_frame(data, start, end)
+                if not taken:
+                    desk.publish()
+                    taken = gathering.add_frame(data, start, end)
+                if taken:
+                    position = gathering.add_alike(data, position, end)
+                    continue
+            position = end
+            self._serve(data[start:end])
+            if desk.waiting or self._load >= limit:
+                machine.step(Event.HOLD)
+                wanted = _NOTHING_IS_ENOUGH
+                break
+        desk.publish()
+        if machine.state in KEEPING:
+            self._buffer.keep(data[position:] if position else data, wanted)
+        return self._settle()
+
+    def _break(self, length: int) -> None:
+        """A frame error: one answer, after all others, and the end (RustLog wire 1.3).
+
+        The dialect of the frame cannot be known, so it is that of the last one.
+        """
+        try:
+            check_length(length)
+        except GatewayError as error:
+            self._desk.say(self._encoding, Refusal(error))
+        self._machine.step(Event.END)
+
+    def _serve(self, payload: bytes) -> None:
+        encoding = self._encoding = encoding_of(payload, self._encoding)
+        try:
+            operation = CODECS[encoding].decode(payload)
+        except Undecodable as error:
+            self._desk.say(encoding, Refusal(error))
+        else:
+            self._desk.serve(encoding, operation)
+
+    def _settle(self) -> Requests:
+        """Hand out the answers whose turn it is, close when none is owed, return what is to be asked."""
+        desk = self._desk
+        for reply in desk.replies.ready():
+            self._output.append(reply)
+            self._unsent += len(reply)
+        if not desk.replies and self._machine.state in LEAVING:
+            self._machine.step(Event.ANSWERED)
+            self._closing = True
+        asked, desk.asked = desk.asked, []
+        return asked

@@ -1,0 +1,1 @@
+"""The bytes of RustLog: frames, codecs, dialects and words, for either side."""
