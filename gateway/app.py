@@ -40,6 +40,7 @@ from gateway.errors import TargetError
 from gateway.observe.accounting import Accounting
 from gateway.observe.health import Health, Phase
 from gateway.observe.http import bind_http, serve_http_when_asked
+from gateway.observe.lag import watching_lag
 from gateway.observe.recorder import PrometheusRecorder
 from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
@@ -190,6 +191,7 @@ class Gateway:
             await stack.enter_async_context(
                 writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
+            await stack.enter_async_context(watching_lag(self.recorder.lagged))
             budget = Budget(config.memory.budget)
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))
             self.health.conditions(bridges.problems)

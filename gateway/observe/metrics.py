@@ -222,6 +222,11 @@ CONFIG_RELOADED = _gauge(
     "",
     "1 while what is served is what the file said when it was last read, 0 after a reload that failed.",
 )
+LOOP_LAG = _histogram(
+    "gateway_loop_lag_seconds",
+    "",
+    "How late the event loop came round to a timer: for so long whatever came in had to wait for somebody else's work.",
+)
 PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
 BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")
 SERIES_OVERFLOW = _counter(

@@ -245,6 +245,10 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.CONFIG_RELOADS.name].add((outcome,), 1)
         self._cells[m.CONFIG_RELOADED.name].set((), float(outcome == "applied"))
 
+    def lagged(self, seconds: float) -> None:
+        """The event loop came round so late."""
+        self._cells[m.LOOP_LAG.name].observe((), seconds)
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""
         family = m.GAUGES[name]
@@ -335,6 +339,7 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
     for outcome in m.RELOADS:
         cells[m.CONFIG_RELOADS.name].add((outcome,), 0)
     cells[m.CONFIG_RELOADED.name].set((), 1)
+    cells[m.LOOP_LAG.name].declare(())
     cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
     cells[m.STORE_COMMIT_BYTES.name].add((), 0)
     cells[m.STORE_DAMAGED_READS.name].add((), 0)
