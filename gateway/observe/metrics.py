@@ -1,4 +1,4 @@
-"""Every metric the gateway exports, declared once: name, kind, labels, help. The README's table is made from this.
+"""Every metric the gateway exports, declared once: name, kind, labels, help. The documentation's table is made from this.
 
 Labels come from the configuration alone (listener, protocol, route, target) or from closed sets (reason, limit, phase),
 never from a topic, a client or an address: the number of series must not grow with what clients do.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway import docs
 from gateway.observe import metrics as m
 
 CONFIGURED_OR_CLOSED = {
@@ -50,8 +51,8 @@ def test_a_family_follows_the_conventions(family: m.Family) -> None:
     assert list(family.buckets) == sorted(set(family.buckets))
 
 
-def test_the_readme_has_the_table_as_the_code_makes_it() -> None:
-    assert m.table() in Path("README.md").read_text(), "paste the output of `gateway metrics` into README.md"
+def test_the_page_has_the_table_as_the_code_makes_it() -> None:
+    assert m.table() in docs.text("metrics"), "paste the output of `gateway metrics` into gateway/docs/metrics.md"
 
 
 CLOSED = {

@@ -1,4 +1,4 @@
-"""The notebook of the README, run as it stands there: it reads, plots, and replays a minute into a second gateway."""
+"""The notebook of the pipeline page, run as it stands there: it reads, plots, and replays a minute into a second gateway."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway import docs
 from gateway.store.reader import LogReader
 from tests.integration.running import Served
 from tests.pipeline.stored import Log, filled
@@ -29,7 +30,7 @@ async def orders(log: Log) -> None:
 def test_the_notebook(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"```python\n(from pyspark.*?)```", Path("README.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(from pyspark.*?)```", docs.text("pipeline"), re.DOTALL)
     filled(tmp_path / "data", orders)
     (tmp_path / "second").mkdir()
     second = Served(tmp_path / "second", CONFIG.format(tmp_path / "second"))

@@ -1,0 +1,20 @@
+"""The pages of the documentation, which are part of the package: what is read here always belongs to this version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+INDEX = "index"
+
+
+def pages() -> Sequence[str]:
+    """The names of all pages."""
+    return sorted(path.name.removesuffix(".md") for path in files(__name__).iterdir() if path.name.endswith(".md"))
+
+
+def text(page: str) -> str:
+    """A page as Markdown; KeyError if there is none of that name."""
+    if page not in pages():
+        raise KeyError(page)
+    return files(__name__).joinpath(f"{page}.md").read_text(encoding="utf-8")

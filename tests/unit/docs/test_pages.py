@@ -1,0 +1,141 @@
+"""The README and the pages name every key, command and file they should, and nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from gateway import docs
+from gateway.cli.main import cli
+from gateway.config.schema import json_schema
+from gateway.protocols.registry import protocols
+
+README = Path("README.md")
+PAGES = [README, *(Path(f"gateway/docs/{name}.md") for name in docs.pages())]
+TEXT = "\n".join(path.read_text() for path in PAGES)
+CODE = " ".join(re.findall(r"`([^`\n]+)`", TEXT))
+WORDS = set(re.findall(r"[\w-]+", CODE))
+
+
+def found(pattern: str, flags: int = re.MULTILINE) -> list[Any]:
+    """(page, what the pattern finds in it) of every page, as parameters with an id that says where."""
+    return [
+        pytest.param(path, match, id=f"{path.stem}-{number}")
+        for path in PAGES
+        for number, match in enumerate(re.findall(pattern, path.read_text(), flags))
+    ]
+
+
+def keys(node: Any) -> Iterator[str]:
+    """Every key of the configuration, by its JSON Schema."""
+    if isinstance(node, Mapping):
+        yield from node.get("properties", {})
+        for child in node.values():
+            yield from keys(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from keys(child)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= 8000
+
+
+def test_pages_are_found_and_the_index_names_each() -> None:
+    named = set(re.findall(r"\]\(([\w-]+)\.md\)", docs.text("index")))
+    assert named == set(docs.pages()) - {"index"}
+
+
+def test_every_key_of_the_configuration_is_in_the_reference() -> None:
+    known = {key for key in keys(json_schema()) if not key.endswith("_file")}
+    assert len(known) > 60
+    assert sorted(known - WORDS) == []
+
+
+def test_every_command_is_in_the_table_and_no_other() -> None:
+    named = set(re.findall(r"^\| `gateway (\w+)", docs.text("command-line"), re.MULTILINE))
+    assert named == set(cli.list_commands(click.Context(cli)))
+
+
+@pytest.mark.parametrize(("path", "command"), found(r"^gateway (\w+)"))
+def test_a_command_in_an_example_exists(path: Path, command: str) -> None:
+    assert command in cli.list_commands(click.Context(cli))
+
+
+def options(command: click.Command | None) -> Iterator[str]:
+    """Every option of a command and of the commands below it."""
+    assert command is not None
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from options(below)
+
+
+def test_options_in_the_text_exist() -> None:
+    context = click.Context(cli)
+    known = {option for name in cli.list_commands(context) for option in options(cli.get_command(context, name))}
+    assert set(re.findall(r"--[a-z][a-z-]+", docs.text("command-line"))) - {"--help"} <= known
+
+
+def wrapped(fragment: str) -> str:
+    """A fragment of a configuration with what it leaves out: listeners of every protocol, and the upstream `legacy`."""
+    given = yaml.safe_load(fragment)
+    if "upstreams" not in given:
+        fragment += "\nupstreams: {legacy: {protocol: flymq, address: '127.0.0.1:1'}}"
+    if "listeners" not in given:
+        fragment += "\nlisteners:\n" + "\n".join(
+            f"  {name}: {{protocol: {name}, bind: '127.0.0.1:0'"
+            + (", tls: self-signed}" if spec.transport.value == "quic" else ", auth: open}")
+            for name, spec in protocols().items()
+        )
+    return f"version: 1\n{fragment}\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "fragment"), found(r"```yaml fragment\n(.*?)```", re.DOTALL) + found(r"```yaml\n(.*?)```", re.DOTALL)
+)
+def test_a_configuration_can_be_served(path: Path, fragment: str, tmp_path: Path) -> None:
+    from gateway.app import Gateway
+    from gateway.config.load import parse
+
+    whole = fragment if fragment.startswith("version:") else wrapped(fragment)
+    Gateway(parse(whole, environ={}))
+
+
+@pytest.mark.parametrize(("path", "info"), found(r"^```(yaml.*)$"))
+def test_yaml_is_whole_or_marked_as_a_fragment(path: Path, info: str) -> None:
+    assert info in {"yaml", "yaml fragment"}
+
+
+def test_the_route_in_the_readme_is_the_one_that_is_shipped() -> None:
+    (fragment,) = re.findall(r"```yaml fragment\n(.*?)```", README.read_text(), re.DOTALL)
+    (route,) = yaml.safe_load(fragment)["routes"]
+    assert route == yaml.safe_load(Path("routes.yaml").read_text())["routes"][0]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link into a page may name: its headings, as code hosts write them."""
+    return {
+        re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-")
+        for line in re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize(("path", "target"), found(r"\]\(([^)]+)\)"))
+def test_a_link_leads_somewhere(path: Path, target: str) -> None:
+    name, _, anchor = target.partition("#")
+    page = path.parent / name if name else path
+    assert page.exists()
+    assert not anchor or anchor in anchors(page)
+
+
+@pytest.mark.parametrize(("path", "named"), found(r"`((?:deploy|grafana|gateway|tests)/[\w./*-]*)`"))
+def test_a_path_in_the_text_exists(path: Path, named: str) -> None:
+    assert list(Path().glob(named))
