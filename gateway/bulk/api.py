@@ -86,7 +86,8 @@ class Api:
 
     async def topics(self, request: Request) -> Response:
         """What there is."""
-        return _json(wire.Topics(self._bulk.topics(request.query_params.get("name", ""))))
+        found = self._bulk.topics(request.query_params.get("name", ""))
+        return _json(wire.Topics(found, self._bulk.ranges.dense_offsets))
 
     async def purge(self, request: Request) -> Response:
         """Drop a topic of dead letters."""

@@ -6,7 +6,6 @@ in a thread. A slow client holds one piece of at most a few megabytes, and nobod
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -20,6 +19,7 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic, Unsupported
 from gateway.store.chunk import decode, encode, intact
 from gateway.store.interface import PartitionState, Store, Stored
+from gateway.store.position import Position
 
 READ_BYTES = 2 << 20
 """Values read at a time."""
@@ -46,6 +46,7 @@ class Ranges:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._limiter = trio.CapacityLimiter(THREADS)
+        self.dense_offsets = store.capabilities.dense_offsets
 
     def find(self, asked: RangeAsked) -> PartitionState:
         """The partition, once the range is known to begin in it. Raises UnknownTopic, UnknownPartition, OffsetOutOfRange."""
@@ -91,11 +92,11 @@ class Ranges:
         while offset < end and left > 0:
             size = min(READ_BYTES, left)
             stored = await self._store.read_stored(asked.topic, asked.partition, offset, end - offset, size)
-            make = functools.partial(_stored_frames, asked.topic, asked.partition, offset, end)
-            frames, after = await trio.to_thread.run_sync(make, stored, limiter=self._limiter)
-            if after == offset:
+            position = Position(asked.topic, asked.partition, offset, dense=self.dense_offsets)
+            frames = await trio.to_thread.run_sync(_stored_frames, position, end, stored, limiter=self._limiter)
+            if position.offset == offset:
                 break
-            offset, left = after, left - len(frames)
+            offset, left = position.offset, left - len(frames)
             yield frames, offset
         else:
             return
@@ -107,15 +108,17 @@ class Ranges:
     async def _read(self, asked: RangeAsked) -> AsyncGenerator[tuple[Sequence[Run], int]]:
         state = self.find(asked)
         end = state.end if asked.end is None else min(asked.end, state.end)
-        offset, left = asked.start, asked.max_bytes or UNLIMITED
-        while offset < end and left > 0:
+        position = Position(asked.topic, asked.partition, asked.start, dense=self.dense_offsets)
+        left = asked.max_bytes or UNLIMITED
+        while position.offset < end and left > 0:
+            offset = position.offset
             place = (asked.topic, asked.partition, offset, end - offset, min(READ_BYTES, left), 0)
             result = self._store.read_cached(*place) or await self._store.read(*place)
             if not result.runs:
                 raise CorruptChunk(asked.topic, asked.partition, offset, end)
-            offset = result.next_offset
-            left -= sum(run.columns.value_bytes for run in result.runs) or 1
-            yield result.runs, offset
+            runs = [run.slice(position.skip(run.base_offset, run.next_offset), run.count) for run in result.runs]
+            left -= sum(run.columns.value_bytes for run in runs) or 1
+            yield runs, position.offset
 
     async def _made(self, make: Encode, runs: Sequence[Run]) -> bytes:
         return await trio.to_thread.run_sync(make, runs, limiter=self._limiter)
@@ -130,22 +133,20 @@ def _frame(base: int, count: int, chunk: bytes) -> tuple[bytes, bytes, bytes]:
     return head, wire.PLACE.pack(base, count), chunk
 
 
-def _stored_frames(topic: str, partition: int, start: int, end: int, stored: Sequence[Stored]) -> tuple[bytes, int]:
-    """Frames of the chunks up to the first that is damaged, and the offset behind them; the first and the last are cut to
-    [start, end).
-    """
+def _stored_frames(position: Position, end: int, stored: Sequence[Stored]) -> bytes:
+    """Frames of the chunks up to the first that is damaged; the first and the last are cut to what is asked for."""
     parts: list[bytes] = []
-    after = start
     for base, count, blob in stored:
         if not intact(blob, base, count):
             break
-        after = min(base + count, end)
-        if base < start or base + count > end:
-            run = decode(blob, topic, partition, base, count).slice(max(0, start - base), after - base)
+        stop = min(base + count, end)
+        skip = position.skip(base, stop)
+        if skip or stop < base + count:
+            run = decode(blob, position.topic, position.partition, base, count).slice(skip, stop - base)
             parts += _frame(run.base_offset, run.count, encode(run))
         else:
             parts += _frame(base, count, blob)
-    return b"".join(parts), after
+    return b"".join(parts)
 
 
 class ArrowEncoder:

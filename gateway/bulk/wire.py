@@ -75,6 +75,8 @@ class Topics(msgspec.Struct, frozen=True):
     """The topics there are."""
 
     topics: Sequence[Topic]
+    dense_offsets: bool = True
+    """Whether a gap between offsets means that something is missing."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

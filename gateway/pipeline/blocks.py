@@ -7,6 +7,7 @@ its records do. A column nobody asks for is not looked at, but the checksum of e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from gateway.store.chunk import (
     decode_sources,
 )
 from gateway.store.interface import Stored
+from gateway.store.position import Position
 
 _HEADS = np.dtype(
     [
@@ -58,12 +60,20 @@ _DICTIONARY = HEAD.size + STRETCH.size
 """Where the sources of a chunk are described."""
 
 
-def checked(chunks: Iterable[Sequence[Stored]], topic: str, partition: int, start: int, end: int) -> Iterator[Block]:
-    """Blocks of [start, end) of what was read. Raises CorruptChunk at a damaged chunk, after all before it."""
+def checked(chunks: Iterable[Sequence[Stored]], position: Position, end: int) -> Iterator[Block]:
+    """Blocks of what was read, from a position on and before `end`. Raises CorruptChunk at a damaged chunk or where one is
+    missing, after all before it.
+    """
+    topic, partition = position.topic, position.partition
     for some in chunks:
         heads, good = _looked_at(some)
-        if good:
-            yield Block(topic, partition, some[:good], heads[:good], start, end)
+        bases = heads["base"][:good].astype(np.int64)
+        ends = bases + heads["count"][:good]
+        breaks = np.flatnonzero(bases[1:] != ends[:-1]) + 1
+        for first, stop in itertools.pairwise([0, *breaks.tolist(), good]):
+            if first < stop:
+                skip = position.skip(int(bases[first]), int(ends[stop - 1]))
+                yield Block(topic, partition, some[first:stop], heads[first:stop], skip, end)
         if good < len(some):
             base, count, _blob = some[good]
             raise CorruptChunk(topic, partition, base, base + count)
@@ -98,7 +108,7 @@ def _looked_at(chunks: Sequence[Stored]) -> tuple[Any, int]:
 class Block:
     """Consecutive chunks of one partition, found to be whole, and which of their records are meant."""
 
-    def __init__(self, topic: str, partition: int, chunks: Sequence[Stored], heads: Any, start: int, end: int) -> None:
+    def __init__(self, topic: str, partition: int, chunks: Sequence[Stored], heads: Any, skip: int, end: int) -> None:
         self.topic = topic
         self.partition = partition
         self.chunks = chunks
@@ -106,7 +116,7 @@ class Block:
         self.blobs = [blob for _base, _count, blob in chunks]
         self.counts = heads["count"].astype(np.int64)
         self.count = int(self.counts.sum())
-        self.skip = max(0, start - self.base_offset)
+        self.skip = skip
         """Records before those that are meant."""
         self.next_offset = min(self.base_offset + self.count, end)
         self.wanted = self.next_offset - self.base_offset - self.skip

@@ -34,10 +34,11 @@ import msgspec
 from gateway.bulk import wire
 from gateway.bulk.wire import Appended, Producer
 from gateway.envelope import Columns, Run
-from gateway.errors import CorruptChunk, GatewayError, TooLarge, UnknownTopic
+from gateway.errors import GatewayError, TooLarge, UnknownTopic
 from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
 from gateway.store.chunk import decode
 from gateway.store.interface import Durability, Stored, TopicConfig
+from gateway.store.position import Position
 from gateway.store.reader import StoredPartition, StoredTopic
 
 __all__ = ["Appended", "Endpoint", "EndpointLog", "EndpointWriter", "Producer"]
@@ -67,6 +68,17 @@ class _Client:
 class EndpointLog(_Client):
     """The log of a running gateway, with the methods of `LogReader`."""
 
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._dense: bool | None = None
+
+    @property
+    def dense_offsets(self) -> bool:
+        """Whether a gap between offsets means that something is missing."""
+        if self._dense is None:
+            self.described()
+        return self._dense is not False
+
     def topics(self) -> Mapping[str, StoredTopic]:
         """Every topic, by name; those in memory too."""
         return {one.name: _stored(one) for one in self.described()}
@@ -74,7 +86,9 @@ class EndpointLog(_Client):
     def described(self, name: str = "") -> Sequence[wire.Topic]:
         """Every topic, or the one of this name, with what the API says about it."""
         query = "?" + urlencode({"name": name}) if name else ""
-        return self._caller.ask("GET", wire.TOPICS + query, wire.Topics).topics
+        found = self._caller.ask("GET", wire.TOPICS + query, wire.Topics)
+        self._dense = found.dense_offsets
+        return found.topics
 
     def topic(self, name: str) -> StoredTopic:
         """One topic. Raises UnknownTopic."""
@@ -104,9 +118,10 @@ class EndpointLog(_Client):
             found = self.partition(topic, partition)
             start = found.start if start is None else start
             end = found.end if end is None else end
+        position = Position(topic, partition, start, dense=self.dense_offsets)
         for base, count, chunk in self._stored(topic, partition, start, end):
             run = decode(chunk, topic, partition, base, count)
-            yield run if start <= base and base + count <= end else run.slice(max(0, start - base), end - base)
+            yield run.slice(position.skip(base, base + count), min(count, end - base))
 
     def read_stored(
         self, topic: str, partition: int, start: int, end: int, records: int, size: int
@@ -131,19 +146,17 @@ class EndpointLog(_Client):
 
     def _stored(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
         """The chunks of [start, end), without a gap, however often the connection breaks."""
-        offset = start
-        while offset < end:
-            before = offset
+        position = Position(topic, partition, start, dense=self.dense_offsets)
+        while position.offset < end:
+            before = position.offset
             try:
-                for base, count, chunk in self._frames(topic, partition, offset, end):
-                    if not base <= offset < base + count or (base < offset and offset > before):
-                        raise CorruptChunk(topic, partition, offset, base)
+                for base, count, chunk in self._frames(topic, partition, before, end):
+                    position.skip(base, base + count)
                     yield base, count, chunk
-                    offset = base + count
             except Cut as error:
-                self._caller.again(error, progress=offset > before)
+                self._caller.again(error, progress=position.offset > before)
             else:
-                if offset == before:
+                if position.offset == before:
                     return  # the log ends here
 
     def redriven(self, topic: str, epoch: int, partition: int) -> Iterator[int]:

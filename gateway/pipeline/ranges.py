@@ -16,6 +16,7 @@ from gateway.pipeline.blocks import Block, checked
 from gateway.pipeline.columns import BATCH_BYTES, BATCH_ROWS, block_batch
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
 from gateway.pipeline.source import Log
+from gateway.store.position import Position
 from gateway.store.reader import StoredTopic
 
 P = TypeVar("P", Run, Block)
@@ -138,7 +139,7 @@ def record_batches(
 
     def read(start: int, end: int) -> Iterator[Block]:
         chunks = reader.read_stored(what.topic, what.partition, start, end, rows, size)
-        return checked(chunks, what.topic, what.partition, start, end)
+        return checked(chunks, Position(what.topic, what.partition, start, dense=reader.dense_offsets), end)
 
     for block in _pieces(reader, what, read, fail_on_data_loss):
         yield block_batch(block, schema)
@@ -167,7 +168,7 @@ def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], f
                 raise HistoryGone(f"{what}: the log begins at {error.first} now. {WAY_ON}") from error
             offset = max(error.first, offset + 1)
         else:
-            if offset < what.end:
+            if offset < what.end and reader.dense_offsets:
                 start, end = reader.bounds(what.topic, what.partition)
                 raise OffsetOutOfRange(f"{what}: the log holds [{start}, {end})", first=start, next_offset=end)
 

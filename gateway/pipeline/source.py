@@ -24,6 +24,11 @@ class Log(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
+    @property
+    def dense_offsets(self) -> bool:
+        """Whether a gap between offsets means that something is missing."""
+        ...
+
     def topics(self) -> Mapping[str, StoredTopic]:
         """Every topic, by name."""
         ...
@@ -49,7 +54,9 @@ class Log(Protocol):
     def read_stored(
         self, topic: str, partition: int, start: int, end: int, records: int, size: int
     ) -> Iterator[Sequence[Stored]]:
-        """The chunks of [start, end) as they are stored, not checked, about so many records or bytes at a time."""
+        """The chunks of [start, end) as they are stored, not checked, about so many records or bytes at a time; the first of
+        some may begin before the last one's end, where chunks were merged meanwhile.
+        """
         ...
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:

@@ -28,7 +28,7 @@ def read_stored(connection: sqlite3.Connection, place: Place, offset: int, recor
             base = row & MAX_OFFSET
             if base + count <= offset and not chunks:
                 continue  # the log begins behind the offset
-            if base > expected:
+            if base > expected or (chunks and base != expected):
                 break
             chunks.append((base, count, data))
             expected = base + count

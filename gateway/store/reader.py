@@ -18,7 +18,8 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
 from gateway.store.catalogue import load_partitions, load_topics
 from gateway.store.database import StoreFiles, connect_read_only
-from gateway.store.interface import Stored, TopicConfig
+from gateway.store.interface import Capabilities, Stored, TopicConfig
+from gateway.store.position import Position
 from gateway.store.raw import read_stored
 from gateway.store.rows import DAMAGE, Place, get_row, hole, offset_for_time, read_runs, scan_rows
 
@@ -58,6 +59,8 @@ class StoredTopic:
 
 class LogReader:
     """A store, opened read-only. Raises NotAStore for a path that is none. Not for use by two threads at a time."""
+
+    dense_offsets = Capabilities().dense_offsets
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -105,19 +108,20 @@ class LogReader:
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
         place = Place(topic, partition, found.slot, stop)
-        while offset < stop:
-            runs = self._read(read_runs, place, offset, stop - offset, READ_CHUNKS_BYTES, 0)
+        position = Position(topic, partition, offset)
+        while position.offset < stop:
+            runs = self._read(read_runs, place, position.offset, stop - position.offset, READ_CHUNKS_BYTES, 0)
             if not runs:
-                self._missing(place, offset)
+                self._missing(place, position.offset)
             for run in runs:
-                yield run.slice(max(0, offset - run.base_offset), run.count)
-            offset = runs[-1].next_offset
+                yield run.slice(position.skip(run.base_offset, run.next_offset), run.count)
 
     def read_stored(
         self, topic: str, partition: int, start: int, end: int, records: int, size: int
     ) -> Iterator[Sequence[Stored]]:
         """As `read_chunks`, but chunks as they are stored, whole and not checked: a transaction's worth at a time, of about
-        so many records or bytes. The first holds `start`; the last may reach behind `end`.
+        so many records or bytes. The first of each holds the offset where the one before ended, and may begin before it: the
+        store merges small chunks meanwhile. The last may reach behind `end`.
         """
         found = self.partition(topic, partition)
         stop = min(end, found.end)

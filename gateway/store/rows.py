@@ -64,9 +64,9 @@ def read_runs(
             base, count = row[0] & MAX_OFFSET, row[1]
             if base + count <= offset and not runs:
                 continue  # the log begins behind the offset
-            if base > expected:
-                if not runs and expected == offset:
-                    break
+            if base > expected and not runs:
+                break
+            if runs and base != expected:
                 raise CorruptChunk(place.topic, place.partition, expected, base)
             run = decode(row[3], place.topic, place.partition, base, count)
             runs.append(run.slice(0, place.end - base) if base + count > place.end else run)
