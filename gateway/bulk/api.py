@@ -104,6 +104,7 @@ class Api:
             _number(request, "start", 0),
             _number(request, "end", 0) if end is not None else None,
             _number(request, "max_bytes", 0),
+            _number(request, "epoch", 0) if "epoch" in request.query_params else None,
         )
         ranges = self._bulk.ranges
         ranges.find(asked)  # what is wrong with the question is said before the answer begins

@@ -38,6 +38,8 @@ class RangeAsked:
     start: int
     end: int | None = None
     max_bytes: int = 0
+    epoch: int | None = None
+    """Of the topic that is meant, if not the one of this name that there is."""
 
 
 class Ranges:
@@ -53,12 +55,20 @@ class Ranges:
         topic = self._store.topics.get(asked.topic)
         if topic is None:
             raise UnknownTopic(f"there is no topic {asked.topic}")
+        if asked.epoch not in (None, topic.epoch):
+            raise UnknownTopic(f"{asked.topic} was deleted and made again")
         if not 0 <= asked.partition < len(topic.partitions):
             raise UnknownPartition(f"{asked.topic} has partitions 0 to {len(topic.partitions) - 1}")
         state = topic.partitions[asked.partition]
         if asked.start < state.start:
             raise OffsetOutOfRange(first=state.start, next_offset=state.end)
         return state
+
+    def _looked_up(self, asked: RangeAsked) -> tuple[RangeAsked, int]:
+        """The same, of the topic that there is (it may be deleted and made again while it is read), and where it ends."""
+        state = self.find(asked)
+        end = state.end if asked.end is None else min(asked.end, state.end)
+        return attrs.evolve(asked, epoch=self._store.topics[asked.topic].epoch), end
 
     async def chunks(self, asked: RangeAsked) -> AsyncGenerator[bytes]:
         """The range in frames (`gateway.bulk.wire`). An error in the midst of it is its last frame."""
@@ -86,11 +96,11 @@ class Ranges:
         """Frames, and the offset behind them: chunks go out as they lie on disk, only looked at for damage; what is not that
         simple is read and encoded.
         """
-        state = self.find(asked)
-        end = state.end if asked.end is None else min(asked.end, state.end)
+        asked, end = self._looked_up(asked)
         offset, left = asked.start, asked.max_bytes or UNLIMITED
         while offset < end and left > 0:
             size = min(READ_BYTES, left)
+            self.find(attrs.evolve(asked, start=offset))
             stored = await self._store.read_stored(asked.topic, asked.partition, offset, end - offset, size)
             position = Position(asked.topic, asked.partition, offset, dense=self.dense_offsets)
             frames = await trio.to_thread.run_sync(_stored_frames, position, end, stored, limiter=self._limiter)
@@ -106,12 +116,12 @@ class Ranges:
                 yield await self._made(_frames, runs), after
 
     async def _read(self, asked: RangeAsked) -> AsyncGenerator[tuple[Sequence[Run], int]]:
-        state = self.find(asked)
-        end = state.end if asked.end is None else min(asked.end, state.end)
+        asked, end = self._looked_up(asked)
         position = Position(asked.topic, asked.partition, asked.start, dense=self.dense_offsets)
         left = asked.max_bytes or UNLIMITED
         while position.offset < end and left > 0:
             offset = position.offset
+            self.find(attrs.evolve(asked, start=offset))
             place = (asked.topic, asked.partition, offset, end - offset, min(READ_BYTES, left), 0)
             result = self._store.read_cached(*place) or await self._store.read(*place)
             if not result.runs:

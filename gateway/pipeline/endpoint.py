@@ -107,30 +107,33 @@ class EndpointLog(_Client):
         return found.start, found.end
 
     def read_chunks(
-        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
         """The records of [start, end), in order and without a gap; what has expired is among them.
 
         Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
-        log's start, also when retention gets there first, and CorruptChunk at a damaged chunk, after all before it.
+        log's start, also when retention gets there first, CorruptChunk at a damaged chunk, after all before it, and
+        UnknownTopic when the topic is deleted meanwhile, or is another one than that of the `epoch` given.
         """
-        if start is None or end is None:
-            found = self.partition(topic, partition)
+        if start is None or end is None or epoch is None:
+            known = self.topic(topic)
+            found = known.partition(partition)
+            epoch = known.epoch if epoch is None else epoch
             start = found.start if start is None else start
             end = found.end if end is None else end
         position = Position(topic, partition, start, dense=self.dense_offsets)
-        for base, count, chunk in self._stored(topic, partition, start, end):
+        for base, count, chunk in self._stored(topic, partition, start, end, epoch):
             run = decode(chunk, topic, partition, base, count)
             yield run.slice(position.skip(base, base + count), min(count, end - base))
 
     def read_stored(
-        self, topic: str, partition: int, start: int, end: int, records: int, size: int
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
         """As `read_chunks`, but chunks as they are stored, not checked, about so many records or bytes at a time."""
         held: list[Stored] = []
         count = taken = 0
         try:
-            for chunk in self._stored(topic, partition, start, end):
+            for chunk in self._stored(topic, partition, start, end, epoch):
                 held.append(chunk)
                 count += chunk[1]
                 taken += len(chunk[2])
@@ -144,13 +147,13 @@ class EndpointLog(_Client):
         if held:
             yield held
 
-    def _stored(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
+    def _stored(self, topic: str, partition: int, start: int, end: int, epoch: int | None) -> Iterator[Stored]:
         """The chunks of [start, end), without a gap, however often the connection breaks."""
         position = Position(topic, partition, start, dense=self.dense_offsets)
         while position.offset < end:
             before = position.offset
             try:
-                for base, count, chunk in self._frames(topic, partition, before, end):
+                for base, count, chunk in self._frames(topic, partition, before, end, epoch):
                     position.skip(base, base + count)
                     yield base, count, chunk
             except Cut as error:
@@ -170,8 +173,9 @@ class EndpointLog(_Client):
                 return
             first = found[-1] + 1
 
-    def _frames(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
-        query = urlencode({"topic": topic, "partition": partition, "start": start, "end": end, "max_bytes": READ_BYTES})
+    def _frames(self, topic: str, partition: int, start: int, end: int, epoch: int | None) -> Iterator[Stored]:
+        asked = {"topic": topic, "partition": partition, "start": start, "end": end, "max_bytes": READ_BYTES}
+        query = urlencode(asked if epoch is None else {**asked, "epoch": epoch})
         with self._caller.stream(f"{wire.LOG}?{query}", wire.CHUNKS) as read:
             while True:
                 size, kind = wire.FRAME.unpack(read(wire.FRAME.size))

@@ -123,7 +123,8 @@ def cut(ranges: Sequence[Range], records: int) -> list[Range]:
 
 def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
     """The records of a range. What is gone (retention, a topic made anew) is HistoryGone, or left out."""
-    return _pieces(reader, what, functools.partial(reader.read_chunks, what.topic, what.partition), fail_on_data_loss)
+    read = functools.partial(reader.read_chunks, what.topic, what.partition, epoch=what.epoch)
+    return _pieces(reader, what, read, fail_on_data_loss)
 
 
 def record_batches(
@@ -138,7 +139,7 @@ def record_batches(
     """The records of a range as Arrow, in batches of about so many rows or bytes. What is gone as in `records`."""
 
     def read(start: int, end: int) -> Iterator[Block]:
-        chunks = reader.read_stored(what.topic, what.partition, start, end, rows, size)
+        chunks = reader.read_stored(what.topic, what.partition, start, end, rows, size, epoch=what.epoch)
         return checked(chunks, Position(what.topic, what.partition, start, dense=reader.dense_offsets), end)
 
     for block in _pieces(reader, what, read, fail_on_data_loss):
@@ -146,15 +147,11 @@ def record_batches(
 
 
 def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], fail_on_data_loss: bool) -> Iterator[P]:
-    topic = reader.topics().get(what.topic)
-    if topic is None or topic.epoch != what.epoch:
-        if fail_on_data_loss:
-            gone = "was deleted" if topic is None else "was deleted and made again"
-            raise HistoryGone(f"{what}: the topic {gone} before it was read. {WAY_ON}")
-        return
     offset = what.start
     while offset < what.end:
         try:
+            if reader.topic(what.topic).epoch != what.epoch:
+                raise UnknownTopic("made again")
             for piece in read(offset, what.end):
                 yield piece
                 offset = piece.next_offset
@@ -163,12 +160,18 @@ def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], f
                 f"{error.message}. What lies before and from offset {error.next_offset} on can be read, by endingOffsets and "
                 "startingOffsets; `gateway store check` names everything that is damaged"
             ) from error
+        except UnknownTopic as error:
+            if fail_on_data_loss:
+                raise HistoryGone(f"{what}: the topic was deleted before it was read. {WAY_ON}") from error
+            return
         except OffsetOutOfRange as error:
             if fail_on_data_loss:
                 raise HistoryGone(f"{what}: the log begins at {error.first} now. {WAY_ON}") from error
             offset = max(error.first, offset + 1)
         else:
-            if offset < what.end and reader.dense_offsets:
+            if not reader.dense_offsets:
+                return
+            if offset < what.end:
                 start, end = reader.bounds(what.topic, what.partition)
                 raise OffsetOutOfRange(f"{what}: the log holds [{start}, {end})", first=start, next_offset=end)
 

@@ -46,13 +46,15 @@ class Log(Protocol):
         ...
 
     def read_chunks(
-        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
-        """The records of [start, end) in order and without a gap."""
+        """The records of [start, end) in order and without a gap. Raises UnknownTopic where the topic has been deleted, and be it
+        made anew: since the call, or since it had the epoch that is given.
+        """
         ...
 
     def read_stored(
-        self, topic: str, partition: int, start: int, end: int, records: int, size: int
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
         """The chunks of [start, end) as they are stored, not checked, about so many records or bytes at a time; the first of
         some may begin before the last one's end, where chunks were merged meanwhile.

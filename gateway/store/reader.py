@@ -97,47 +97,55 @@ class LogReader:
         return found.start, found.end
 
     def read_chunks(
-        self, topic: str, partition: int, start: int | None = None, end: int | None = None
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
         """The records of [start, end), chunk by chunk, in order and without a gap; what has expired is among them.
 
         Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
-        log's start, also when retention gets there first, and CorruptChunk at a damaged chunk, after all before it.
+        log's start, also when retention gets there first, CorruptChunk at a damaged chunk, after all before it, and
+        UnknownTopic when the topic is deleted meanwhile, or is another one than that of the `epoch` given.
         """
-        found = self.partition(topic, partition)
+        epoch, found = self._found(topic, partition, epoch)
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
         place = Place(topic, partition, found.slot, stop)
         position = Position(topic, partition, offset)
         while position.offset < stop:
-            runs = self._read(read_runs, place, position.offset, stop - position.offset, READ_CHUNKS_BYTES, 0)
+            offset = position.offset
+            runs = self._read(_of_epoch, epoch, read_runs, place, offset, stop - offset, READ_CHUNKS_BYTES, 0)
             if not runs:
-                self._missing(place, position.offset)
+                self._missing(epoch, place, offset)
             for run in runs:
                 yield run.slice(position.skip(run.base_offset, run.next_offset), run.count)
 
     def read_stored(
-        self, topic: str, partition: int, start: int, end: int, records: int, size: int
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
         """As `read_chunks`, but chunks as they are stored, whole and not checked: a transaction's worth at a time, of about
         so many records or bytes. The first of each holds the offset where the one before ended, and may begin before it: the
         store merges small chunks meanwhile. The last may reach behind `end`.
         """
-        found = self.partition(topic, partition)
+        epoch, found = self._found(topic, partition, epoch)
         stop = min(end, found.end)
         place = Place(topic, partition, found.slot, stop)
         offset = start
         while offset < stop:
-            chunks = self._read(read_stored, place, offset, records, size)
+            chunks = self._read(_of_epoch, epoch, read_stored, place, offset, records, size)
             if not chunks:
-                self._missing(place, offset)
+                self._missing(epoch, place, offset)
             yield chunks
             offset = chunks[-1][0] + chunks[-1][1]
 
-    def _missing(self, place: Place, offset: int) -> None:
-        start, end = self.bounds(place.topic, place.partition)
-        if offset < start:
-            raise OffsetOutOfRange(first=start, next_offset=end)
+    def _found(self, topic: str, partition: int, epoch: int | None) -> tuple[int, StoredPartition]:
+        found = self.topic(topic)
+        if epoch not in (None, found.epoch):
+            raise UnknownTopic(f"{topic} was deleted and made again")
+        return found.epoch, found.partition(partition)
+
+    def _missing(self, epoch: int, place: Place, offset: int) -> None:
+        _epoch, found = self._found(place.topic, place.partition, epoch)
+        if offset < found.start:
+            raise OffsetOutOfRange(first=found.start, next_offset=found.end)
         raise CorruptChunk(place.topic, place.partition, offset, self._read(hole, place, offset))
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
@@ -189,6 +197,22 @@ def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
         )
         for topic in topics
     }
+
+
+def _of_epoch(
+    connection: sqlite3.Connection, epoch: int, work: Callable[..., T], place: Place, offset: int, *limits: int
+) -> T:
+    """Read chunks of a topic that still is the one that was looked up: its slot may be another one's by now."""
+    connection.execute("BEGIN")
+    try:
+        if connection.execute(_EPOCH, (place.slot,)).fetchone() != (epoch,):
+            raise UnknownTopic(f"{place.topic} was deleted while it was read")
+        return work(connection, place, offset, *limits)
+    finally:
+        connection.execute("COMMIT")
+
+
+_EPOCH = "SELECT epoch FROM partitions JOIN topics ON topics.id = partitions.topic WHERE slot = ?"
 
 
 def commit_number(connection: sqlite3.Connection) -> int:

@@ -1,4 +1,6 @@
-"""The store merges small chunks between two steps of one read: whoever reads goes on where it was, and repeats nothing."""
+"""What happens to a topic between two steps of one read. The store merges small chunks: whoever reads goes on where it was, and
+repeats nothing. It is deleted and made again: none of the new one is taken for the old one's.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ import pytest
 
 from gateway.bulk import ranges as bulk
 from gateway.bulk import wire
+from gateway.errors import UnknownTopic
 from gateway.pipeline import archive
 from gateway.pipeline.columns import batches
-from gateway.pipeline.ranges import Range, record_batches, records
+from gateway.pipeline.ranges import HistoryGone, Range, record_batches, records
 from gateway.pipeline.schema import SCHEMA
 from gateway.store import reader as stored
-from gateway.store.interface import Durability
+from gateway.store.chunk import decode
+from gateway.store.interface import DeleteTopic, Durability, Unit
 from gateway.store.reader import LogReader
 from tests.pipeline.stored import Log, log
 
@@ -81,7 +85,11 @@ def is_whole(found: list[tuple[Any, list[bytes]]], start: int = FIRST) -> None:
     assert np.array_equal(np.frombuffer(values, ">u4"), EVERY[start:])
 
 
-@pytest.mark.parametrize("read", [by_runs, by_range, by_blocks])
+READERS = pytest.mark.parametrize("read", [by_runs, by_range, by_blocks])
+FORMS = pytest.mark.parametrize("form", ["chunks", "arrow"])
+
+
+@READERS
 async def test_a_reader_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read) -> None:
     monkeypatch.setattr(stored, "READ_CHUNKS_BYTES", 10_000)
     async with many_small_chunks(tmp_path) as opened:
@@ -109,7 +117,7 @@ async def test_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     is_whole([offsets(batch) for batch in pq.ParquetFile(tmp_path / file.name).iter_batches()])
 
 
-@pytest.mark.parametrize("form", ["chunks", "arrow"])
+@FORMS
 async def test_the_bulk_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setattr(bulk, "READ_BYTES", 10_000)
     async with many_small_chunks(tmp_path) as opened:
@@ -122,8 +130,6 @@ async def test_the_bulk_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for
 
 
 def decoded(body: bytes) -> list[tuple[Any, list[bytes]]]:
-    from gateway.store.chunk import decode
-
     found, at = [], 0
     while True:
         size, kind = wire.FRAME.unpack_from(body, at)
@@ -147,3 +153,49 @@ async def test_the_serving_process_itself(tmp_path: Path) -> None:
             offset = result.next_offset
             merge(opened)
     is_whole(found)
+
+
+async def made_again(opened: Log) -> None:
+    """In the place of the one that there was: its slots are used again."""
+    store = opened.store
+    await store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+    store.maintain()
+    store._visible.catalogue._slot = 0  # as after a restart
+    await opened.create("t", durability=Durability.NONE)
+    for _ in range(CHUNKS):
+        await opened.append("t", [b"new!"] * RECORDS)
+
+
+@READERS
+async def test_a_topic_made_again_is_another_one_to_a_reader_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    monkeypatch.setattr(stored, "READ_CHUNKS_BYTES", 10_000)
+    async with many_small_chunks(tmp_path) as opened:
+        reading = read(tmp_path, Range("t", 0, FIRST, len(EVERY), opened.store.topics["t"].epoch))
+        found = [next(reading)]
+        await made_again(opened)
+        with pytest.raises((HistoryGone, UnknownTopic), match="was deleted"):
+            found.extend(reading)
+    assert b"new!" not in [value for _offsets, some in found for value in some]
+
+
+@FORMS
+async def test_a_topic_made_again_is_another_one_to_the_bulk_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(bulk, "READ_BYTES", 10_000)
+    async with many_small_chunks(tmp_path) as opened:
+        ranges = bulk.Ranges(opened.store)
+        epoch = opened.store.topics["t"].epoch
+        reading = getattr(ranges, form)(bulk.RangeAsked("t", 0, FIRST))
+        body = await anext(reading) + await anext(reading)
+        await made_again(opened)
+        if form == "arrow":
+            with pytest.raises(UnknownTopic, match="was deleted and made again"):
+                await anext(reading)
+        else:
+            assert b"was deleted and made again" in [part async for part in reading][-1]
+        with pytest.raises(UnknownTopic, match="was deleted and made again"):
+            ranges.find(bulk.RangeAsked("t", 0, FIRST, epoch=epoch))
+    assert b"new!" not in body
