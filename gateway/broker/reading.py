@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
+from msgspec.structs import replace
 
 from gateway.broker.counting import record_delivered
 from gateway.broker.latencies import Latencies
@@ -129,7 +129,7 @@ class FetchService:
         refusal = self._refusal(caller, request.address)
         if refusal is not None:
             raise refusal
-        self.fetch(caller, attrs.evolve(request, hold_until=None))
+        self.fetch(caller, replace(request, hold_until=None))
 
     def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:
         runs, next_offset = result.runs, result.next_offset
