@@ -281,11 +281,12 @@ class Gateway:
 
     def _admin_app(self, bulk: Bulk, house: House) -> ASGIApp:
         from gateway.bulk.api import bulk_routes
+        from gateway.docs.web import docs_routes
         from gateway.observe.admin import admin_app
         from gateway.observe.audit import audit_route
 
         admin = self._config.admin or Admin()
-        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot)]
+        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot), *docs_routes()]
         return admin_app(self.recorder, self.health, token=admin.token, routes=routes)
 
     def _admin_tls(self) -> ssl.SSLContext | None:

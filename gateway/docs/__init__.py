@@ -9,7 +9,7 @@ INDEX = "index"
 
 
 def pages() -> Sequence[str]:
-    """The names of all pages."""
+    """The names of all pages, sorted."""
     return sorted(path.name.removesuffix(".md") for path in files(__name__).iterdir() if path.name.endswith(".md"))
 
 
@@ -18,3 +18,10 @@ def text(page: str) -> str:
     if page not in pages():
         raise KeyError(page)
     return files(__name__).joinpath(f"{page}.md").read_text(encoding="utf-8")
+
+
+def page_of(link: str) -> str:
+    """The page that a link from another page leads to; empty if it leads elsewhere."""
+    name, _, _ = link.partition("#")
+    page = name.removesuffix(".md")
+    return page if page != name and "/" not in page else ""

@@ -1,6 +1,7 @@
 """The admin application: metrics and health over HTTP. What else is served there mounts beside them.
 
-With a token configured everything but the two health probes asks for it: an orchestrator's probe carries none.
+With a token configured everything asks for it but the two health probes, since an orchestrator's probe carries none, and the
+documentation, since a browser carries none either and there is nothing in it that is not in the package.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.observe.health import Health
 from gateway.observe.recorder import PrometheusRecorder
 
-OPEN_PATHS = frozenset({"/livez", "/readyz"})
+OPEN_PATHS = ("/livez", "/readyz", "/docs")
 
 
 class TokenRequired:
@@ -31,7 +32,7 @@ class TokenRequired:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what carries the token or needs none."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._admits(scope):
+        if scope["type"] == "http" and not _is_open(scope["path"]) and not self._admits(scope):
             refusal = JSONResponse({"error": "a bearer token is required"}, 401, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
         else:
@@ -43,6 +44,10 @@ class TokenRequired:
                 scheme, _, token = value.partition(b" ")
                 return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
         return False
+
+
+def _is_open(path: str) -> bool:
+    return any(path == open_path or path.startswith(open_path + "/") for open_path in OPEN_PATHS)
 
 
 def admin_app(

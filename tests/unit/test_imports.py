@@ -37,6 +37,7 @@ RULES = [
     Rule("gateway/requests.py", ("gateway.errors", "gateway.envelope"), PURE),
     Rule("gateway/settings.py", ("gateway.errors",), PURE),
     Rule("gateway/recorder.py", ("gateway.errors",), PURE),
+    Rule("gateway/docs/web.py", ("gateway.docs",), ("aioquic",)),
     Rule("gateway/docs", ("gateway.docs",), PURE),
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
     Rule("gateway/protocols/registry.py", ("gateway.settings", "gateway.wire", "gateway.protocols"), PURE),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 import trio
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gateway.observe.admin import admin_app
 from gateway.observe.health import Health, Phase
@@ -31,14 +31,14 @@ class Admin:
 
 
 @asynccontextmanager
-async def admin(token: str = "", host: str = "127.0.0.1") -> AsyncIterator[Admin]:
+async def admin(token: str = "", host: str = "127.0.0.1", routes: Sequence[BaseRoute] = ()) -> AsyncIterator[Admin]:
     recorder = PrometheusRecorder(routes=["orders"], listeners={"front": "blipmq"})
     health = Health(recorder)
 
     async def extra(_request: object) -> PlainTextResponse:
         return PlainTextResponse("extra")
 
-    app = admin_app(recorder, health, token=token, routes=[Route("/extra", extra)])
+    app = admin_app(recorder, health, token=token, routes=[Route("/extra", extra), *routes])
     sock = bind_http(host, 0)
     port = sock.getsockname()[1]
     stop = trio.Event()
