@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import msgspec
+import attrs
 
 from gateway.errors import Truncated
 
@@ -53,7 +53,8 @@ class Delivery(enum.IntEnum):
     AT_LEAST_ONCE = 1
 
 
-class Origin(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Origin:
     """Who sent a batch. The gateway fills it in; nothing a client sends can change it."""
 
     protocol: str
@@ -238,7 +239,8 @@ def _all_lengths_are(packed: bytes, size: int) -> bool:
     return all(packed[i::step] == prefix[i : i + 1] * count for i in range(PREFIX))
 
 
-class Copies(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Copies:
     """What the messages of a batch are copies of, when they come from another gateway: what one that is sent again is
     known by.
     """
@@ -254,7 +256,8 @@ class Copies(msgspec.Struct, frozen=True):
         return sum(one[3] for one in self.ranges)
 
 
-class Batch(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Batch:
     """Messages for one address that arrived together on one connection."""
 
     address: str
@@ -270,7 +273,8 @@ class Batch(msgspec.Struct, frozen=True):
     """Set by gateways that forward; never by what a plain client sends."""
 
 
-class BatchMeta(msgspec.Struct, frozen=True):
+@attrs.frozen
+class BatchMeta:
     """What the log keeps once per stored batch."""
 
     id: bytes
@@ -282,7 +286,8 @@ class BatchMeta(msgspec.Struct, frozen=True):
 _first_record = operator.itemgetter(0)
 
 
-class Run(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False)
+class Run:
     """Consecutive records of one partition, as read from the log."""
 
     topic: str
@@ -351,7 +356,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
             )
 
 
-class Envelope(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Envelope:
     """One message with everything that is known about it."""
 
     topic: str

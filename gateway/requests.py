@@ -10,28 +10,31 @@ Addresses are what clients call a destination; only the broker knows topics.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
+import attrs
 
 from gateway.envelope import Batch, Columns, Run
 from gateway.errors import GatewayError
 
 
-class Request(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Request:
     """Root of all requests."""
 
     id: int
 
 
-class Write(Request, frozen=True):
+@attrs.frozen
+class Write(Request):
     """Root of the requests that change the log or a table. Reads wait for earlier writes of their connection."""
 
 
 # --- writing ---
 
 
-class Publish(Write, frozen=True):
+@attrs.frozen
+class Publish(Write):
     """Append a batch -> Published (or Delayed, when `deliver_at_ms` is set)."""
 
     batch: Batch
@@ -48,7 +51,8 @@ class Publish(Write, frozen=True):
     """False: the topic has to exist (UnknownTopic), and the partition in it (UnknownPartition)."""
 
 
-class Published(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Published:
     """Where the messages went. `refused` names the members of the batch that were not taken, by index."""
 
     topic_address: str
@@ -57,7 +61,7 @@ class Published(msgspec.Struct, frozen=True):
     base_offset: int = 0
     scattered: Sequence[tuple[int, int]] | None = None
     """(partition, offset) per message, when they did not all go to one partition or some were refused."""
-    refused: Mapping[int, GatewayError] = msgspec.field(default_factory=dict)
+    refused: Mapping[int, GatewayError] = attrs.Factory(dict)
 
     def position(self, index: int) -> tuple[int, int]:
         """(partition, offset) of one message of the batch."""
@@ -66,47 +70,54 @@ class Published(msgspec.Struct, frozen=True):
         return self.partition, self.base_offset + index
 
 
-class Delayed(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Delayed:
     """The messages wait for their time; `ids` cancel them."""
 
     timestamp_ms: int
     ids: Sequence[str]
     """One for each message; empty for one that is not kept (refused or filtered)."""
-    refused: Mapping[int, GatewayError] = msgspec.field(default_factory=dict)
+    refused: Mapping[int, GatewayError] = attrs.Factory(dict)
 
 
-class CancelDelayed(Write, frozen=True):
+@attrs.frozen
+class CancelDelayed(Write):
     """Take a delayed message back -> Done, or NotFound once it has fired."""
 
     address: str
     delayed_id: str
 
 
-class Begin(Write, frozen=True):
+@attrs.frozen
+class Begin(Write):
     """Open a transaction of this connection -> Begun."""
 
     timeout: float | None = None
 
 
-class Begun(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Begun:
     """The transaction's id."""
 
     transaction: str
 
 
-class Commit(Write, frozen=True):
+@attrs.frozen
+class Commit(Write):
     """Append everything the transaction holds, in one unit -> Done, Conflict for an id that is not open here."""
 
     transaction: str
 
 
-class Rollback(Write, frozen=True):
+@attrs.frozen
+class Rollback(Write):
     """Forget everything the transaction holds -> Done."""
 
     transaction: str
 
 
-class Done(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Done:
     """It is done."""
 
 
@@ -123,7 +134,8 @@ class Start(enum.Enum):
     LATEST = "latest"
 
 
-class Redelivery(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Redelivery:
     """What happens to a delivery that nobody acknowledges."""
 
     max_deliveries: int = 16
@@ -131,7 +143,8 @@ class Redelivery(msgspec.Struct, frozen=True):
     longest_delay: float = 30.0
 
 
-class Subscribe(Request, frozen=True):
+@attrs.frozen
+class Subscribe(Request):
     """Open a reader -> Subscribed.
 
     With a `name` the cursor is durable and shared by everyone who uses that name on that address; without one it is this
@@ -155,7 +168,8 @@ class Subscribe(Request, frozen=True):
     """False: the topic has to exist (UnknownTopic)."""
 
 
-class Subscribed(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Subscribed:
     """The subscription's number (unique in this gateway's life on this store, never below 2) and where it begins."""
 
     subscription: int
@@ -164,7 +178,8 @@ class Subscribed(msgspec.Struct, frozen=True):
     """The first offset it will see, for topics of one partition."""
 
 
-class Resume(Request, frozen=True):
+@attrs.frozen
+class Resume(Request):
     """Go on with a subscription of an earlier connection -> Subscribed. For client sessions of brokers that keep one under
     the number they gave out; they cannot say whether it is still there.
     """
@@ -173,13 +188,15 @@ class Resume(Request, frozen=True):
     address: str
 
 
-class Unsubscribe(Request, frozen=True):
+@attrs.frozen
+class Unsubscribe(Request):
     """End a subscription and forget its cursor if it has no name -> Done."""
 
     subscription: int
 
 
-class Take(Request, frozen=True):
+@attrs.frozen
+class Take(Request):
     """Take what a subscription has next -> Taken.
 
     Answers as soon as there is one message; waits until `hold_until` (the clock of `now`) for it, and answers empty then.
@@ -192,7 +209,8 @@ class Take(Request, frozen=True):
     hold_until: float | None = None
 
 
-class Delivered(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Delivered:
     """A run handed out by a subscription. `first_tag + i` names record i when the subscription acknowledges."""
 
     run: Run
@@ -200,7 +218,8 @@ class Delivered(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
-class Taken(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Taken:
     """What a subscription handed out, in order; empty when nothing came in time. `ended`: the topic is gone.
 
     Whoever takes need not be who subscribed, so the reply says what the subscriber asked for: its address (never the
@@ -213,7 +232,8 @@ class Taken(msgspec.Struct, frozen=True):
     acknowledge: bool = False
 
 
-class Settle(Request, frozen=True):
+@attrs.frozen
+class Settle(Request):
     """Acknowledge (or give back, with `accepted=False`) tags of a subscription -> Settled. Any connection may."""
 
     subscription: int
@@ -221,13 +241,19 @@ class Settle(Request, frozen=True):
     accepted: bool = True
 
 
-class Settled(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Settled:
     """One entry per tag, in order: None, or why it could not be settled."""
 
     results: Sequence[GatewayError | None]
 
 
-class Fetch(Request, frozen=True):
+Sieve = Callable[[Sequence[Run]], tuple[Sequence[Run], int | None]]
+"""Records -> those that are wanted, and where to read on if not all were looked at."""
+
+
+@attrs.frozen
+class Fetch(Request):
     """Read an address by offset -> Fetched. Beyond the end: no runs, and `next_offset` = the offset asked for.
 
     Sessions that read for a group ask for its offset first (ReadOffset) and decide themselves.
@@ -245,9 +271,12 @@ class Fetch(Request, frozen=True):
     """A record beyond this size cannot be carried: TooLarge at its offset, saying how to pass it."""
     allow_gaps: bool = True
     """False: the answer ends before the first expired record, for protocols that number records by position."""
+    sieve: Sieve | None = None
+    """Answer only with what it picks. It looks at the records beside the event loop."""
 
 
-class Fetched(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Fetched:
     """What was read. Runs are contiguous but for expired records; `next_offset` is where to read on."""
 
     runs: Sequence[Run]
@@ -256,7 +285,8 @@ class Fetched(msgspec.Struct, frozen=True):
     log_end: int
 
 
-class Cancel(Request, frozen=True):
+@attrs.frozen
+class Cancel(Request):
     """End a waiting Take or Fetch of this connection now -> Done; the waiting one answers with what it has."""
 
     request: int
@@ -265,7 +295,8 @@ class Cancel(Request, frozen=True):
 # --- groups ---
 
 
-class CommitOffset(Write, frozen=True):
+@attrs.frozen
+class CommitOffset(Write):
     """Remember the next offset a group will read -> Done. `must_exist`: the topic and partition have to."""
 
     address: str
@@ -277,7 +308,8 @@ class CommitOffset(Write, frozen=True):
     """An operator moves the group, not one of its members: needs the right to administer."""
 
 
-class ReadOffset(Request, frozen=True):
+@attrs.frozen
+class ReadOffset(Request):
     """-> GroupOffset."""
 
     address: str
@@ -285,7 +317,8 @@ class ReadOffset(Request, frozen=True):
     partition: int
 
 
-class GroupOffset(msgspec.Struct, frozen=True):
+@attrs.frozen
+class GroupOffset:
     """What a group has committed (None: nothing there), and whether the group exists at all on the topic."""
 
     offset: int | None
@@ -294,21 +327,24 @@ class GroupOffset(msgspec.Struct, frozen=True):
     log_end: int = 0
 
 
-class JoinGroup(Request, frozen=True):
+@attrs.frozen
+class JoinGroup(Request):
     """Count this connection as a member of a group until it closes -> Done."""
 
     address: str
     group: str
 
 
-class ListGroups(Request, frozen=True):
+@attrs.frozen
+class ListGroups(Request):
     """-> Groups. An empty address means any; an empty group means all."""
 
     address: str = ""
     group: str = ""
 
 
-class GroupInfo(msgspec.Struct, frozen=True):
+@attrs.frozen
+class GroupInfo:
     """One group on one topic."""
 
     address: str
@@ -318,13 +354,15 @@ class GroupInfo(msgspec.Struct, frozen=True):
     """(partition, committed offset), ascending."""
 
 
-class Groups(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Groups:
     """The groups asked for."""
 
     groups: Sequence[GroupInfo]
 
 
-class DeleteGroup(Write, frozen=True):
+@attrs.frozen
+class DeleteGroup(Write):
     """-> Done; UnknownGroup if it does not exist. An empty address deletes it on every topic."""
 
     address: str
@@ -334,33 +372,38 @@ class DeleteGroup(Write, frozen=True):
 # --- topics ---
 
 
-class CreateTopic(Write, frozen=True):
+@attrs.frozen
+class CreateTopic(Write):
     """-> TopicCreated. What exists is kept as it is."""
 
     address: str
     partitions: int = 1
 
 
-class TopicCreated(msgspec.Struct, frozen=True):
+@attrs.frozen
+class TopicCreated:
     """`created` is False when it was there already."""
 
     created: bool
     partitions: int
 
 
-class DeleteTopic(Write, frozen=True):
+@attrs.frozen
+class DeleteTopic(Write):
     """-> Done, UnknownTopic. Refused (Conflict) while a forward has not delivered everything."""
 
     address: str
 
 
-class DescribeTopics(Request, frozen=True):
+@attrs.frozen
+class DescribeTopics(Request):
     """-> Topics: one address, or all that this listener can name when it is empty. Sorted by the bytes of the name."""
 
     address: str = ""
 
 
-class PartitionInfo(msgspec.Struct, frozen=True):
+@attrs.frozen
+class PartitionInfo:
     """[start, end) of one partition."""
 
     id: int
@@ -368,20 +411,23 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     end: int
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
+@attrs.frozen
+class TopicInfo:
     """A topic as a client sees it."""
 
     address: str
     partitions: Sequence[PartitionInfo]
 
 
-class Topics(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Topics:
     """The topics asked for."""
 
     topics: Sequence[TopicInfo]
 
 
-class OffsetForTime(Request, frozen=True):
+@attrs.frozen
+class OffsetForTime(Request):
     """The first offset at or after a time -> Offset (the log's end if there is none)."""
 
     address: str
@@ -389,7 +435,8 @@ class OffsetForTime(Request, frozen=True):
     timestamp_ms: int
 
 
-class Offset(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Offset:
     """An offset."""
 
     offset: int
@@ -398,7 +445,8 @@ class Offset(msgspec.Struct, frozen=True):
 # --- cache (Felix) ---
 
 
-class CachePut(Write, frozen=True):
+@attrs.frozen
+class CachePut(Write):
     """Keep a value under a key for a time -> Done. `cache` is the full name (tenant/namespace/cache)."""
 
     cache: str
@@ -410,7 +458,8 @@ class CachePut(Write, frozen=True):
     """Stored before it is answered, and back after a restart."""
 
 
-class CacheGet(Request, frozen=True):
+@attrs.frozen
+class CacheGet(Request):
     """-> CacheValue."""
 
     cache: str
@@ -418,7 +467,8 @@ class CacheGet(Request, frozen=True):
     create: bool = True
 
 
-class CacheValue(msgspec.Struct, frozen=True):
+@attrs.frozen
+class CacheValue:
     """None: there is nothing, or it has expired."""
 
     value: bytes | None
@@ -435,7 +485,8 @@ class SchemaKind(enum.Enum):
     PROTOBUF = "protobuf"
 
 
-class SchemaInfo(msgspec.Struct, frozen=True):
+@attrs.frozen
+class SchemaInfo:
     """One version of a schema."""
 
     name: str
@@ -445,7 +496,8 @@ class SchemaInfo(msgspec.Struct, frozen=True):
     compatibility: str = "backward"
 
 
-class RegisterSchema(Write, frozen=True):
+@attrs.frozen
+class RegisterSchema(Write):
     """-> Schemas with the one that was registered; Conflict if it breaks compatibility."""
 
     name: str
@@ -453,33 +505,38 @@ class RegisterSchema(Write, frozen=True):
     definition: bytes
 
 
-class GetSchemas(Request, frozen=True):
+@attrs.frozen
+class GetSchemas(Request):
     """-> Schemas: all versions of a name (all names when empty), or one version (0 = the latest)."""
 
     name: str = ""
     version: int | None = None
 
 
-class Schemas(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Schemas:
     """The schemas asked for."""
 
     schemas: Sequence[SchemaInfo]
 
 
-class ValidateSchema(Request, frozen=True):
+@attrs.frozen
+class ValidateSchema(Request):
     """-> Validation, against the latest version; an unknown schema accepts everything."""
 
     name: str
     value: bytes
 
 
-class Validation(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Validation:
     """What is wrong with the value; empty when nothing is."""
 
     problems: Sequence[str]
 
 
-class DeleteSchema(Write, frozen=True):
+@attrs.frozen
+class DeleteSchema(Write):
     """-> Done. Version 0 deletes all."""
 
     name: str
@@ -489,14 +546,16 @@ class DeleteSchema(Write, frozen=True):
 # --- dead letters ---
 
 
-class ReadDeadLetters(Request, frozen=True):
+@attrs.frozen
+class ReadDeadLetters(Request):
     """-> DeadLetters of an address, oldest first."""
 
     address: str
     max_messages: int
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+@attrs.frozen
+class DeadLetter:
     """One message that could not be delivered. Its id is `partition:offset` in the dead-letter topic."""
 
     id: str
@@ -508,20 +567,23 @@ class DeadLetter(msgspec.Struct, frozen=True):
     origin_topic: str
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+@attrs.frozen
+class DeadLetters:
     """The dead letters asked for."""
 
     letters: Sequence[DeadLetter]
 
 
-class ReplayDeadLetter(Write, frozen=True):
+@attrs.frozen
+class ReplayDeadLetter(Write):
     """Publish a dead letter to the topic it came from again -> Done."""
 
     address: str
     letter: str
 
 
-class PurgeDeadLetters(Write, frozen=True):
+@attrs.frozen
+class PurgeDeadLetters(Write):
     """-> Done."""
 
     address: str
@@ -530,24 +592,24 @@ class PurgeDeadLetters(Write, frozen=True):
 # --- accounts ---
 
 
-class Authenticate(Request, frozen=True):
+@attrs.frozen
+class Authenticate(Request):
     """Log this connection in, by what is set -> Identity, or Unauthenticated. A barrier for the session."""
 
     username: str = ""
-    password: str = ""
-    api_key: str | None = None
-    token: str | None = None
+    password: str = attrs.field(default="", repr=False)
+    api_key: str | None = attrs.field(default=None, repr=False)
+    token: str | None = attrs.field(default=None, repr=False)
     tenant: str = ""
 
-    def __repr__(self) -> str:  # no secret gets into a log or a traceback
-        return f"Authenticate(id={self.id}, username={self.username!r}, tenant={self.tenant!r})"
 
-
-class WhoAmI(Request, frozen=True):
+@attrs.frozen
+class WhoAmI(Request):
     """-> Identity."""
 
 
-class Identity(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Identity:
     """Who this connection is."""
 
     authenticated: bool
@@ -561,7 +623,8 @@ class Identity(msgspec.Struct, frozen=True):
     """When the login ends (milliseconds since the epoch, 0 = never)."""
 
 
-class UserInfo(msgspec.Struct, frozen=True):
+@attrs.frozen
+class UserInfo:
     """An account as others may see it."""
 
     name: str
@@ -572,18 +635,17 @@ class UserInfo(msgspec.Struct, frozen=True):
     updated_s: int
 
 
-class CreateUser(Write, frozen=True):
+@attrs.frozen
+class CreateUser(Write):
     """-> Users with the new one."""
 
     name: str
-    password: str
+    password: str = attrs.field(repr=False)
     roles: Sequence[str] = ()
 
-    def __repr__(self) -> str:
-        return f"CreateUser(id={self.id}, name={self.name!r}, roles={self.roles!r})"
 
-
-class UpdateUser(Write, frozen=True):
+@attrs.frozen
+class UpdateUser(Write):
     """Set roles and whether the account is enabled -> Done."""
 
     name: str
@@ -591,36 +653,38 @@ class UpdateUser(Write, frozen=True):
     enabled: bool
 
 
-class DeleteUser(Write, frozen=True):
+@attrs.frozen
+class DeleteUser(Write):
     """-> Done."""
 
     name: str
 
 
-class ChangePassword(Write, frozen=True):
+@attrs.frozen
+class ChangePassword(Write):
     """-> Done. For oneself with the old password; an admin may set others'."""
 
     name: str
-    new_password: str
-    old_password: str = ""
-
-    def __repr__(self) -> str:
-        return f"ChangePassword(id={self.id}, name={self.name!r})"
+    new_password: str = attrs.field(repr=False)
+    old_password: str = attrs.field(default="", repr=False)
 
 
-class GetUsers(Request, frozen=True):
+@attrs.frozen
+class GetUsers(Request):
     """-> Users: one, or all when the name is empty."""
 
     name: str = ""
 
 
-class Users(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Users:
     """The accounts asked for."""
 
     users: Sequence[UserInfo]
 
 
-class Acl(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Acl:
     """Who may use a topic beside those whose roles allow it."""
 
     address: str
@@ -630,36 +694,42 @@ class Acl(msgspec.Struct, frozen=True):
     roles: Sequence[str] = ()
 
 
-class SetAcl(Write, frozen=True):
+@attrs.frozen
+class SetAcl(Write):
     """-> Done."""
 
     acl: Acl
 
 
-class DeleteAcl(Write, frozen=True):
+@attrs.frozen
+class DeleteAcl(Write):
     """-> Done, whether or not it existed."""
 
     address: str
 
 
-class GetAcls(Request, frozen=True):
+@attrs.frozen
+class GetAcls(Request):
     """-> Acls: one, or all when the address is empty."""
 
     address: str = ""
 
 
-class Acls(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Acls:
     """The ACLs asked for, and what holds for topics without one."""
 
     acls: Sequence[Acl]
     default_public: bool
 
 
-class GetRoles(Request, frozen=True):
+@attrs.frozen
+class GetRoles(Request):
     """-> Roles."""
 
 
-class Role(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Role:
     """A built-in role."""
 
     name: str
@@ -667,7 +737,8 @@ class Role(msgspec.Struct, frozen=True):
     description: str
 
 
-class Roles(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Roles:
     """All roles."""
 
     roles: Sequence[Role]
@@ -676,28 +747,33 @@ class Roles(msgspec.Struct, frozen=True):
 # --- cluster and observation ---
 
 
-class ClusterJoin(Write, frozen=True):
+@attrs.frozen
+class ClusterJoin(Write):
     """Add a peer gateway by its address -> ClusterAnswer."""
 
     peer: str
 
 
-class ClusterLeave(Write, frozen=True):
+@attrs.frozen
+class ClusterLeave(Write):
     """Leave the cluster -> ClusterAnswer; the last member is refused."""
 
 
-class ClusterAnswer(msgspec.Struct, frozen=True):
+@attrs.frozen
+class ClusterAnswer:
     """Whether it was done, and a sentence about it."""
 
     done: bool
     message: str
 
 
-class ClusterStatus(Request, frozen=True):
+@attrs.frozen
+class ClusterStatus(Request):
     """-> Cluster."""
 
 
-class Member(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Member:
     """A gateway of the cluster and whether it answers."""
 
     id: str
@@ -706,18 +782,21 @@ class Member(msgspec.Struct, frozen=True):
     is_self: bool
 
 
-class Cluster(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Cluster:
     """The gateways that know each other."""
 
     id: str
     members: Sequence[Member]
 
 
-class ReadMetrics(Request, frozen=True):
+@attrs.frozen
+class ReadMetrics(Request):
     """-> MetricsText."""
 
 
-class MetricsText(msgspec.Struct, frozen=True):
+@attrs.frozen
+class MetricsText:
     """The metrics in Prometheus' text format."""
 
     text: str

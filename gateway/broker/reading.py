@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec.structs import replace
+import attrs
+import trio
 
 from gateway.broker.counting import record_delivered
 from gateway.broker.latencies import Latencies
@@ -16,8 +17,11 @@ from gateway.broker.watch import Watchers
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, OffsetOutOfRange, TooLarge
 from gateway.recorder import Recorder
-from gateway.requests import Fetch, Fetched, Request
+from gateway.requests import Fetch, Fetched, Request, Sieve
 from gateway.store.interface import ReadResult, Store
+
+MOST_SIFTING = 2
+"""Threads that look through records: whoever filters waits for others who do, and nobody else does."""
 
 
 class FetchService:
@@ -45,6 +49,7 @@ class FetchService:
         self._latencies = latencies
         self._start_soon = start_soon
         self._refusal = refusal
+        self._sifting = trio.CapacityLimiter(MOST_SIFTING)
         self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -62,7 +67,7 @@ class FetchService:
             else:
                 caller.answer(request.id, Fetched((), request.offset, partition.start, partition.end))
             return
-        result = self._store.read_cached(
+        wanted = (
             state.name,
             request.partition,
             request.offset,
@@ -70,22 +75,19 @@ class FetchService:
             request.max_bytes,
             self._clock.now_ms(),
         )
-        if result is not None:
-            self._answer(caller, request, result, partition.start, partition.end)
+        cached = self._store.read_cached(*wanted)
+        sieve = request.sieve
+        if cached is not None and sieve is None:
+            self._answer(caller, request, cached, partition.start, partition.end)
             return
 
-        async def from_disk() -> None:
-            found = await self._store.read(
-                state.name,
-                request.partition,
-                request.offset,
-                request.max_messages,
-                request.max_bytes,
-                self._clock.now_ms(),
-            )
+        async def later() -> None:
+            found = cached if cached is not None else await self._store.read(*wanted)
+            if sieve is not None:
+                found = await self._sifted(sieve, found)
             self._answer(caller, request, found, partition.start, partition.end)
 
-        self._start_soon(caller, request, from_disk)
+        self._start_soon(caller, request, later)
 
     def cancel(self, caller: Caller, request_id: int) -> bool:
         """Answer a waiting fetch with nothing; False if none waits under that id."""
@@ -96,6 +98,10 @@ class FetchService:
         return True
 
     # --- inside ---
+
+    async def _sifted(self, sieve: Sieve, found: ReadResult) -> ReadResult:
+        runs, ended = await trio.to_thread.run_sync(sieve, found.runs, limiter=self._sifting, abandon_on_cancel=True)
+        return attrs.evolve(found, runs=runs, next_offset=found.next_offset if ended is None else ended)
 
     def _wait(self, caller: Caller, request: Fetch, topic: str) -> None:
         key = (caller.id, request.id)
@@ -129,7 +135,7 @@ class FetchService:
         refusal = self._refusal(caller, request.address)
         if refusal is not None:
             raise refusal
-        self.fetch(caller, replace(request, hold_until=None))
+        self.fetch(caller, attrs.evolve(request, hold_until=None))
 
     def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:
         runs, next_offset = result.runs, result.next_offset

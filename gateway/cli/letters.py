@@ -57,7 +57,7 @@ class Letter:
                 "topic": facts.topic,
                 "partition": facts.partition,
                 "offset": facts.offset,
-                **msgspec.structs.asdict(envelope.origin),
+                **attrs.asdict(envelope.origin),
                 "route": envelope.route,
             },
             "expires_ms": facts.expires_ms,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,21 @@ from gateway.protocols.registry import ProtocolSpec
 from gateway.protocols.registry import protocols as registered
 
 Specs = Mapping[str, ProtocolSpec]
-Probe = Callable[[model.Config, Notebook], None]
-
-
-@attrs.frozen
-class Examined:
-    """What could be read of a configuration, and everything there is to say about it, in the order of the file."""
-
-    config: model.Config | None
-    problems: Sequence[ConfigProblem]
-    warnings: Sequence[ConfigProblem] = ()
 
 
 def load(
     path: str | os.PathLike[str], environ: Mapping[str, str] | None = None, protocols: Specs | None = None
 ) -> model.Config:
     """Read a configuration. ConfigError with every problem; OSError when the file cannot be read."""
-    return _good(examine_file(path, environ, protocols))
+    raw = Path(path).read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            "the configuration has problems", [ConfigProblem("not UTF-8 text", file=str(path), line=line)]
+        ) from None
+    return parse(text, str(path), environ, protocols)
 
 
 def parse(
@@ -44,29 +42,10 @@ def parse(
     protocols: Specs | None = None,
 ) -> model.Config:
     """The same for text. `environ` and `protocols` stand in for the process's own."""
-    return _good(examine(text, file, environ, protocols))
-
-
-def _good(found: Examined) -> model.Config:
-    if found.config is None or found.problems:
-        raise ConfigError("the configuration has problems", found.problems)
-    return found.config
-
-
-def examine_file(
-    path: str | os.PathLike[str],
-    environ: Mapping[str, str] | None = None,
-    protocols: Specs | None = None,
-    probe: Probe | None = None,
-) -> Examined:
-    """`examine` for a file. OSError when it cannot be read."""
-    raw = Path(path).read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        return Examined(None, [ConfigProblem("not UTF-8 text", file=str(path), line=line)])
-    return examine(text, str(path), environ, protocols, probe)
+    config, problems = examine(text, file, environ, protocols)
+    if config is None or problems:
+        raise ConfigError("the configuration has problems", problems)
+    return config
 
 
 def examine(
@@ -74,9 +53,8 @@ def examine(
     file: str = "routes.yaml",
     environ: Mapping[str, str] | None = None,
     protocols: Specs | None = None,
-    probe: Probe | None = None,
-) -> Examined:
-    """Read all that can be read and note all that is wrong. `probe` looks further than the text, at what it names."""
+) -> tuple[model.Config | None, Sequence[ConfigProblem]]:
+    """What could be read of a configuration, and everything that is wrong with it, in the order of the file."""
     specs = registered() if protocols is None else protocols
     notes = Notebook(file, os.environ if environ is None else environ)
     config: model.Config | None = None
@@ -87,9 +65,7 @@ def examine(
             config = _config(found, file, notes)
             notes.end_of_reading()
             check(config, specs, notes)
-            if probe is not None:
-                probe(config, notes)
-    return Examined(config, _in_order(notes.problems), _in_order(notes.warnings))
+    return config, _in_order(notes.problems)
 
 
 def _config(found: dict[str, Any], file: str, notes: Notebook) -> model.Config:

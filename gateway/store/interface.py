@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
-import msgspec
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import GatewayError
@@ -68,7 +67,8 @@ class TopicState:
 # --- a unit ---
 
 
-class Append(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False)
+class Append:
     """Records for one partition, in this order."""
 
     topic: str
@@ -81,21 +81,24 @@ class Append(msgspec.Struct, frozen=True, eq=False):
     """The index of each record inside its batch, when it was spread by key."""
 
 
-class CreateTopic(msgspec.Struct, frozen=True):
+@attrs.frozen
+class CreateTopic:
     """Make a topic; what exists is kept."""
 
     topic: str
     config: TopicConfig
 
 
-class AlterTopic(msgspec.Struct, frozen=True):
+@attrs.frozen
+class AlterTopic:
     """Change settings; partitions never shrink."""
 
     topic: str
     config: TopicConfig
 
 
-class DeleteTopic(msgspec.Struct, frozen=True):
+@attrs.frozen
+class DeleteTopic:
     """Drop a topic and its records."""
 
     topic: str
@@ -103,7 +106,8 @@ class DeleteTopic(msgspec.Struct, frozen=True):
     """Its epoch and the sum of its partitions' ends: only while they are this, so that nothing goes that nobody has looked at."""
 
 
-class Put(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Put:
     """Write a table's row, or delete it (value None).
 
     `placed`: behind the value comes where each append of the unit went, which nobody knows before the commit
@@ -116,7 +120,8 @@ class Put(msgspec.Struct, frozen=True):
     placed: bool = False
 
 
-class Require(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Require:
     """The unit applies only while this row has this value (None: is absent)."""
 
     table: str
@@ -127,7 +132,8 @@ class Require(msgspec.Struct, frozen=True):
 Operation = Append | CreateTopic | AlterTopic | DeleteTopic | Put | Require
 
 
-class Unit(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False)
+class Unit:
     """Operations that succeed together. They apply in this order: Require, CreateTopic, AlterTopic, Append, Put, DeleteTopic."""
 
     appends: Sequence[Append] = ()
@@ -141,7 +147,8 @@ class Unit(msgspec.Struct, frozen=True, eq=False):
     a power cut (cursors that at-least-once may repeat)."""
 
 
-class Placement(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Placement:
     """Where one Append went."""
 
     base_offset: int
@@ -204,7 +211,8 @@ class Ticket:
 # --- reading ---
 
 
-class ReadResult(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False)
+class ReadResult:
     """One contiguous stretch [asked, next_offset). Expired records inside it are left out of the runs."""
 
     runs: Sequence[Run]

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
-import msgspec
 
 from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
@@ -33,7 +32,8 @@ class Kind(enum.Enum):
 # --- outputs ---
 
 
-class Send(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Send:
     """Bytes for a channel. With `notify`, `room(channel)` is called once they and all before them fell below low water."""
 
     channel: int
@@ -43,7 +43,8 @@ class Send(msgspec.Struct, frozen=True):
     """Not in one packet with what follows (QUIC peers that throw away the rest of a read)."""
 
 
-class Open(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Open:
     """Open a stream. `token` (negative) names it from now on: sends to it wait while the peer's limit blocks, `opened`
     says when it is there, `reset` when it is refused.
     """
@@ -52,34 +53,39 @@ class Open(msgspec.Struct, frozen=True):
     kind: Kind
 
 
-class Finish(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Finish:
     """No more bytes from this side on a channel, after what is queued."""
 
     channel: int
 
 
-class Reset(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Reset:
     """Abandon this side of a channel."""
 
     channel: int
     code: int = 0
 
 
-class StopSending(msgspec.Struct, frozen=True):
+@attrs.frozen
+class StopSending:
     """Ask the peer to stop sending on a channel."""
 
     channel: int
     code: int = 0
 
 
-class Withhold(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Withhold:
     """Hand on no more bytes of a channel, and give the peer no room for more of them; or, not `on`, go on with it."""
 
     channel: int
     on: bool = True
 
 
-class Close(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Close:
     """Close the connection after what is queued. `code` and `reason` travel on QUIC."""
 
     code: int = 0

@@ -44,7 +44,7 @@ REFUSED_HERE = [
     ("negative partition", produce("t", b"v", partition=-2), "partition -2 out of range"),
     ("least partition", produce("t", b"v", partition=-(1 << 31)), "partition -2147483648 out of range"),
     ("consume from -1", fr(Op.CONSUME, s("t") + i32(-1) + u64(0)), "partition -1 out of range"),
-    ("fetch from -1", fr(Op.FETCH, s("t") + i32(-1) + u64(0) + i32(1)), "partition -1 out of range"),
+    ("fetch from -1", fr(Op.FETCH, s("t") + i32(-1) + u64(0) + i32(1)), "partition -1 not found"),
     ("commit to -1", fr(Op.COMMIT, s("t") + s("g") + i32(-1) + u64(0)), "partition -1 not found"),
     ("negative count", fr(Op.CREATE_TOPIC, s("t") + i32(-1)), "invalid partition count: -1"),
     ("huge count", fr(Op.CREATE_TOPIC, s("t") + i32((1 << 31) - 1)), "invalid partition count: 2147483647"),
@@ -68,7 +68,7 @@ REFUSED_HERE = [
     ("nameless user", fr(Op.USER_GET, s("")), "user not found: "),
     ("no password", fr(Op.USER_CREATE, s("a") + s("") + s("") + u32(0) + YES), "username and password are required"),
     ("nameless acl", fr(Op.ACL_GET, s("")), "topic name is required"),
-    ("bad filter", fr(Op.FETCH, s("t") + i32(0) + u64(0) + i32(1) + s("a(")), "invalid filter: "),
+    ("large filter", fr(Op.FETCH, s("t") + i32(0) + u64(0) + i32(1) + s(r"\pL{20}")), "invalid filter: "),
     ("long filter", fr(Op.FETCH, s("t") + i32(0) + u64(0) + i32(1) + s("a" * 1025)), "invalid filter: longer"),
 ]
 

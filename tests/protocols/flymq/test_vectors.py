@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import TargetRefused
 from gateway.protocols.flymq.wire import codec_fetch
 from gateway.protocols.flymq.wire.codec import (
@@ -185,7 +186,8 @@ def test_fetch_of_the_shipped_server() -> None:
     """FlyMQ wire 2.4, FETCH 1 and FETCH 0."""
     one = hexed("00000001 0000000000000001 0000000000000000 00000008 757365722d313233 00000002 6b76")
     assert codec_fetch.decode(one, 0) == ([(0, b"user-123", b"kv")], 1)
-    assert codec_fetch.encode_chosen([(0, b"user-123", b"kv")], 1, server=True) == one
+    run = Run("t", 0, 0, Columns.of([b"kv"], [b"user-123"]), [0], ((0, 0, BatchMeta(b"", Origin("a", "b"))),))
+    assert codec_fetch.encode([run], 1, server=True) == one
     none = hexed("00000000 0000000000000032")
     assert codec_fetch.decode(none, 50) == ([], 50)
     for order in (True, False):  # without records both orders are the same bytes

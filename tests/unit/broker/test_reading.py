@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, TooLarge, UnknownPartition, UnknownTopic
 from gateway.requests import Cancel, Fetch, Fetched
 from tests.unit.broker.house import Client, opened
@@ -98,6 +101,24 @@ async def test_waits_for_the_next_record_until_its_time_is_up(tmp_path: Path, au
         (waiting,) = client.start(fetch(2, hold_until=trio.current_time() + 60))
         await client.ask(Cancel(0, waiting))
         assert values(await client.outcome(waiting)) == []
+
+
+async def test_a_sieve_picks_beside_the_event_loop(tmp_path: Path, autojump_clock: MockClock):
+    """It may look through megabytes for a pattern: meanwhile others are served."""
+    threads: list[int] = []
+
+    def sieve(runs: Sequence[Run]) -> tuple[Sequence[Run], int | None]:
+        threads.append(threading.get_ident())
+        (run,) = runs
+        return [run.slice(1, 2)], run.base_offset + 2
+
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        await filled(client, b"a", b"b", b"c")
+        got = await client.ask(fetch(sieve=sieve))
+        assert (values(got), got.next_offset, got.log_end) == ([b"b"], 2, 3)
+        assert threads
+        assert threading.get_ident() not in threads
 
 
 async def test_below_the_log_start_the_refusal_names_the_bounds(tmp_path: Path, autojump_clock: MockClock):

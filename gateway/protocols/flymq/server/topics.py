@@ -5,10 +5,11 @@ core operations; FlyMQ wire 2.2). PRODUCE is not here: the session reads whole r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
+from gateway.envelope import Run
 from gateway.errors import InvalidRequest, RequestError, Status, UnknownPartition, UnknownTopic
-from gateway.protocols.flymq.server.filters import Filter, compile_filter
+from gateway.protocols.flymq.server.filters import Filter, Sieve, compile_filter
 from gateway.protocols.flymq.server.operations import (
     LAST_OFFSET,
     LONGEST_HOLD,
@@ -63,14 +64,10 @@ class EndOfLog(RequestError):
     status = Status.OUT_OF_RANGE
 
 
-def _asked(topic: str, partition: int) -> Subject:
-    return Subject(topic, partition=partition, missing="out of range")
-
-
 def consume(call: Call, payload: bytes) -> Steps:
     """One record; the answer has no offset, so only the very record asked for will do."""
     topic, partition, offset = REQUESTS[call.op].decode(payload)
-    call.subject = _asked(topic, partition)
+    call.subject = Subject(topic, partition=partition, missing="out of range")
     if partition < 0:
         raise UnknownPartition
     wanted = min(offset, LAST_OFFSET)
@@ -93,7 +90,7 @@ def fetch(call: Call, payload: bytes) -> Steps:
         suffix = filter_suffix(payload[reader.position :])
     if suffix is not None:
         call.speech.sign(newer=True)
-    call.subject = _asked(topic, partition)
+    call.subject = Subject(topic, partition=partition)
     if partition < 0:
         raise UnknownPartition
     most = min(most, LARGEST_MAX) if most > 0 else DEFAULT_MAX
@@ -120,32 +117,17 @@ def fetch(call: Call, payload: bytes) -> Steps:
 def _fetch_matching(call: Call, offset: int, most: int, wanted: Filter) -> Steps:
     """Read on until something matches, the log ends, or enough was looked at."""
     topic, partition = call.subject.topic, call.subject.partition
-    found: list[codec_fetch.Record] = []
-    room = codec_fetch.FETCH_BYTES
+    sieve = Sieve(wanted, most)
+    runs: Sequence[Run] = ()
     following = min(offset, LAST_OFFSET)
     for _ in range(SCAN_LIMIT // SCAN_STEP):
-        reply = yield Fetch(call.id(), topic, partition, following, SCAN_STEP, SCAN_BYTES)
+        reply = yield Fetch(call.id(), topic, partition, following, SCAN_STEP, SCAN_BYTES, sieve=sieve)
         fetched = expect(Fetched, reply)
-        for record in codec_fetch.records(fetched.runs):
-            at, key, value = record
-            if not wanted(key, value):
-                continue
-            room -= len(value) + len(key or b"") + codec_fetch.OVERHEAD
-            if found and room < 0:
-                return _matching(call, found, at)
-            found.append(record)
-            if len(found) == most:
-                return _matching(call, found, at + 1)
-        if fetched.next_offset <= following:
+        runs, before, following = fetched.runs, following, fetched.next_offset
+        if runs or following <= before or following >= fetched.log_end or sieve.left <= 0:
             break
-        following = fetched.next_offset
-        if found or following >= fetched.log_end:
-            break
-    return _matching(call, found, max(offset, following))
-
-
-def _matching(call: Call, found: list[codec_fetch.Record], following: int) -> bytes:
-    return frame(call.op, codec_fetch.encode_chosen(found, following, server=call.speech.stock))
+    runs, following = codec_fetch.fit(runs, max(offset, following))
+    return frame(call.op, codec_fetch.encode(runs, following, server=call.speech.stock))
 
 
 def create_topic(call: Call, payload: bytes) -> Steps:

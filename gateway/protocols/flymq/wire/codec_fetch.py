@@ -160,27 +160,6 @@ def _document_records(run: Run) -> Iterator[bytes]:
     return chain.from_iterable(zip(map(_COUNT.pack, map(len, keys)), keys, values, offsets, strict=True))
 
 
-def records(runs: Sequence[Run]) -> Iterator[Record]:
-    """Records one by one, for a filter."""
-    for run in runs:
-        columns = run.columns
-        keys = columns.keys if columns.keys is not None else repeat(None)
-        yield from zip(range(run.base_offset, run.next_offset), keys, columns.values(), strict=False)
-
-
-def encode_chosen(records: Sequence[Record], next_offset: int, *, server: bool) -> bytes:
-    """The payload for records that a filter picked one by one."""
-    count = len(records)
-    pieces: list[bytes] = [_SERVER_HEADER.pack(count, next_offset) if server else _COUNT.pack(count)]
-    for offset, key, value in records:
-        name = key or b""
-        body = (_COUNT.pack(len(name)), name, _COUNT.pack(len(value)), value)
-        pieces.extend((_OFFSET.pack(offset), *body) if server else (*body, _OFFSET.pack(offset)))
-    if not server:
-        pieces.append(_OFFSET.pack(next_offset))
-    return b"".join(pieces)
-
-
 def decode(payload: bytes, requested: int) -> tuple[list[Record], int]:
     """(records, next offset) in whichever order they came: the server's is believed only if it fills the payload and
     every offset lies in [requested, next) (FlyMQ wire 2.3).
