@@ -19,7 +19,7 @@ from gateway.recorder import Recorder
 from gateway.requests import Completion, Publish, Request
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
-from gateway.transport.limits import Budget
+from gateway.transport.limits import Budget, Unfinished
 from gateway.transport.link import Link, apply
 from gateway.wire.session import Kind, ServerSession
 
@@ -74,8 +74,11 @@ class Driver:
         self._writing = 0
         self._charged = 0
         self._paused = False
-        self._unfinished_since = math.inf
-        """When it was that reading stopped within a frame because the budget is spent."""
+        self._fed = 0
+        """Bytes that came since the last turn."""
+        self._kept = 0
+        self._frame_since = math.inf
+        """When the frame that is not whole began."""
         self._hit = ""
         """The limit because of which nothing is read."""
         self._closed = False
@@ -95,6 +98,7 @@ class Driver:
     def received(self, channel: int, data: bytes) -> None:
         """Bytes came in."""
         self._now = self._heard_at = self._context.clock()
+        self._fed += len(data)
         self._run(self._session.receive(channel, data, self._now))
 
     @supervised
@@ -234,6 +238,7 @@ class Driver:
         if held != self._charged:
             change, self._charged = held - self._charged, held
             context.budget.change(change)
+        self._note_unfinished(kept)
         hit = ""
         if in_flight >= context.limits.in_flight:
             hit = "in_flight"
@@ -242,12 +247,11 @@ class Driver:
         elif context.budget.spent(writer=self._writing > 0 or kept > 0):
             hit = "budget"
             context.budget.wait(self._key, self._link.wake)
+            context.budget.relieve(self._now)
+            if self._closed:
+                return
         if hit and not self._hit:
             context.recorder.limit_hit(context.listener, hit)
-        if kept and hit == "budget":
-            self._unfinished_since = min(self._unfinished_since, self._now)
-        else:
-            self._unfinished_since = math.inf
         self._hit = hit
         paused = bool(hit) or self._session.held
         if paused == self._paused:
@@ -257,6 +261,25 @@ class Driver:
             self._link.pause()
         else:
             self._link.resume()
+
+    def _note_unfinished(self, kept: int) -> None:
+        """Tell the budget who holds the beginning of a frame: not who waits for a commit or an answer of ours."""
+        fed, self._fed = self._fed, 0
+        if not kept and not self._kept:
+            return
+        if not kept:
+            self._frame_since = math.inf
+        elif kept < self._kept + fed or self._frame_since == math.inf:  # a frame was whole, and another one begins
+            self._frame_since = self._now
+        self._kept = kept
+        waits_for_us = self._writing > 0 or self._session.held
+        holder = None if not kept or waits_for_us else Unfinished(kept, self._frame_since, self._evict)
+        self._context.budget.unfinished(self._key, holder)
+
+    def _evict(self) -> None:
+        self._context.recorder.refused_connection(self._context.listener, "unfinished")
+        self._link.abort()
+        self.lost()
 
     def _timed_out(self, now: float, buffered: int, replies: int, in_flight: int) -> bool:
         if self._closed:
@@ -272,9 +295,6 @@ class Driver:
             reason = "idle" if now >= self._heard_at + limits.idle and not (in_flight or buffered) else ""
         if not reason and replies and now >= self._progress[1] + limits.write_timeout:
             reason = "write_timeout"
-        if not reason and now >= self._unfinished_since + limits.write_timeout:
-            # It holds room that others wait for, and cannot finish for want of it: somebody has to go.
-            reason = "unfinished"
         if not reason:
             return False
         self._context.recorder.refused_connection(self._context.listener, reason)
@@ -294,6 +314,6 @@ class Driver:
             soonest = due
         if replies:
             soonest = min(soonest, self._progress[1] + limits.write_timeout)
-        if self._unfinished_since < math.inf:
-            soonest = min(soonest, self._unfinished_since + limits.write_timeout)
+        if self._hit == "budget":
+            soonest = min(soonest, self._context.budget.relief_at)
         return soonest if soonest < math.inf else None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
+
+import attrs
 
 from gateway.settings import Limits
 
@@ -34,12 +38,32 @@ class Admission:
             del self._addresses[address]
 
 
+PATIENCE = 10.0
+"""Seconds that a frame may be on its way while others wait for the room its beginning takes: a third of what stock clients
+wait for an answer.
+"""
+
+
+@attrs.frozen
+class Unfinished:
+    """A connection that holds the beginning of a frame."""
+
+    size: int
+    since: float
+    """When the frame began to come, or rather when the one before it was whole: nothing else sets it anew."""
+    evict: Callable[[], None]
+    """Cut the connection; gives back what it holds before it returns."""
+
+
 class Budget:
     """One byte budget over everything connections hold: parsed requests, pending commits, unsent replies; and over what
     ingests have taken and not stored yet.
 
     A connection that finds the budget spent stops reading until others have given back. What only reads has a reserve
     of its own (`reserve`), so that a stalled disk, which makes writers hold all of the rest, does not stop readers.
+
+    Commits and replies give back by themselves. Beginnings of frames do not: once they hold half of what writers may, and
+    it is spent, nobody can finish for want of the room that the others hold, and somebody has to go.
     """
 
     def __init__(self, limit: int, reserve: float = 0.25) -> None:
@@ -47,6 +71,9 @@ class Budget:
         self._for_writers = int(limit * (1 - reserve))
         self.used = 0
         self._waiting: dict[object, Callable[[], None]] = {}
+        self._unfinished: dict[object, Unfinished] = {}
+        """The oldest first."""
+        self._in_unfinished = 0
 
     def spent(self, *, writer: bool) -> bool:
         """Whether a connection has to wait. `writer`: it has writes under way itself."""
@@ -59,6 +86,33 @@ class Budget:
     def forget(self, key: object) -> None:
         """Do not call back any more."""
         self._waiting.pop(key, None)
+        self.unfinished(key, None)
+
+    def unfinished(self, key: object, holder: Unfinished | None) -> None:
+        """A connection holds so much of a frame now, or nothing."""
+        before = self._unfinished.get(key)
+        if before is not None:
+            self._in_unfinished -= before.size
+            if holder is None or holder.since != before.since:
+                del self._unfinished[key]
+        if holder is not None:
+            self._unfinished[key] = holder
+            self._in_unfinished += holder.size
+
+    @property
+    def relief_at(self) -> float:
+        """When `relieve` will find somebody who has to go; infinity if it is commits and replies that hold the budget."""
+        if not self._unfinished or self._in_unfinished < self._for_writers // 2:
+            return math.inf
+        return next(iter(self._unfinished.values())).since + PATIENCE
+
+    def relieve(self, now: float) -> None:
+        """Somebody waits: of those who had their time, cut who holds most for longest, until there is room. Who came later
+        is who is kept waiting.
+        """
+        while self.spent(writer=True) and self.relief_at <= now:
+            old = itertools.takewhile(lambda holder: holder.since + PATIENCE <= now, self._unfinished.values())
+            max(old, key=lambda holder: holder.size * (now - holder.since)).evict()
 
     def change(self, amount: int) -> None:
         """Take (or give back, negative) bytes."""

@@ -20,6 +20,9 @@ from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect, Limits
 
+BEFORE_LOGIN = 64 << 10
+"""Bytes of a frame from somebody who has to log in and has not yet: room for every login, and for nothing worth holding."""
+
 
 class Kind(enum.Enum):
     """What a channel can do."""
@@ -181,7 +184,9 @@ class ServerSession(Protocol):
 
     @property
     def handshaken(self) -> bool:
-        """Whether the peer has done what the protocol asks for first; ends the handshake time-out."""
+        """Whether the peer has done what the protocol and the listener ask for first, a login included; ends the handshake
+        time-out.
+        """
         ...
 
 

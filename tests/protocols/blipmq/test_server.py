@@ -498,6 +498,19 @@ def test_bad_lengths_close_at_once(length: int) -> None:
     script.quiet()
 
 
+@pytest.mark.parametrize("greeting", [b"", vectors.HELLO])
+def test_before_the_login_a_frame_is_no_longer_than_a_login_can_be(greeting: bytes) -> None:
+    longest = 9 + 2 + 65_535
+    script = fresh().feed(greeting)
+    script.sent()
+    script.feed(longest.to_bytes(4)).quiet()
+    script = fresh().feed(greeting)
+    script.sent()
+    script.feed((longest + 1).to_bytes(4))
+    script.output(Close)
+    script.quiet()
+
+
 def test_the_largest_frame_is_accepted() -> None:
     """16 MiB of length: a PUBLISH that fills it (wire 1.1)."""
     script = ready()

@@ -10,7 +10,7 @@ from gateway.protocols.felix.server.stream import LARGE_REPLY
 from gateway.protocols.felix.wire.frames import COPIES
 from gateway.settings import Dialect
 from gateway.wire.session import Finish, Kind, Send, StopSending
-from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, js, serving
+from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, framed, js, serving
 
 SCOPE = {"tenant_id": "t1", "namespace": "default", "cache": "primary"}
 
@@ -137,6 +137,27 @@ def test_login_is_the_first_frame_where_it_is_required(data):
     script.output(Finish)
     script.output(StopSending)
     script.quiet()
+
+
+def header(length):
+    return framed(b"")[:8] + length.to_bytes(4)
+
+
+def test_before_the_login_a_frame_has_64_kib_on_each_stream():
+    script = serving(auth=True).feed(header(65_536)).quiet()
+    script = serving(auth=True).open(4).feed(js(type="auth", tenant_id="t1", token="x"))
+    script.answer(requests.Authenticate, IDENTITY).sends(js(type="ok"))
+    script.feed(header(65_537)).quiet()
+    script.feed(header(65_537), 4)
+    script.sends(js(type="error", message="malformed frame: payload of 65537 bytes (max: 65536)"), 4)
+
+
+def test_before_the_login_the_streams_of_a_connection_together_hold_four_such_frames():
+    script = serving(auth=True)
+    for channel in range(0, 16, 4):
+        script.open(channel).feed(header(60_000) + bytes(59_000), channel).quiet()
+    script.open(16).feed(header(60_000) + bytes(59_000), 16)
+    script.sends(js(type="error", message="too many bytes of incomplete frames"), 16)
 
 
 def test_each_stream_logs_in():

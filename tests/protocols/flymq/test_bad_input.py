@@ -38,6 +38,7 @@ from gateway.requests import (
     TopicInfo,
     Topics,
 )
+from gateway.wire.session import BEFORE_LOGIN
 from tests.protocols.flymq.made import NO, YES, array, b, error, fr, i32, i64, produce, s, s8, server, u32, u64
 
 REFUSED_HERE = [
@@ -75,7 +76,7 @@ REFUSED_HERE = [
 
 @pytest.mark.parametrize(("frame", "text"), [row[1:] for row in REFUSED_HERE], ids=[row[0] for row in REFUSED_HERE])
 def test_refused_without_asking_anybody(frame: bytes, text: str) -> None:
-    script = server().feed(frame)
+    script = server(auth=len(frame) <= BEFORE_LOGIN).feed(frame)
     sent = script.sent()
     assert sent[2] == Op.ERROR
     assert text.encode() in sent

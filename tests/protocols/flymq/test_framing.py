@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from gateway.errors import CommitFailed, UnknownPartition
+from gateway.errors import CommitFailed, Unauthenticated, UnknownPartition
 from gateway.protocols.flymq import SPEC
 from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op, frame
 from gateway.protocols.registry import Sniff
@@ -52,11 +52,44 @@ def test_what_closes_at_once_without_an_answer(header: bytes) -> None:
     script.feed(LIST).quiet()
 
 
+def test_who_has_not_logged_in_is_told_so_by_the_header_of_a_long_frame_alone() -> None:
+    login = fr(Op.AUTH, s("root") + s("right"))
+    header = produce("test", b"v" * 70_000)[:8]
+    script = server().feed(header).sends(error("authentication required"))
+    script.output(Close)
+    script = server().feed(login)
+    script.answer(Authenticate, Unauthenticated("invalid username or password"))
+    script.sent()
+    script.feed(header).sends(error("authentication required"))
+    script.output(Close)
+    script = server().feed(login)
+    assert not script.session.handshaken
+    script.answer(Authenticate, Identity(authenticated=True, name="root"))
+    script.sent()
+    assert script.session.handshaken
+    script.feed(header).quiet()
+
+
+def test_before_a_login_a_compressed_payload_is_no_longer_than_an_uncompressed_one() -> None:
+    squeezed = gzip.compress(s("test") + b(b"") + b(b"v" * 70_000) + i32(-1))
+    sent = server().feed(fr(Op.PRODUCE, squeezed, flags=3)).sent()
+    assert sent[2] == Op.ERROR
+    assert b"message too large" in sent
+
+
+def test_who_was_served_as_nobody_in_particular_has_arrived() -> None:
+    """A public topic takes and gives without a login (FlyMQ wire 4)."""
+    script = server().feed(produce("test", b"v"))
+    assert not script.session.handshaken
+    script.answer(Publish, Published("test", 1))
+    assert script.session.handshaken
+
+
 def test_the_longest_payload_is_read_and_its_bytes_are_not_copied_before_they_are_there() -> None:
     value = b"v" * (MAX_PAYLOAD - 14 - 4)
     whole = produce("test", value)
     assert len(whole) == MAX_PAYLOAD + 8
-    script = server()
+    script = server(auth=False)
     for start in range(0, len(whole), 1 << 20):
         script.feed(whole[start : start + (1 << 20)])
     asked = script.expect(Publish)
@@ -142,7 +175,7 @@ def test_other_compressions_are_refused(flags: int, name: str) -> None:
 
 def test_a_gzip_bomb_stops_at_the_frame_limit() -> None:
     bomb = gzip.compress(bytes(1 << 28), 9)
-    script = server()
+    script = server(auth=False)
     tracemalloc.start()
     script.feed(fr(Op.PRODUCE, bomb, flags=3))
     _, peak = tracemalloc.get_traced_memory()

@@ -217,8 +217,7 @@ async def test_time_outs(limits: Limits, sent: bytes, after: float, reason: str,
 
 
 async def test_unfinished_frames_count_against_the_budget_and_do_not_hold_it_for_ever(mock_clock: MockClock):
-    limits = Limits(write_timeout=Seconds(60))
-    async with running(limits, budget=100_000) as gateway, await gateway.connect() as good:
+    async with running(budget=100_000) as gateway, await gateway.connect() as good:
         held = [await gateway.connect() for _ in range(3)]
         try:
             for stream in (good, *held):
@@ -231,7 +230,7 @@ async def test_unfinished_frames_count_against_the_budget_and_do_not_hold_it_for
             await held[2].send_all(b"x" * 60_000)
             await wait_all_tasks_blocked(0.05)
             assert gateway.budget.used <= 180_000, "nobody reads on within a frame"
-            mock_clock.jump(61)
+            mock_clock.jump(11)
             await wait_all_tasks_blocked(0.05)
             assert set(gateway.recorder.reasons) == {"unfinished"}
             assert gateway.budget.used < 100_000
@@ -240,6 +239,43 @@ async def test_unfinished_frames_count_against_the_budget_and_do_not_hold_it_for
         finally:
             for stream in held:
                 await trio.aclose_forcefully(stream)
+
+
+async def test_who_goes_is_who_has_held_part_of_a_frame_for_longest_and_not_who_came_last(mock_clock: MockClock):
+    async with running(budget=100_000) as gateway:
+        streams = [await gateway.connect() for _ in range(4)]
+        first, second, late, last = streams
+        for stream in streams:
+            await stream.send_all(b"a\n")
+            assert await read_until(stream, 2) == b"a\n"
+        gateway.budget.change(20_000)  # what an ingest holds
+        for stream in (first, second):
+            await stream.send_all(b"x" * 30_000)
+        await wait_all_tasks_blocked(0.05)
+        mock_clock.jump(6)
+        gateway.budget.change(-20_000)  # wakes who waits; their time goes on
+        gateway.budget.change(20_000)
+        await late.send_all(b"y" * 30_000)
+        await wait_all_tasks_blocked(0.05)
+        mock_clock.jump(5)
+        await last.send_all(b"z" * 20_000)
+        await wait_all_tasks_blocked(0.05)
+        assert gateway.recorder.reasons == ["unfinished"] * 2
+        for stream, letter, size in ((late, b"y", 30_000), (last, b"z", 20_000)):
+            await stream.send_all(b"\n")
+            assert await read_until(stream, size + 1) == letter * size + b"\n"
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_who_waits_for_a_commit_holds_no_unfinished_frame(mock_clock: MockClock):
+    """It sends ahead while a stalled disk keeps it waiting: that is ours to end."""
+    async with running(budget=100_000, later=True) as gateway, await gateway.connect() as stream:
+        await stream.send_all(b"hold\n" + b"x" * 120_000)
+        await wait_all_tasks_blocked(0.05)
+        mock_clock.jump(60)
+        await wait_all_tasks_blocked(0.05)
+        assert gateway.recorder.reasons == []
 
 
 async def test_a_session_is_called_at_the_time_it_asks_for(mock_clock: MockClock):

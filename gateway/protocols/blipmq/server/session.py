@@ -14,7 +14,7 @@ from gateway.protocols.blipmq.server.operations import Frame, Operations
 from gateway.protocols.blipmq.states import EVENTS, REFUSALS, State
 from gateway.protocols.blipmq.wire import codec
 from gateway.protocols.blipmq.wire.codec import RefusedFrame
-from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, FrameType
+from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, LONGEST_LOGIN, MAX_LENGTH, FrameType
 from gateway.requests import Outcome, Request
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.session import Close, Kind, Output, Requests, Send, SessionContext
@@ -153,7 +153,7 @@ class BlipmqServer:
         wanted = 0
         try:
             while not self._checking:
-                end = codec.frame_end(data, position)
+                end = codec.frame_end(data, position, MAX_LENGTH if self.handshaken else LONGEST_LOGIN)
                 if end is None or end > len(data):
                     wanted = LENGTH_BYTES if end is None else end - position
                     break

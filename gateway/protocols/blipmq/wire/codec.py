@@ -53,14 +53,14 @@ class RefusedFrame(WireError):
 # --- the frame itself ---
 
 
-def frame_end(data: bytes, position: int) -> int | None:
+def frame_end(data: bytes, position: int, most: int = MAX_LENGTH) -> int | None:
     """Where the frame that begins at `position` ends, None while its length is not there. A length that cannot be closes
     the connection as soon as its four bytes are there (wire 1.6).
     """
     if len(data) - position < LENGTH_BYTES:
         return None
     length: int = _LENGTH.unpack_from(data, position)[0]
-    if length > MAX_LENGTH:
+    if length > most:
         raise FrameTooLarge(f"frame of {length} bytes")
     if length < MIN_LENGTH:
         raise WireError(f"frame of {length} bytes")

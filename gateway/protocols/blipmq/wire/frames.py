@@ -21,6 +21,9 @@ MAX_LENGTH = 16 * 1024 * 1024
 VERSION = 1
 """The only protocol version (BlipMQ document, HELLO)."""
 
+LONGEST_LOGIN = MIN_LENGTH + 2 + 0xFFFF
+"""An AUTH with the longest key there can be: what a frame may have before its sender is let in."""
+
 LARGEST_PUBLISH = MAX_LENGTH - MIN_LENGTH - 3
 """Room for topic and message together in a PUBLISH: type, cid, qos and topic length are off (wire 1.1)."""
 

@@ -9,13 +9,16 @@ from gateway.protocols.felix.server.stream import ClientStream
 from gateway.protocols.felix.server.subscriptions import Feeds
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.requests import Outcome
-from gateway.wire.session import Close, Finish, Kind, Output, Requests, SessionContext
+from gateway.wire.session import BEFORE_LOGIN, Close, Finish, Kind, Output, Requests, SessionContext
 
 GOODBYE = "broker shutting down"
 """Reason of the close at a shutdown, with application code 0 (Felix wire 1.2)."""
 
 MAX_INCOMPLETE = 32 << 20
 """Bytes of incomplete frames on all streams of a connection: a frame may have 16 MiB, and a client a thousand streams."""
+
+MAX_BEFORE_LOGIN = 4 * BEFORE_LOGIN
+"""The same until one of its streams has logged in: stock clients open twenty streams in a row, each with a small login."""
 
 
 class FelixServer:
@@ -44,9 +47,11 @@ class FelixServer:
             before = stream.incomplete
             stream.receive(data)
             self._incomplete += stream.incomplete - before
-            if self._incomplete > MAX_INCOMPLETE:
+            # what comes behind a login that is being checked was sent in good faith, and is read no further
+            most = MAX_INCOMPLETE if self.handshaken or self._peer.held else MAX_BEFORE_LOGIN
+            if self._incomplete > most:
                 self._incomplete = sum(each.incomplete for each in self._streams.values())
-                if self._incomplete > MAX_INCOMPLETE:
+                if self._incomplete > most:
                     stream.overflow()
         return self._requests()
 

@@ -30,6 +30,7 @@ from gateway.protocols.felix.wire.frames import (
     HEADER,
     HEADER_SIZE,
     KNOWN,
+    MAX_PAYLOAD,
     MalformedHeader,
     check_header,
 )
@@ -39,7 +40,7 @@ from gateway.settings import Dialect
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import Close, Finish, Kind, Send, StopSending
+from gateway.wire.session import BEFORE_LOGIN, Close, Finish, Kind, Send, StopSending
 
 CUT_OFF = "malformed frame: cut off"
 
@@ -151,10 +152,11 @@ class ClientStream:
         position, size = 0, len(data)
         wanted = 0
         machine = self._machine
+        most = BEFORE_LOGIN if self._peer.auth_required and self._tenant is None else MAX_PAYLOAD
         while size - position >= HEADER_SIZE:
             magic, version, flags, length = HEADER.unpack_from(data, position)
             try:
-                check_header(magic, version, length)
+                check_header(magic, version, length, most)
             except MalformedHeader as error:
                 self._break(error)
                 break

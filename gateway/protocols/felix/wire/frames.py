@@ -49,14 +49,14 @@ class OversizeFrame(MalformedHeader, FrameTooLarge):
     """A payload beyond the limit."""
 
 
-def check_header(magic: int, version: int, length: int) -> None:
+def check_header(magic: int, version: int, length: int, most: int = MAX_PAYLOAD) -> None:
     """Refuse a frame by its header alone."""
     if magic != MAGIC:
         raise MalformedHeader("malformed frame: bad magic")
     if version != VERSION:
         raise MalformedHeader(f"malformed frame: unsupported version {version}")
-    if length > MAX_PAYLOAD:
-        raise OversizeFrame(f"malformed frame: payload of {length} bytes (max: {MAX_PAYLOAD})")
+    if length > most:
+        raise OversizeFrame(f"malformed frame: payload of {length} bytes (max: {most})")
 
 
 def frame(payload: bytes, flags: int = JSON) -> bytes:

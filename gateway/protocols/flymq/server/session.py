@@ -7,19 +7,28 @@ import struct
 import sys
 from collections.abc import Sequence
 
-from gateway.errors import GatewayError, Unsupported, WireError
+from gateway.errors import GatewayError, Unauthenticated, Unsupported, WireError
 from gateway.protocols.flymq.server import accounts, groups, messages, schemas, topics
 from gateway.protocols.flymq.server.operations import Call, Operations
 from gateway.protocols.flymq.states import SERVER, Event, State
 from gateway.protocols.flymq.wire.codec_produce import WORD, Collector, Run
 from gateway.protocols.flymq.wire.dialect import Speech
-from gateway.protocols.flymq.wire.frames import HEADER_SIZE, MAGIC, VERSION, Op, check_header, decompress
+from gateway.protocols.flymq.wire.frames import (
+    HEADER_SIZE,
+    MAGIC,
+    MAX_PAYLOAD,
+    SIGNATURE,
+    VERSION,
+    Op,
+    check_header,
+    decompress,
+)
 from gateway.protocols.flymq.wire.mapping import Subject, words
-from gateway.requests import Cancel, Fetch, Outcome, Publish, Published, Request
+from gateway.requests import Cancel, Fetch, Fetched, Identity, Outcome, Publish, Published, Request
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import BEFORE_LOGIN, NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
 
 OPERATIONS: Operations = {
     **topics.OPERATIONS,
@@ -37,6 +46,8 @@ MOST_READS = 4
 
 HALTED = sys.maxsize
 """What the buffer waits for while the next frame has to wait: bytes are collected, not looked at."""
+
+SIGNED = int.from_bytes(SIGNATURE, "big")
 
 _PAIR = struct.Struct(">II")
 
@@ -68,6 +79,10 @@ class FlymqServer:
         self._ids = itertools.count(1).__next__
         self._unsent = 0
         self._now = 0.0
+        self._expected = context.auth_required
+        """Somebody who has neither logged in nor been served as nobody in particular (a public topic) is on its way in."""
+        self._largest = BEFORE_LOGIN if context.auth_required else MAX_PAYLOAD
+        """Bytes of a payload."""
 
     @property
     def in_flight(self) -> int:
@@ -79,7 +94,7 @@ class FlymqServer:
     @property
     def held(self) -> bool:
         """While much waits behind an operation that bars the way nothing is read."""
-        return len(self._buffer) > BACKLOG and self._machine.state is not State.READY
+        return len(self._buffer) > min(BACKLOG, self._largest) and self._machine.state is not State.READY
 
     @property
     def kept(self) -> int:
@@ -88,8 +103,8 @@ class FlymqServer:
 
     @property
     def handshaken(self) -> bool:
-        """Always: FlyMQ has no handshake, and its clients say nothing until they have something to do."""
-        return True
+        """At once where nobody has to log in: the clients say nothing until they have something to do."""
+        return not self._expected
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
         """Nothing is said until the client asks."""
@@ -108,6 +123,8 @@ class FlymqServer:
         """A request ended: answer it, take its operation a step further, or read on."""
         self._now = now
         entry = self._pending.pop(request_id, None)
+        if self._largest != MAX_PAYLOAD:
+            self._let_in(outcome)
         requests: list[Request] = []
         if isinstance(entry, _Written):
             self._replies.fill(entry.slot, _written(entry.run, outcome, self._speech))
@@ -117,6 +134,14 @@ class FlymqServer:
             self._advance(entry, outcome, requests)
         requests.extend(self._resume())
         return requests
+
+    def _let_in(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Identity):
+            if outcome.authenticated:
+                self._expected = False
+                self._largest = MAX_PAYLOAD
+        elif isinstance(outcome, Published | Fetched):
+            self._expected = False
 
     def outputs(self) -> Sequence[Output]:
         """Every answer whose turn it is, in one send; the close once all are given."""
@@ -213,8 +238,10 @@ class FlymqServer:
                     position = end
                     continue
             try:
-                check_header(word >> 24, word >> 16 & 0xFF, length)
+                check_header(word >> 24, word >> 16 & 0xFF, length, self._largest)
             except WireError:
+                if length <= MAX_PAYLOAD and self._largest < length and word >> 16 == SIGNED:
+                    self._replies.put(self._speech.error(words(Unauthenticated(), Subject())))
                 return [*requests, *self._finish()]  # closes without a word, once earlier answers are out
             end = position + HEADER_SIZE + length
             if end > size:
@@ -259,7 +286,7 @@ class FlymqServer:
         if flags == 0:
             self._speech.sign(unflagged=True)
         try:
-            payload = decompress(payload, flags)
+            payload = decompress(payload, flags, self._largest)
             if code == Op.PRODUCE:
                 self._produce(self._collector.single(payload), requests)
                 return

@@ -93,17 +93,17 @@ def frame(op: int, payload: bytes, flags: int = FLAG_BINARY) -> bytes:
     return HEADER.pack(MAGIC, VERSION, op, flags, len(payload)) + payload
 
 
-def check_header(magic: int, version: int, length: int) -> None:
+def check_header(magic: int, version: int, length: int, most: int = MAX_PAYLOAD) -> None:
     """Raises a WireError for what closes the connection, before a byte of the payload is awaited."""
     if magic != MAGIC:
         raise WireError(f"bad magic byte 0x{magic:02x}")
     if version != VERSION:
         raise WireError(f"bad version {version}")
-    if length > MAX_PAYLOAD:
+    if length > most:
         raise FrameTooLarge(f"payload of {length} bytes")
 
 
-def decompress(payload: bytes, flags: int) -> bytes:
+def decompress(payload: bytes, flags: int, most: int = MAX_PAYLOAD) -> bytes:
     """The payload as it was before compression, never more than a frame may hold.
 
     Only gzip is spoken, by us as by the original (FlyMQ wire 1); the others are a typed refusal.
@@ -115,10 +115,10 @@ def decompress(payload: bytes, flags: int) -> bytes:
         raise Unsupported(f"unsupported compression: {COMPRESSIONS.get(method, f'0x{method:02x}')}")
     inflate = zlib.decompressobj(wbits=31)
     try:
-        whole = inflate.decompress(payload, MAX_PAYLOAD + 1)
+        whole = inflate.decompress(payload, most + 1)
     except zlib.error:
         raise WireError("invalid binary format: bad gzip payload") from None
-    if len(whole) > MAX_PAYLOAD:
+    if len(whole) > most:
         raise FrameTooLarge("message too large: the gzip payload holds more than a frame may")
     if not inflate.eof:
         raise WireError("invalid binary format: the gzip payload is cut off")
