@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import attrs
+import msgspec
 
 from gateway.errors import Truncated
 
@@ -53,8 +53,7 @@ class Delivery(enum.IntEnum):
     AT_LEAST_ONCE = 1
 
 
-@attrs.frozen
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Who sent a batch. The gateway fills it in; nothing a client sends can change it."""
 
     protocol: str
@@ -239,8 +238,7 @@ def _all_lengths_are(packed: bytes, size: int) -> bool:
     return all(packed[i::step] == prefix[i : i + 1] * count for i in range(PREFIX))
 
 
-@attrs.frozen
-class Copies:
+class Copies(msgspec.Struct, frozen=True):
     """What the messages of a batch are copies of, when they come from another gateway: what one that is sent again is
     known by.
     """
@@ -256,8 +254,7 @@ class Copies:
         return sum(one[3] for one in self.ranges)
 
 
-@attrs.frozen
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Messages for one address that arrived together on one connection."""
 
     address: str
@@ -273,8 +270,7 @@ class Batch:
     """Set by gateways that forward; never by what a plain client sends."""
 
 
-@attrs.frozen
-class BatchMeta:
+class BatchMeta(msgspec.Struct, frozen=True):
     """What the log keeps once per stored batch."""
 
     id: bytes
@@ -286,8 +282,7 @@ class BatchMeta:
 _first_record = operator.itemgetter(0)
 
 
-@attrs.frozen(eq=False)
-class Run:
+class Run(msgspec.Struct, frozen=True, eq=False):
     """Consecutive records of one partition, as read from the log."""
 
     topic: str
@@ -356,8 +351,7 @@ class Run:
             )
 
 
-@attrs.frozen
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """One message with everything that is known about it."""
 
     topic: str

@@ -12,29 +12,26 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
+import msgspec
 
 from gateway.envelope import Batch, Columns, Run
 from gateway.errors import GatewayError
 
 
-@attrs.frozen
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """Root of all requests."""
 
     id: int
 
 
-@attrs.frozen
-class Write(Request):
+class Write(Request, frozen=True):
     """Root of the requests that change the log or a table. Reads wait for earlier writes of their connection."""
 
 
 # --- writing ---
 
 
-@attrs.frozen
-class Publish(Write):
+class Publish(Write, frozen=True):
     """Append a batch -> Published (or Delayed, when `deliver_at_ms` is set)."""
 
     batch: Batch
@@ -51,8 +48,7 @@ class Publish(Write):
     """False: the topic has to exist (UnknownTopic), and the partition in it (UnknownPartition)."""
 
 
-@attrs.frozen
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """Where the messages went. `refused` names the members of the batch that were not taken, by index."""
 
     topic_address: str
@@ -61,7 +57,7 @@ class Published:
     base_offset: int = 0
     scattered: Sequence[tuple[int, int]] | None = None
     """(partition, offset) per message, when they did not all go to one partition or some were refused."""
-    refused: Mapping[int, GatewayError] = attrs.Factory(dict)
+    refused: Mapping[int, GatewayError] = msgspec.field(default_factory=dict)
 
     def position(self, index: int) -> tuple[int, int]:
         """(partition, offset) of one message of the batch."""
@@ -70,54 +66,47 @@ class Published:
         return self.partition, self.base_offset + index
 
 
-@attrs.frozen
-class Delayed:
+class Delayed(msgspec.Struct, frozen=True):
     """The messages wait for their time; `ids` cancel them."""
 
     timestamp_ms: int
     ids: Sequence[str]
     """One for each message; empty for one that is not kept (refused or filtered)."""
-    refused: Mapping[int, GatewayError] = attrs.Factory(dict)
+    refused: Mapping[int, GatewayError] = msgspec.field(default_factory=dict)
 
 
-@attrs.frozen
-class CancelDelayed(Write):
+class CancelDelayed(Write, frozen=True):
     """Take a delayed message back -> Done, or NotFound once it has fired."""
 
     address: str
     delayed_id: str
 
 
-@attrs.frozen
-class Begin(Write):
+class Begin(Write, frozen=True):
     """Open a transaction of this connection -> Begun."""
 
     timeout: float | None = None
 
 
-@attrs.frozen
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """The transaction's id."""
 
     transaction: str
 
 
-@attrs.frozen
-class Commit(Write):
+class Commit(Write, frozen=True):
     """Append everything the transaction holds, in one unit -> Done, Conflict for an id that is not open here."""
 
     transaction: str
 
 
-@attrs.frozen
-class Rollback(Write):
+class Rollback(Write, frozen=True):
     """Forget everything the transaction holds -> Done."""
 
     transaction: str
 
 
-@attrs.frozen
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """It is done."""
 
 
@@ -134,8 +123,7 @@ class Start(enum.Enum):
     LATEST = "latest"
 
 
-@attrs.frozen
-class Redelivery:
+class Redelivery(msgspec.Struct, frozen=True):
     """What happens to a delivery that nobody acknowledges."""
 
     max_deliveries: int = 16
@@ -143,8 +131,7 @@ class Redelivery:
     longest_delay: float = 30.0
 
 
-@attrs.frozen
-class Subscribe(Request):
+class Subscribe(Request, frozen=True):
     """Open a reader -> Subscribed.
 
     With a `name` the cursor is durable and shared by everyone who uses that name on that address; without one it is this
@@ -168,8 +155,7 @@ class Subscribe(Request):
     """False: the topic has to exist (UnknownTopic)."""
 
 
-@attrs.frozen
-class Subscribed:
+class Subscribed(msgspec.Struct, frozen=True):
     """The subscription's number (unique in this gateway's life on this store, never below 2) and where it begins."""
 
     subscription: int
@@ -178,8 +164,7 @@ class Subscribed:
     """The first offset it will see, for topics of one partition."""
 
 
-@attrs.frozen
-class Resume(Request):
+class Resume(Request, frozen=True):
     """Go on with a subscription of an earlier connection -> Subscribed. For client sessions of brokers that keep one under
     the number they gave out; they cannot say whether it is still there.
     """
@@ -188,15 +173,13 @@ class Resume(Request):
     address: str
 
 
-@attrs.frozen
-class Unsubscribe(Request):
+class Unsubscribe(Request, frozen=True):
     """End a subscription and forget its cursor if it has no name -> Done."""
 
     subscription: int
 
 
-@attrs.frozen
-class Take(Request):
+class Take(Request, frozen=True):
     """Take what a subscription has next -> Taken.
 
     Answers as soon as there is one message; waits until `hold_until` (the clock of `now`) for it, and answers empty then.
@@ -209,8 +192,7 @@ class Take(Request):
     hold_until: float | None = None
 
 
-@attrs.frozen
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """A run handed out by a subscription. `first_tag + i` names record i when the subscription acknowledges."""
 
     run: Run
@@ -218,8 +200,7 @@ class Delivered:
     attempt: int = 1
 
 
-@attrs.frozen
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What a subscription handed out, in order; empty when nothing came in time. `ended`: the topic is gone.
 
     Whoever takes need not be who subscribed, so the reply says what the subscriber asked for: its address (never the
@@ -232,8 +213,7 @@ class Taken:
     acknowledge: bool = False
 
 
-@attrs.frozen
-class Settle(Request):
+class Settle(Request, frozen=True):
     """Acknowledge (or give back, with `accepted=False`) tags of a subscription -> Settled. Any connection may."""
 
     subscription: int
@@ -241,8 +221,7 @@ class Settle(Request):
     accepted: bool = True
 
 
-@attrs.frozen
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """One entry per tag, in order: None, or why it could not be settled."""
 
     results: Sequence[GatewayError | None]
@@ -252,8 +231,7 @@ Sieve = Callable[[Sequence[Run]], tuple[Sequence[Run], int | None]]
 """Records -> those that are wanted, and where to read on if not all were looked at."""
 
 
-@attrs.frozen
-class Fetch(Request):
+class Fetch(Request, frozen=True):
     """Read an address by offset -> Fetched. Beyond the end: no runs, and `next_offset` = the offset asked for.
 
     Sessions that read for a group ask for its offset first (ReadOffset) and decide themselves.
@@ -275,8 +253,7 @@ class Fetch(Request):
     """Answer only with what it picks. It looks at the records beside the event loop."""
 
 
-@attrs.frozen
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """What was read. Runs are contiguous but for expired records; `next_offset` is where to read on."""
 
     runs: Sequence[Run]
@@ -285,8 +262,7 @@ class Fetched:
     log_end: int
 
 
-@attrs.frozen
-class Cancel(Request):
+class Cancel(Request, frozen=True):
     """End a waiting Take or Fetch of this connection now -> Done; the waiting one answers with what it has."""
 
     request: int
@@ -295,8 +271,7 @@ class Cancel(Request):
 # --- groups ---
 
 
-@attrs.frozen
-class CommitOffset(Write):
+class CommitOffset(Write, frozen=True):
     """Remember the next offset a group will read -> Done. `must_exist`: the topic and partition have to."""
 
     address: str
@@ -308,8 +283,7 @@ class CommitOffset(Write):
     """An operator moves the group, not one of its members: needs the right to administer."""
 
 
-@attrs.frozen
-class ReadOffset(Request):
+class ReadOffset(Request, frozen=True):
     """-> GroupOffset."""
 
     address: str
@@ -317,8 +291,7 @@ class ReadOffset(Request):
     partition: int
 
 
-@attrs.frozen
-class GroupOffset:
+class GroupOffset(msgspec.Struct, frozen=True):
     """What a group has committed (None: nothing there), and whether the group exists at all on the topic."""
 
     offset: int | None
@@ -327,24 +300,21 @@ class GroupOffset:
     log_end: int = 0
 
 
-@attrs.frozen
-class JoinGroup(Request):
+class JoinGroup(Request, frozen=True):
     """Count this connection as a member of a group until it closes -> Done."""
 
     address: str
     group: str
 
 
-@attrs.frozen
-class ListGroups(Request):
+class ListGroups(Request, frozen=True):
     """-> Groups. An empty address means any; an empty group means all."""
 
     address: str = ""
     group: str = ""
 
 
-@attrs.frozen
-class GroupInfo:
+class GroupInfo(msgspec.Struct, frozen=True):
     """One group on one topic."""
 
     address: str
@@ -354,15 +324,13 @@ class GroupInfo:
     """(partition, committed offset), ascending."""
 
 
-@attrs.frozen
-class Groups:
+class Groups(msgspec.Struct, frozen=True):
     """The groups asked for."""
 
     groups: Sequence[GroupInfo]
 
 
-@attrs.frozen
-class DeleteGroup(Write):
+class DeleteGroup(Write, frozen=True):
     """-> Done; UnknownGroup if it does not exist. An empty address deletes it on every topic."""
 
     address: str
@@ -372,38 +340,33 @@ class DeleteGroup(Write):
 # --- topics ---
 
 
-@attrs.frozen
-class CreateTopic(Write):
+class CreateTopic(Write, frozen=True):
     """-> TopicCreated. What exists is kept as it is."""
 
     address: str
     partitions: int = 1
 
 
-@attrs.frozen
-class TopicCreated:
+class TopicCreated(msgspec.Struct, frozen=True):
     """`created` is False when it was there already."""
 
     created: bool
     partitions: int
 
 
-@attrs.frozen
-class DeleteTopic(Write):
+class DeleteTopic(Write, frozen=True):
     """-> Done, UnknownTopic. Refused (Conflict) while a forward has not delivered everything."""
 
     address: str
 
 
-@attrs.frozen
-class DescribeTopics(Request):
+class DescribeTopics(Request, frozen=True):
     """-> Topics: one address, or all that this listener can name when it is empty. Sorted by the bytes of the name."""
 
     address: str = ""
 
 
-@attrs.frozen
-class PartitionInfo:
+class PartitionInfo(msgspec.Struct, frozen=True):
     """[start, end) of one partition."""
 
     id: int
@@ -411,23 +374,20 @@ class PartitionInfo:
     end: int
 
 
-@attrs.frozen
-class TopicInfo:
+class TopicInfo(msgspec.Struct, frozen=True):
     """A topic as a client sees it."""
 
     address: str
     partitions: Sequence[PartitionInfo]
 
 
-@attrs.frozen
-class Topics:
+class Topics(msgspec.Struct, frozen=True):
     """The topics asked for."""
 
     topics: Sequence[TopicInfo]
 
 
-@attrs.frozen
-class OffsetForTime(Request):
+class OffsetForTime(Request, frozen=True):
     """The first offset at or after a time -> Offset (the log's end if there is none)."""
 
     address: str
@@ -435,8 +395,7 @@ class OffsetForTime(Request):
     timestamp_ms: int
 
 
-@attrs.frozen
-class Offset:
+class Offset(msgspec.Struct, frozen=True):
     """An offset."""
 
     offset: int
@@ -445,8 +404,7 @@ class Offset:
 # --- cache (Felix) ---
 
 
-@attrs.frozen
-class CachePut(Write):
+class CachePut(Write, frozen=True):
     """Keep a value under a key for a time -> Done. `cache` is the full name (tenant/namespace/cache)."""
 
     cache: str
@@ -458,8 +416,7 @@ class CachePut(Write):
     """Stored before it is answered, and back after a restart."""
 
 
-@attrs.frozen
-class CacheGet(Request):
+class CacheGet(Request, frozen=True):
     """-> CacheValue."""
 
     cache: str
@@ -467,8 +424,7 @@ class CacheGet(Request):
     create: bool = True
 
 
-@attrs.frozen
-class CacheValue:
+class CacheValue(msgspec.Struct, frozen=True):
     """None: there is nothing, or it has expired."""
 
     value: bytes | None
@@ -485,8 +441,7 @@ class SchemaKind(enum.Enum):
     PROTOBUF = "protobuf"
 
 
-@attrs.frozen
-class SchemaInfo:
+class SchemaInfo(msgspec.Struct, frozen=True):
     """One version of a schema."""
 
     name: str
@@ -496,8 +451,7 @@ class SchemaInfo:
     compatibility: str = "backward"
 
 
-@attrs.frozen
-class RegisterSchema(Write):
+class RegisterSchema(Write, frozen=True):
     """-> Schemas with the one that was registered; Conflict if it breaks compatibility."""
 
     name: str
@@ -505,38 +459,33 @@ class RegisterSchema(Write):
     definition: bytes
 
 
-@attrs.frozen
-class GetSchemas(Request):
+class GetSchemas(Request, frozen=True):
     """-> Schemas: all versions of a name (all names when empty), or one version (0 = the latest)."""
 
     name: str = ""
     version: int | None = None
 
 
-@attrs.frozen
-class Schemas:
+class Schemas(msgspec.Struct, frozen=True):
     """The schemas asked for."""
 
     schemas: Sequence[SchemaInfo]
 
 
-@attrs.frozen
-class ValidateSchema(Request):
+class ValidateSchema(Request, frozen=True):
     """-> Validation, against the latest version; an unknown schema accepts everything."""
 
     name: str
     value: bytes
 
 
-@attrs.frozen
-class Validation:
+class Validation(msgspec.Struct, frozen=True):
     """What is wrong with the value; empty when nothing is."""
 
     problems: Sequence[str]
 
 
-@attrs.frozen
-class DeleteSchema(Write):
+class DeleteSchema(Write, frozen=True):
     """-> Done. Version 0 deletes all."""
 
     name: str
@@ -546,16 +495,14 @@ class DeleteSchema(Write):
 # --- dead letters ---
 
 
-@attrs.frozen
-class ReadDeadLetters(Request):
+class ReadDeadLetters(Request, frozen=True):
     """-> DeadLetters of an address, oldest first."""
 
     address: str
     max_messages: int
 
 
-@attrs.frozen
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """One message that could not be delivered. Its id is `partition:offset` in the dead-letter topic."""
 
     id: str
@@ -567,23 +514,20 @@ class DeadLetter:
     origin_topic: str
 
 
-@attrs.frozen
-class DeadLetters:
+class DeadLetters(msgspec.Struct, frozen=True):
     """The dead letters asked for."""
 
     letters: Sequence[DeadLetter]
 
 
-@attrs.frozen
-class ReplayDeadLetter(Write):
+class ReplayDeadLetter(Write, frozen=True):
     """Publish a dead letter to the topic it came from again -> Done."""
 
     address: str
     letter: str
 
 
-@attrs.frozen
-class PurgeDeadLetters(Write):
+class PurgeDeadLetters(Write, frozen=True):
     """-> Done."""
 
     address: str
@@ -592,24 +536,24 @@ class PurgeDeadLetters(Write):
 # --- accounts ---
 
 
-@attrs.frozen
-class Authenticate(Request):
+class Authenticate(Request, frozen=True):
     """Log this connection in, by what is set -> Identity, or Unauthenticated. A barrier for the session."""
 
     username: str = ""
-    password: str = attrs.field(default="", repr=False)
-    api_key: str | None = attrs.field(default=None, repr=False)
-    token: str | None = attrs.field(default=None, repr=False)
+    password: str = ""
+    api_key: str | None = None
+    token: str | None = None
     tenant: str = ""
 
+    def __repr__(self) -> str:  # no secret gets into a log or a traceback
+        return f"Authenticate(id={self.id}, username={self.username!r}, tenant={self.tenant!r})"
 
-@attrs.frozen
-class WhoAmI(Request):
+
+class WhoAmI(Request, frozen=True):
     """-> Identity."""
 
 
-@attrs.frozen
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Who this connection is."""
 
     authenticated: bool
@@ -623,8 +567,7 @@ class Identity:
     """When the login ends (milliseconds since the epoch, 0 = never)."""
 
 
-@attrs.frozen
-class UserInfo:
+class UserInfo(msgspec.Struct, frozen=True):
     """An account as others may see it."""
 
     name: str
@@ -635,17 +578,18 @@ class UserInfo:
     updated_s: int
 
 
-@attrs.frozen
-class CreateUser(Write):
+class CreateUser(Write, frozen=True):
     """-> Users with the new one."""
 
     name: str
-    password: str = attrs.field(repr=False)
+    password: str
     roles: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        return f"CreateUser(id={self.id}, name={self.name!r}, roles={self.roles!r})"
 
-@attrs.frozen
-class UpdateUser(Write):
+
+class UpdateUser(Write, frozen=True):
     """Set roles and whether the account is enabled -> Done."""
 
     name: str
@@ -653,38 +597,36 @@ class UpdateUser(Write):
     enabled: bool
 
 
-@attrs.frozen
-class DeleteUser(Write):
+class DeleteUser(Write, frozen=True):
     """-> Done."""
 
     name: str
 
 
-@attrs.frozen
-class ChangePassword(Write):
+class ChangePassword(Write, frozen=True):
     """-> Done. For oneself with the old password; an admin may set others'."""
 
     name: str
-    new_password: str = attrs.field(repr=False)
-    old_password: str = attrs.field(default="", repr=False)
+    new_password: str
+    old_password: str = ""
+
+    def __repr__(self) -> str:
+        return f"ChangePassword(id={self.id}, name={self.name!r})"
 
 
-@attrs.frozen
-class GetUsers(Request):
+class GetUsers(Request, frozen=True):
     """-> Users: one, or all when the name is empty."""
 
     name: str = ""
 
 
-@attrs.frozen
-class Users:
+class Users(msgspec.Struct, frozen=True):
     """The accounts asked for."""
 
     users: Sequence[UserInfo]
 
 
-@attrs.frozen
-class Acl:
+class Acl(msgspec.Struct, frozen=True):
     """Who may use a topic beside those whose roles allow it."""
 
     address: str
@@ -694,42 +636,36 @@ class Acl:
     roles: Sequence[str] = ()
 
 
-@attrs.frozen
-class SetAcl(Write):
+class SetAcl(Write, frozen=True):
     """-> Done."""
 
     acl: Acl
 
 
-@attrs.frozen
-class DeleteAcl(Write):
+class DeleteAcl(Write, frozen=True):
     """-> Done, whether or not it existed."""
 
     address: str
 
 
-@attrs.frozen
-class GetAcls(Request):
+class GetAcls(Request, frozen=True):
     """-> Acls: one, or all when the address is empty."""
 
     address: str = ""
 
 
-@attrs.frozen
-class Acls:
+class Acls(msgspec.Struct, frozen=True):
     """The ACLs asked for, and what holds for topics without one."""
 
     acls: Sequence[Acl]
     default_public: bool
 
 
-@attrs.frozen
-class GetRoles(Request):
+class GetRoles(Request, frozen=True):
     """-> Roles."""
 
 
-@attrs.frozen
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """A built-in role."""
 
     name: str
@@ -737,8 +673,7 @@ class Role:
     description: str
 
 
-@attrs.frozen
-class Roles:
+class Roles(msgspec.Struct, frozen=True):
     """All roles."""
 
     roles: Sequence[Role]
@@ -747,33 +682,28 @@ class Roles:
 # --- cluster and observation ---
 
 
-@attrs.frozen
-class ClusterJoin(Write):
+class ClusterJoin(Write, frozen=True):
     """Add a peer gateway by its address -> ClusterAnswer."""
 
     peer: str
 
 
-@attrs.frozen
-class ClusterLeave(Write):
+class ClusterLeave(Write, frozen=True):
     """Leave the cluster -> ClusterAnswer; the last member is refused."""
 
 
-@attrs.frozen
-class ClusterAnswer:
+class ClusterAnswer(msgspec.Struct, frozen=True):
     """Whether it was done, and a sentence about it."""
 
     done: bool
     message: str
 
 
-@attrs.frozen
-class ClusterStatus(Request):
+class ClusterStatus(Request, frozen=True):
     """-> Cluster."""
 
 
-@attrs.frozen
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A gateway of the cluster and whether it answers."""
 
     id: str
@@ -782,21 +712,18 @@ class Member:
     is_self: bool
 
 
-@attrs.frozen
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """The gateways that know each other."""
 
     id: str
     members: Sequence[Member]
 
 
-@attrs.frozen
-class ReadMetrics(Request):
+class ReadMetrics(Request, frozen=True):
     """-> MetricsText."""
 
 
-@attrs.frozen
-class MetricsText:
+class MetricsText(msgspec.Struct, frozen=True):
     """The metrics in Prometheus' text format."""
 
     text: str

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
@@ -98,7 +99,7 @@ class Entry:
                 return
             batch = batches.pop(0)
             # one id for all attempts: it names the messages for good
-            batch = attrs.evolve(batch, id=self._context.ids.next(self._context.clock.now_ms()))
+            batch = replace(batch, id=self._context.ids.next(self._context.clock.now_ms()))
             self._task = _Task(batch, following, stored)
             self._try()
 
@@ -148,7 +149,7 @@ class Entry:
 
         def go_on() -> None:
             if rest is not None:
-                task.batch = attrs.evolve(task.batch, columns=rest, id=b"")
+                task.batch = replace(task.batch, columns=rest, id=b"")
                 self._again(task)
             else:
                 self._finish(task)

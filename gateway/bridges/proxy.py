@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.bridges.pool import Connection, UpstreamPool, refuses_login
 from gateway.broker.service import Clock, Timers
@@ -209,7 +210,7 @@ class ProxyLane:
             return translated(self.pool.name, outcome)
         if isinstance(outcome, Published) and outcome.refused:
             refused = {index: translated(self.pool.name, error) for index, error in outcome.refused.items()}
-            return attrs.evolve(outcome, refused=refused)
+            return replace(outcome, refused=refused)
         return outcome
 
     def _too_late(self, job: _Job, timeout: float) -> None:

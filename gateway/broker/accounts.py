@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from gateway.broker import passwords
 from gateway.broker.acls import forget_user
@@ -205,7 +206,7 @@ class Accounts:
 
     def _who_am_i(self, caller: Caller, request: WhoAmI) -> None:
         enabled = not isinstance(caller.listener.auth, AuthNone)
-        caller.answer(request.id, attrs.evolve(caller.identity, auth_enabled=enabled))
+        caller.answer(request.id, replace(caller.identity, auth_enabled=enabled))
 
     # --- accounts ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import attrs
+from msgspec.structs import replace
 
 from gateway.broker.service import ListenerInfo
 from gateway.envelope import Origin
@@ -87,7 +87,7 @@ class BrokerClient:
     def identify(self, identity: Identity) -> None:
         """A login succeeded."""
         self.identity = identity
-        self.origin = attrs.evolve(self.origin, principal=identity.name)
+        self.origin = replace(self.origin, principal=identity.name)
 
     def answer(self, request_id: int, outcome: Outcome) -> None:
         """End a request."""

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.broker.publish import Publisher
 from gateway.broker.service import Caller, Clock, Handler, Prepared
@@ -162,7 +163,7 @@ class CopyService:
         if not fresh:
             caller.answer(request.id, Published(batch.address, self._clock.now_ms()))
             return
-        kept = batch if len(fresh) == len(slots) else attrs.evolve(batch, columns=batch.columns.pick(fresh))
+        kept = batch if len(fresh) == len(slots) else replace(batch, columns=batch.columns.pick(fresh))
         prepared = self._publisher.prepare(caller, kept, request.schema, request.create)
         refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
         taken = [slots[index] for number, index in enumerate(fresh) if number not in refused]

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.broker.failing import TRANSFORM
 from gateway.broker.offload import Offload
@@ -241,7 +242,7 @@ class DeadLetterService:
             [headers],
             [facts.expires_ms] if facts.expires_ms else None,
         )
-        meta = attrs.evolve(run.meta_of(0)[0], id=self._ids.next(self._clock.now_ms()))
+        meta = replace(run.meta_of(0)[0], id=self._ids.next(self._clock.now_ms()))
         parts = ((meta.route, 1, message.value_bytes),)
         self._publishing.adopt(parts)
         append = Append(target, partition, message, meta)

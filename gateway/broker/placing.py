@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError
@@ -57,4 +58,4 @@ def with_ttl(batch: Batch, expires_ms: int) -> Batch:
     columns = batch.columns
     own: Iterable[int] = columns.expires if columns.expires is not None else repeat(0, columns.count)
     expires = [min(one, expires_ms) if one else expires_ms for one in own]
-    return attrs.evolve(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))
+    return replace(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
+from msgspec.structs import replace
 
 from gateway.broker.service import Caller, Clock, Prepared, ProxiedPart
 from gateway.envelope import Batch
@@ -98,7 +99,7 @@ class Proxying:
         columns = part.columns
         size = columns.value_bytes
         started = self._clock.now()
-        out = attrs.evolve(batch, address=part.proxy.address, columns=columns)
+        out = replace(batch, address=part.proxy.address, columns=columns)
 
         def sent() -> None:
             self._recorder.delivered(part.route, part.proxy.upstream, columns.count, size)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
 import trio
+from msgspec.structs import replace
 
 from gateway.broker.counting import record_delivered
 from gateway.broker.latencies import Latencies
@@ -101,7 +101,7 @@ class FetchService:
 
     async def _sifted(self, sieve: Sieve, found: ReadResult) -> ReadResult:
         runs, ended = await trio.to_thread.run_sync(sieve, found.runs, limiter=self._sifting, abandon_on_cancel=True)
-        return attrs.evolve(found, runs=runs, next_offset=found.next_offset if ended is None else ended)
+        return replace(found, runs=runs, next_offset=found.next_offset if ended is None else ended)
 
     def _wait(self, caller: Caller, request: Fetch, topic: str) -> None:
         key = (caller.id, request.id)
@@ -135,7 +135,7 @@ class FetchService:
         refusal = self._refusal(caller, request.address)
         if refusal is not None:
             raise refusal
-        self.fetch(caller, attrs.evolve(request, hold_until=None))
+        self.fetch(caller, replace(request, hold_until=None))
 
     def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:
         runs, next_offset = result.runs, result.next_offset

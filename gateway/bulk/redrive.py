@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from gateway.broker.dead_letters import PREFIX, Facts, split_headers
 from gateway.broker.failing import TRANSFORM
@@ -156,7 +157,7 @@ class Redrives:
         partitions = len(self._store.topics[target].partitions)
         partition = letter.facts.partition if letter.facts.partition < partitions else 0
         now = self._clock.now_ms()
-        meta = attrs.evolve(letter.run.meta_of(0)[0], id=self._ids.next(now))
+        meta = replace(letter.run.meta_of(0)[0], id=self._ids.next(now))
         parts = ((meta.route, 1, letter.columns.value_bytes),)
         self._publishing.adopt(parts)
         append = Append(target, partition, letter.columns, meta)

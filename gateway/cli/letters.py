@@ -57,7 +57,7 @@ class Letter:
                 "topic": facts.topic,
                 "partition": facts.partition,
                 "offset": facts.offset,
-                **attrs.asdict(envelope.origin),
+                **msgspec.structs.asdict(envelope.origin),
                 "route": envelope.route,
             },
             "expires_ms": facts.expires_ms,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import click
 import trio
+from msgspec.structs import replace
 
 from gateway.cli.url import Place
 from gateway.envelope import Run
@@ -280,7 +281,7 @@ async def _subscribe(connection: Connection, place: Place, wish: Wish) -> tuple[
             raise Unsupported(f"{place.spec.name} cannot begin there ({error}); {other}") from error
         click.echo(f"{place.spec.name} cannot begin in the past: following from where it stands", err=True)
         past = False
-        reply = await connection.request(attrs.evolve(request, start=Start.LATEST))
+        reply = await connection.request(replace(request, start=Start.LATEST))
     assert isinstance(reply, Subscribed)
     return reply.subscription, past
 

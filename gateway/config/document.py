@@ -39,6 +39,8 @@ class Notebook:
     file: str
     environ: Mapping[str, str]
     problems: list[ConfigProblem] = attrs.Factory(list)
+    warnings: list[ConfigProblem] = attrs.Factory(list)
+    """What the gateway can be served with, but hardly as it is meant."""
     listeners: set[str] = attrs.Factory(set)
     """The names of listeners, upstreams, and protocols that listeners speak, good or not: a name that was declared does
     not dangle."""
@@ -46,7 +48,8 @@ class Notebook:
     spoken: set[str] = attrs.Factory(set)
     _lines: dict[str, int] = attrs.Factory(dict)
     _places: dict[int, tuple[object, str]] = attrs.Factory(dict)
-    _unread: frozenset[str] = frozenset()
+    _unread: set[str] = attrs.Factory(set)
+    """The paths of what could not be read, or is missing; complete at the end of reading."""
 
     def add(self, message: str, line: int, path: str) -> Invalid:
         """Note a problem."""
@@ -80,9 +83,19 @@ class Notebook:
         if key == "" or self.was_read(path):
             self.add(message, self.line(path, around), path)
 
+    def stands_in(self, path: str) -> None:
+        """In place of this value there is one that says nothing."""
+        self._unread.add(path)
+
+    def warn(self, value: object, key: str, message: str) -> None:
+        """Note what somebody should know about a key of a value that was read."""
+        around = self.path_of(value)
+        path = f"{around}.{key}"
+        self.warnings.append(ConfigProblem(message, file=self.file, line=self.line(path, around), path=path))
+
     def end_of_reading(self) -> None:
         """From now on problems are those between values."""
-        self._unread = frozenset(problem.path for problem in self.problems)
+        self._unread.update(problem.path for problem in self.problems)
 
     def was_read(self, path: str) -> bool:
         """Whether a value, and all that is in it, could be read."""

@@ -178,7 +178,7 @@ TARGET = Tagged(
     {
         "store": Record(
             model.Store,
-            (Field("topic", TEMPLATE, required=True), *TOPIC_SETTINGS.fields),
+            (Field("topic", TEMPLATE, required=True, stand_in=""), *TOPIC_SETTINGS.fields),
             adapt=lambda topic, **settings: {"topic": topic, "settings": model.TopicSettings(**settings)},
         ),
         "bridge": record(model.Bridge, address=TEMPLATE, accept_loss=ACCEPT_LOSS),
@@ -216,18 +216,18 @@ MATCH = record(
 ROUTE = Record(
     model.Route,
     (
-        Field("name", NAME, required=True),
-        Field("match", MATCH, required=True),
+        Field("name", NAME, required=True, stand_in=""),
+        Field("match", MATCH, required=True, stand_in=model.Match()),
         Field("transform", ListOf(STEP)),
-        Field("to", ListOf(TARGET, least=1), required=True, to="targets"),
+        Field("to", ListOf(TARGET, least=1), required=True, to="targets", stand_in=()),
     ),
 )
 
 UPSTREAM = Record(
     model.Upstream,
     (
-        Field("protocol", Text("the name of a protocol"), required=True),
-        Field("address", ListOf(ENDPOINT, least=1, or_one=True), required=True, to="addresses"),
+        Field("protocol", Text("the name of a protocol"), required=True, stand_in=""),
+        Field("address", ListOf(ENDPOINT, least=1, or_one=True), required=True, to="addresses", stand_in=()),
         Field("auth", record(Credentials, secrets=("api_key", "password", "token"))),
         Field("tls", UPSTREAM_TLS),
         Field("dialect", shape_of(Dialect)),
@@ -278,7 +278,7 @@ LIMITS = record(Limits, connections=Number(1), per_address=Number(1), in_flight=
 
 _COMMON = (
     Field("protocol", ListOf(Text("the name of a protocol"), least=1, or_one=True), required=True, to="protocols"),
-    Field("bind", ENDPOINT, required=True),
+    Field("bind", ENDPOINT, required=True, stand_in=("", 0)),
     Field("tls", LISTENER_TLS),
     Field("auth", AUTH),
     Field("dialect", shape_of(Dialect)),
@@ -355,7 +355,7 @@ def _own(spec: ProtocolSpec) -> Record:
 def grammar(specs: Specs) -> Record:
     """The shape of the whole file."""
     fields: Sequence[Field] = (
-        Field("version", Number(VERSION, VERSION), required=True),
+        Field("version", Number(VERSION, VERSION), required=True, stand_in=VERSION),
         Field("listeners", MapOf(ListenerShape(specs), _name, named=True, into="listeners"), required=True),
         Field("admin", ADMIN),
         Field("cluster", CLUSTER),

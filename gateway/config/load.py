@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,23 @@ from gateway.protocols.registry import ProtocolSpec
 from gateway.protocols.registry import protocols as registered
 
 Specs = Mapping[str, ProtocolSpec]
+Probe = Callable[[model.Config, Notebook], None]
+
+
+@attrs.frozen
+class Examined:
+    """What could be read of a configuration, and everything there is to say about it, in the order of the file."""
+
+    config: model.Config | None
+    problems: Sequence[ConfigProblem]
+    warnings: Sequence[ConfigProblem] = ()
 
 
 def load(
     path: str | os.PathLike[str], environ: Mapping[str, str] | None = None, protocols: Specs | None = None
 ) -> model.Config:
     """Read a configuration. ConfigError with every problem; OSError when the file cannot be read."""
-    raw = Path(path).read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            "the configuration has problems", [ConfigProblem("not UTF-8 text", file=str(path), line=line)]
-        ) from None
-    return parse(text, str(path), environ, protocols)
+    return _good(examine_file(path, environ, protocols))
 
 
 def parse(
@@ -42,10 +44,29 @@ def parse(
     protocols: Specs | None = None,
 ) -> model.Config:
     """The same for text. `environ` and `protocols` stand in for the process's own."""
-    config, problems = examine(text, file, environ, protocols)
-    if config is None or problems:
-        raise ConfigError("the configuration has problems", problems)
-    return config
+    return _good(examine(text, file, environ, protocols))
+
+
+def _good(found: Examined) -> model.Config:
+    if found.config is None or found.problems:
+        raise ConfigError("the configuration has problems", found.problems)
+    return found.config
+
+
+def examine_file(
+    path: str | os.PathLike[str],
+    environ: Mapping[str, str] | None = None,
+    protocols: Specs | None = None,
+    probe: Probe | None = None,
+) -> Examined:
+    """`examine` for a file. OSError when it cannot be read."""
+    raw = Path(path).read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return Examined(None, [ConfigProblem("not UTF-8 text", file=str(path), line=line)])
+    return examine(text, str(path), environ, protocols, probe)
 
 
 def examine(
@@ -53,8 +74,9 @@ def examine(
     file: str = "routes.yaml",
     environ: Mapping[str, str] | None = None,
     protocols: Specs | None = None,
-) -> tuple[model.Config | None, Sequence[ConfigProblem]]:
-    """What could be read of a configuration, and everything that is wrong with it, in the order of the file."""
+    probe: Probe | None = None,
+) -> Examined:
+    """Read all that can be read and note all that is wrong. `probe` looks further than the text, at what it names."""
     specs = registered() if protocols is None else protocols
     notes = Notebook(file, os.environ if environ is None else environ)
     config: model.Config | None = None
@@ -65,7 +87,9 @@ def examine(
             config = _config(found, file, notes)
             notes.end_of_reading()
             check(config, specs, notes)
-    return config, _in_order(notes.problems)
+            if probe is not None:
+                probe(config, notes)
+    return Examined(config, _in_order(notes.problems), _in_order(notes.warnings))
 
 
 def _config(found: dict[str, Any], file: str, notes: Notebook) -> model.Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -36,6 +36,9 @@ class Field:
     to: str = ""
     split: bool = False
     """The secret file holds one value a line."""
+    stand_in: Any = INVALID
+    """What a required value is taken for that is missing or cannot be read, so that one mistake does not hide those in the
+    rest of the mapping. Without one the whole mapping cannot be read."""
 
 
 def same(**values: Any) -> Mapping[str, Any]:
@@ -75,15 +78,28 @@ class Record:
                 self._keep(found, field, _from_file(field, entry), entry)
             elif not self.lenient:
                 entry.problem(f"unknown key {key!r}{suggestion(key, self.known_keys)}")
-        missing = [field.key for field in self.fields if field.required and (field.to or field.key) not in found]
-        for key in missing:
-            place.problem(f"missing key {key!r}")
-        if missing or any(found.get(field.to or field.key) is INVALID for field in self.fields if field.required):
+        if not self._stand_in(found, place):
             return INVALID
         arguments = {name: value for name, value in found.items() if value is not INVALID}
         value = self.cls(**self.adapt(**arguments))
         place.notes.place(value, place.path)
         return value
+
+    def _stand_in(self, found: dict[str, Any], place: Place) -> bool:
+        """Fill in what is required and not there; False if nothing can stand for it."""
+        whole = True
+        for field in self.fields:
+            name = field.to or field.key
+            if not field.required or found.get(name, INVALID) is not INVALID:
+                continue
+            if name not in found:
+                place.problem(f"missing key {field.key!r}")
+            if field.stand_in is INVALID:
+                whole = False
+            else:
+                place.notes.stands_in(place.join(field.key))
+                found[name] = field.stand_in
+        return whole
 
     @staticmethod
     def _keep(found: dict[str, Any], field: Field, value: Any, entry: Place) -> None:
@@ -122,7 +138,13 @@ def _from_file(field: Field, entry: Place) -> Any:
     return tuple(filter(None, map(str.strip, text.splitlines()))) if field.split else text
 
 
-def suggestion(word: str, known: frozenset[str] | Mapping[str, Any]) -> str:
-    """` (did you mean ...?)`, or nothing."""
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or nothing. For messages that name all the known words anyway."""
     close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """` (known: ...; did you mean ...?)`: all the words that could stand there, and the nearest of them."""
+    words = sorted(known)
+    return f" (known: {', '.join(words)}{nearest(word, words)})" if words else ""

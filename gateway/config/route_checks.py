@@ -64,7 +64,7 @@ def _check_names(routes: Sequence[model.Route], notes: Notebook) -> None:
             line = notes.line(f"{notes.path_of(first)}.name")
             notes.complain(route, "name", f"duplicate name {route.name!r} (first in line {line})")
         for target in route.targets:
-            if isinstance(target, model.Forward):
+            if isinstance(target, model.Forward) and (notes.has(target, "name") or (route.name and target.upstream)):
                 other = forwards.setdefault(target.name, target)
                 if other is not target:
                     problem = f"duplicate name {target.name!r} (also {notes.path_of(other)}); it keys the cursor"
@@ -150,6 +150,8 @@ def _check_templates(route: model.Route, config: model.Config, specs: Specs, not
                 continue
             if isinstance(target, model.Bridge):
                 _check_bridge(target, bound, primary, notes)
+                if not notes.was_read(f"{notes.path_of(target)}.protocol"):
+                    continue
                 yield from _claims(route, target, bound, matcher, topic, config, specs)
             else:
                 _check_derived(target, "address", bound, primary, notes)
@@ -163,6 +165,8 @@ def _check_templates(route: model.Route, config: model.Config, specs: Specs, not
 def _bound(
     target: model.Target, key: str, matcher: Matcher, topic: BoundTemplate, notes: Notebook
 ) -> BoundTemplate | None:
+    if not notes.was_read(f"{notes.path_of(target)}.{key}"):
+        return None
     try:
         return bind(template(getattr(target, key)), matcher.glob, topic)
     except ConfigProblem as problem:
@@ -257,6 +261,8 @@ def _check_targets(route: model.Route, specs: Specs, notes: Notebook) -> None:
 
 
 def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> None:
+    if not notes.was_read(f"{notes.path_of(route)}.match"):
+        return  # nobody knows whose messages it takes
     carries = {name: spec.carries for name, spec in specs.items()}
     for found in targets_of(route, config, carries):
         missing = found.refused

@@ -18,7 +18,7 @@ import attrs
 
 from gateway.config import values
 from gateway.config.document import INVALID, Place
-from gateway.config.records import Field, Record, Shape
+from gateway.config.records import Field, Record, Shape, nearest
 from gateway.errors import ConfigProblem
 from gateway.settings import Backoff, Seconds, Size
 
@@ -117,7 +117,7 @@ class Words:
         if not isinstance(text, str):
             return text
         if text not in self.meanings:
-            return place.problem(f"expected {self.expected}, not {text!r}")
+            return place.problem(f"expected {self.expected}, not {text!r}{nearest(text, self.meanings)}")
         return self.meanings[text]
 
     @property
@@ -254,7 +254,7 @@ class Tagged:
             return place.problem(f"expected {self.what} with exactly one of {names}")
         name, entry = entries[0]
         if name not in self.kinds:
-            return entry.problem(f"unknown key {name!r}: expected {self.what} ({names})")
+            return entry.problem(f"unknown key {name!r}: expected {self.what} ({names}){nearest(name, self.kinds)}")
         return self.kinds[name].read(entry)
 
     def schema(self) -> dict[str, Any]:
@@ -346,6 +346,7 @@ def _fields(cls: type[Any], secrets: Sequence[str], shapes: Mapping[str, Shape])
             shape=shapes[field.name] if field.name in shapes else shape_of(hints[field.name]),
             required=field.default is attrs.NOTHING,
             secret=field.name in secrets,
+            stand_in="" if hints[field.name] is str else INVALID,
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
+import msgspec
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import GatewayError
@@ -67,8 +68,7 @@ class TopicState:
 # --- a unit ---
 
 
-@attrs.frozen(eq=False)
-class Append:
+class Append(msgspec.Struct, frozen=True, eq=False):
     """Records for one partition, in this order."""
 
     topic: str
@@ -81,24 +81,21 @@ class Append:
     """The index of each record inside its batch, when it was spread by key."""
 
 
-@attrs.frozen
-class CreateTopic:
+class CreateTopic(msgspec.Struct, frozen=True):
     """Make a topic; what exists is kept."""
 
     topic: str
     config: TopicConfig
 
 
-@attrs.frozen
-class AlterTopic:
+class AlterTopic(msgspec.Struct, frozen=True):
     """Change settings; partitions never shrink."""
 
     topic: str
     config: TopicConfig
 
 
-@attrs.frozen
-class DeleteTopic:
+class DeleteTopic(msgspec.Struct, frozen=True):
     """Drop a topic and its records."""
 
     topic: str
@@ -106,8 +103,7 @@ class DeleteTopic:
     """Its epoch and the sum of its partitions' ends: only while they are this, so that nothing goes that nobody has looked at."""
 
 
-@attrs.frozen
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Write a table's row, or delete it (value None).
 
     `placed`: behind the value comes where each append of the unit went, which nobody knows before the commit
@@ -120,8 +116,7 @@ class Put:
     placed: bool = False
 
 
-@attrs.frozen
-class Require:
+class Require(msgspec.Struct, frozen=True):
     """The unit applies only while this row has this value (None: is absent)."""
 
     table: str
@@ -132,8 +127,7 @@ class Require:
 Operation = Append | CreateTopic | AlterTopic | DeleteTopic | Put | Require
 
 
-@attrs.frozen(eq=False)
-class Unit:
+class Unit(msgspec.Struct, frozen=True, eq=False):
     """Operations that succeed together. They apply in this order: Require, CreateTopic, AlterTopic, Append, Put, DeleteTopic."""
 
     appends: Sequence[Append] = ()
@@ -147,8 +141,7 @@ class Unit:
     a power cut (cursors that at-least-once may repeat)."""
 
 
-@attrs.frozen
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where one Append went."""
 
     base_offset: int
@@ -211,8 +204,7 @@ class Ticket:
 # --- reading ---
 
 
-@attrs.frozen(eq=False)
-class ReadResult:
+class ReadResult(msgspec.Struct, frozen=True, eq=False):
     """One contiguous stretch [asked, next_offset). Expired records inside it are left out of the runs."""
 
     runs: Sequence[Run]

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import attrs
 import structlog
 import trio
+from msgspec.structs import replace
 
 from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost
 from gateway.protocols.registry import ProtocolSpec, Transport
@@ -272,7 +273,7 @@ class Connection:
 
     async def request(self, request: Request, timeout: float | None = 10.0) -> Reply:
         """Send a request and wait for its reply. Raises the error it ended with. Its id is replaced by one of ours."""
-        request = attrs.evolve(request, id=self.next_id())
+        request = replace(request, id=self.next_id())
         event = self._waiting[request.id] = trio.Event()
         self.driver.submit([request])
         try:

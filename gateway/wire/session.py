@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
+import msgspec
 
 from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
@@ -35,8 +36,7 @@ class Kind(enum.Enum):
 # --- outputs ---
 
 
-@attrs.frozen
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Bytes for a channel. With `notify`, `room(channel)` is called once they and all before them fell below low water."""
 
     channel: int
@@ -46,8 +46,7 @@ class Send:
     """Not in one packet with what follows (QUIC peers that throw away the rest of a read)."""
 
 
-@attrs.frozen
-class Open:
+class Open(msgspec.Struct, frozen=True):
     """Open a stream. `token` (negative) names it from now on: sends to it wait while the peer's limit blocks, `opened`
     says when it is there, `reset` when it is refused.
     """
@@ -56,39 +55,34 @@ class Open:
     kind: Kind
 
 
-@attrs.frozen
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """No more bytes from this side on a channel, after what is queued."""
 
     channel: int
 
 
-@attrs.frozen
-class Reset:
+class Reset(msgspec.Struct, frozen=True):
     """Abandon this side of a channel."""
 
     channel: int
     code: int = 0
 
 
-@attrs.frozen
-class StopSending:
+class StopSending(msgspec.Struct, frozen=True):
     """Ask the peer to stop sending on a channel."""
 
     channel: int
     code: int = 0
 
 
-@attrs.frozen
-class Withhold:
+class Withhold(msgspec.Struct, frozen=True):
     """Hand on no more bytes of a channel, and give the peer no room for more of them; or, not `on`, go on with it."""
 
     channel: int
     on: bool = True
 
 
-@attrs.frozen
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the connection after what is queued. `code` and `reason` travel on QUIC."""
 
     code: int = 0

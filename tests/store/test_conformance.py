@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin
 from gateway.errors import (
@@ -386,9 +386,9 @@ async def test_a_row_says_where_its_unit_went(opener) -> None:
         mine = Put("p", b"k", b"mine", placed=True)
         units = [
             Unit(appends=[append("t", b"a", b"b"), append("t", b"c", partition=1)], puts=[mine]),
-            Unit(appends=[append("t", b"d")], puts=[attrs.evolve(mine, key=b"l"), Put("p", b"n", b"plain")]),
-            Unit(puts=[attrs.evolve(mine, key=b"nothing")]),
-            Unit(appends=[append("m", b"x")], puts=[attrs.evolve(mine, key=b"memory")]),
+            Unit(appends=[append("t", b"d")], puts=[replace(mine, key=b"l"), Put("p", b"n", b"plain")]),
+            Unit(puts=[replace(mine, key=b"nothing")]),
+            Unit(appends=[append("m", b"x")], puts=[replace(mine, key=b"memory")]),
         ]
         tickets = [store.submit(one) for one in units]
         placed = [await ticket.wait() for ticket in tickets]

@@ -46,15 +46,21 @@ class Identity:
         return hashlib.sha256(self.certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
+def read_certificates(path: Path) -> Sequence[x509.Certificate]:
+    """The certificates in a PEM file, at least one."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigProblem(f"cannot use the certificate {path}: {error}") from error
+
+
 def load_identity(certificate: Path, key: Path | None = None) -> Identity:
     """Read PEM files. The key may be in the certificate's file."""
+    leaf, *rest = read_certificates(certificate)
     try:
-        pem = certificate.read_bytes()
-        chain = x509.load_pem_x509_certificates(pem)
-        private = serialization.load_pem_private_key(key.read_bytes() if key is not None else pem, password=None)
+        private = serialization.load_pem_private_key((key or certificate).read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigProblem(f"cannot use the certificate {certificate}: {error}") from error
-    leaf, *rest = chain
+        raise ConfigProblem(f"cannot use the key {key or certificate}: {error}") from error
     if leaf.public_key() != private.public_key():
         raise ConfigProblem(f"the key does not belong to the certificate {certificate}")
     return Identity(leaf, tuple(rest), private)

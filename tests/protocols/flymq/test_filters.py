@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import InvalidRequest
@@ -121,7 +121,7 @@ def _answered(script: Script, fetched: Fetched, **fields: object) -> Script:
     assert request.sieve is not None
     runs, ended = request.sieve(fetched.runs)
     next_offset = fetched.next_offset if ended is None else ended
-    return script.complete(request, attrs.evolve(fetched, runs=runs, next_offset=next_offset))
+    return script.complete(request, replace(fetched, runs=runs, next_offset=next_offset))
 
 
 def _fetch(text: str, most: int = 10) -> bytes:

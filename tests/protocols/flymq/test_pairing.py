@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from gateway import requests as r
@@ -112,7 +112,7 @@ def test_the_same_request_and_the_same_reply(request_: Request, reply: Reply, di
     assert _plain(outcome) == _plain(reply)
     asked = pair.asked[0]
     assert type(asked) is type(request_)
-    for field in attrs.fields(type(request_)):
+    for field in msgspec.structs.fields(request_):
         if field.name not in FREE and field.name != "batch":
             assert _plain(getattr(asked, field.name)) == _plain(getattr(request_, field.name)), field.name
     if isinstance(request_, r.Publish) and isinstance(asked, r.Publish):
@@ -123,8 +123,8 @@ def test_the_same_request_and_the_same_reply(request_: Request, reply: Reply, di
 
 def _plain(value: Any) -> Any:
     """Sequences of whatever kind, compared by what is in them."""
-    if attrs.has(type(value)):
-        return type(value), {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    if isinstance(value, msgspec.Struct):
+        return type(value), {name: _plain(item) for name, item in msgspec.structs.asdict(value).items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from gateway.broker.assembly import House, open_house
 from gateway.broker.client import BrokerClient
@@ -45,7 +46,7 @@ class Client:
 
     def start(self, *requests: Request) -> list[int]:
         """Submit requests together; returns the ids they got."""
-        numbered = [attrs.evolve(request, id=next(self._ids)) for request in requests]
+        numbered = [replace(request, id=next(self._ids)) for request in requests]
         self._take_in(self.side.submit(numbered))
         return [request.id for request in numbered]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from gateway.broker.accounts import Accounts
 from gateway.broker.acls import AccessLists
@@ -66,7 +67,7 @@ class RecordingCaller:
 
     def identify(self, identity: Identity) -> None:
         self.identity = identity
-        self.origin = attrs.evolve(self.origin, principal=identity.name)
+        self.origin = replace(self.origin, principal=identity.name)
 
     def answer(self, request_id: int, outcome: Outcome) -> None:
         assert request_id not in self.answers, f"request {request_id} is answered twice"

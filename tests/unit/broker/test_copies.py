@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from gateway.broker import copies as module
 from gateway.config import model
@@ -93,7 +93,7 @@ async def test_what_is_refused_as_a_whole_leaves_nothing_behind(tmp_path: Path):
     async with opened(tmp_path) as place:
         client = place.client()
         await client.ask(copied(0, b"a"))
-        await client.ask(attrs.evolve(copied(1, b"b", index=1), create=False))
+        await client.ask(replace(copied(1, b"b", index=1), create=False))
         bad = Publish(0, Batch("not/../allowed", Columns.of([b"c"]), copies=Copies(SOURCE, [(2, b"b" * 16, 2, 1)])))
         assert isinstance(await client.ask(bad), Exception)
         await client.ask(copied(2, b"c", index=2))

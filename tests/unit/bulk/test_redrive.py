@@ -24,9 +24,9 @@ async def bury(
     columns = Columns.of(values, None, [headers] * len(values), [expires] * len(values) if expires else None)
     request = publish(topic)
     client = house.client()
-    from attrs import evolve
+    from msgspec.structs import replace
 
-    reply = await client.ask(evolve(request, batch=evolve(request.batch, columns=columns)))
+    reply = await client.ask(replace(request, batch=replace(request.batch, columns=columns)))
     result = await house.store.read(topic, 0, reply.base_offset, len(values), 1 << 20, 0)
     for run in result.runs:
         for index in range(run.count):

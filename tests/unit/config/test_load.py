@@ -45,9 +45,10 @@ def test_five_listeners_and_two_routes() -> None:
 def test_exactly_the_listeners_whose_protocol_is_not_there_are_named(there: set[str]) -> None:
     lines = {"blipmq": 5, "flymq": 6, "rustlog": 7, "felix": 8, "fujin": 9}
     specs = {name: spec for name, spec in TOYS.items() if name in there}
-    _, problems = examine(FIVE.read_text(), "five.yaml", {}, specs)
+    problems = examine(FIVE.read_text(), "five.yaml", {}, specs).problems
+    known = f" (known: {', '.join(sorted(there))})" if there else ""
     assert [str(problem) for problem in problems] == [
-        f"five.yaml:{line}: listeners.{name}.protocol: unknown or not available protocol {name!r}"
+        f"five.yaml:{line}: listeners.{name}.protocol: unknown or not available protocol {name!r}{known}"
         for name, line in lines.items()
         if name not in there
     ]
@@ -217,9 +218,9 @@ def test_the_gateways_that_are_known_from_the_start() -> None:
     assert config.cluster == model.Cluster("eu-1", "a.example:9092", ("b.example:9092", "[::1]:1"))
     assert read(text + 'cluster: {peers: "b.example:9092"}\n').cluster.peers == ("b.example:9092",)
     for bad in ('{peers: ["b.example:0"]}', "{peers: [b.example]}", '{address: ":1"}', '{id: "a b"}', "{people: []}"):
-        found, problems = examine(text + f"cluster: {bad}\n", "routes.yaml", {}, TOYS)
-        assert len(problems) == 1, (bad, found)
-        assert problems[0].line == 3
+        found = examine(text + f"cluster: {bad}\n", "routes.yaml", {}, TOYS)
+        assert len(found.problems) == 1, (bad, found)
+        assert found.problems[0].line == 3
 
 
 def test_every_transform_step() -> None:

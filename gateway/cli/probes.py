@@ -1,0 +1,188 @@
+"""What `gateway serve` would meet beyond its file: certificates and keys that do not fit, directories nobody may write to,
+and, where that is asked for, ports that are taken and upstreams that do not answer or do not let us in.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import ssl
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import trio
+
+from gateway.bridges.pool import client_tls, refuses_login
+from gateway.config import model
+from gateway.config.document import Notebook
+from gateway.config.values import show_endpoint
+from gateway.errors import ConfigProblem, GatewayError, RequestTimeout, StoreInUse, TargetError, TargetRefused
+from gateway.observe.http import bind_http
+from gateway.protocols.registry import Transport, protocol, protocols
+from gateway.requests import DescribeTopics
+from gateway.store.database import Lock, StoreFiles
+from gateway.transport.client import connect
+from gateway.transport.listen import open_tcp_sockets
+from gateway.transport.quic.certificates import RENEW_BEFORE, load_identity, read_certificates
+from gateway.transport.quic.server import open_udp_sockets
+from gateway.transport.tls import client_context, server_context
+from gateway.wire.session import ClientContext
+
+Tls = model.TlsFiles | model.TlsTrust
+
+
+def probe(config: model.Config, notes: Notebook) -> None:
+    """Look at every certificate and directory that a configuration names. Changes nothing and asks nobody."""
+    for tls in [listener.tls for listener in config.listeners.values()] + ([config.admin.tls] if config.admin else []):
+        if isinstance(tls, model.TlsFiles) and _usable(tls, tls.client_ca, notes):
+            _take(tls, functools.partial(server_context, tls.cert, tls.key, tls.client_ca), notes)
+    for upstream in config.upstreams.values():
+        trust, wanted = upstream.tls, client_tls(upstream, Transport.TCP)
+        if isinstance(trust, model.TlsTrust) and wanted is not None and _usable(trust, trust.ca, notes):
+            _take(trust, functools.partial(client_context, wanted), notes)
+    problem = _cannot_store(StoreFiles(Path(config.storage.path)))
+    if problem:
+        notes.complain(config.storage, "path", problem)
+
+
+def _usable(tls: Tls, authority: str, notes: Notebook) -> bool:
+    """Whether the certificates are some and fit their keys. That a file cannot be read was said when its name was."""
+    if not all(map(_readable, filter(None, (tls.cert, tls.key, authority)))):
+        return False
+    authority_key = "ca" if isinstance(tls, model.TlsTrust) else "client_ca"
+    good = True
+    if authority:
+        good = _dated(tls, authority_key, authority, notes)
+    if tls.cert:
+        good = _dated(tls, "cert", tls.cert, notes) and good
+    if good and tls.cert and tls.key:
+        try:
+            load_identity(Path(tls.cert), Path(tls.key))
+        except ConfigProblem as problem:
+            notes.complain(tls, "key", problem.message)
+            return False
+    return good
+
+
+def _readable(name: str) -> bool:
+    try:
+        with Path(name).open("rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _dated(tls: Tls, key: str, name: str, notes: Notebook) -> bool:
+    """Whether a file holds certificates; a warning for each that does not count today, or soon not any more."""
+    try:
+        certificates = read_certificates(Path(name))
+    except ConfigProblem as problem:
+        notes.complain(tls, key, problem.message)
+        return False
+    now = dt.datetime.now(dt.UTC)
+    for one in certificates:
+        begin, end = one.not_valid_before_utc, one.not_valid_after_utc
+        if end < now:
+            notes.warn(tls, key, f"{name!r} has expired on {end:%Y-%m-%d}: nobody who verifies it will connect")
+        elif begin > now:
+            notes.warn(tls, key, f"{name!r} is not valid before {begin:%Y-%m-%d}")
+        elif end < now + RENEW_BEFORE:
+            notes.warn(tls, key, f"{name!r} expires on {end:%Y-%m-%d}")
+    return True
+
+
+def _take(tls: Tls, make: Callable[[], ssl.SSLContext], notes: Notebook) -> None:
+    """What fits may still be too weak for OpenSSL."""
+    try:
+        make()
+    except OSError as error:
+        notes.complain(tls, "cert" if tls.cert else "ca", f"OpenSSL does not take it: {_said(error)}")
+
+
+def _said(error: OSError) -> str:
+    return getattr(error, "reason", "") or error.strerror or str(error)
+
+
+def _cannot_store(files: StoreFiles) -> str:
+    """Why no store can be kept there; empty if it can."""
+    place = files.directory
+    while not place.exists() and place != place.parent:
+        place = place.parent  # what is missing would be made
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+        for file in (files.database, files.lock):
+            if file.exists():
+                with file.open("r+b"):
+                    pass
+    except OSError as error:
+        return f"cannot write to {error.filename or str(place)!r}: {error.strerror or error}"
+    return ""
+
+
+# --- with --live ---
+
+
+async def probe_live(config: model.Config, notes: Notebook) -> None:
+    """Bind every port, and let them go; log in at every upstream; see whether another process has the store."""
+    files = StoreFiles(Path(config.storage.path))
+    if files.lock.exists():
+        try:
+            with Lock(files.lock):
+                pass
+        except (StoreInUse, OSError) as error:
+            notes.complain(config.storage, "path", str(error))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_probe_ports, config, notes)
+        for upstream in config.upstreams.values():
+            for host, port in upstream.addresses if upstream.protocol in protocols() else ():
+                nursery.start_soon(_probe_upstream, upstream, host, port, notes)
+
+
+async def _probe_ports(config: model.Config, notes: Notebook) -> None:
+    with ExitStack() as held:
+        for listener in config.listeners.values():
+            if not notes.was_read(f"{notes.path_of(listener)}.bind"):
+                continue
+            try:
+                if protocol(listener.protocols[0]).transport is Transport.QUIC:
+                    for udp in await open_udp_sockets(listener.host, listener.port):
+                        held.callback(udp.close)
+                else:
+                    for sock in await open_tcp_sockets(listener.host, listener.port):
+                        held.enter_context(sock)
+            except OSError as error:
+                notes.complain(listener, "bind", f"cannot bind {_place(listener)}: {error.strerror or error}")
+        if config.admin is not None:
+            try:
+                held.enter_context(bind_http(config.admin.host, config.admin.port))
+            except OSError as error:
+                notes.complain(config.admin, "bind", f"cannot bind {_place(config.admin)}: {error.strerror or error}")
+
+
+def _place(listener: model.Listener | model.Admin) -> str:
+    return show_endpoint(listener.host, listener.port)
+
+
+async def _probe_upstream(upstream: model.Upstream, host: str, port: int, notes: Notebook) -> None:
+    spec = protocol(upstream.protocol)
+    context = ClientContext(upstream.auth, upstream.dialect)
+    tls = client_tls(upstream, spec.transport)
+    problem: GatewayError | None = None
+    try:
+        async with connect(spec, host, port, tls=tls, timeout=upstream.timeout, context=context) as connection:
+            problem = await connection.driver.refusal(upstream.timeout)
+            if problem is None:
+                try:  # some protocols say only with an answer whether they have let us in
+                    await connection.request(DescribeTopics(0), upstream.timeout)
+                except GatewayError as error:
+                    problem = error
+    except TargetError as error:
+        problem = error
+    where = show_endpoint(host, port)
+    if refuses_login(problem):
+        notes.complain(upstream, "auth", f"{where} refuses the login: {problem.message}")
+    elif isinstance(problem, TargetError | RequestTimeout) and not isinstance(problem, TargetRefused):
+        notes.complain(upstream, "address", f"{where} does not answer: {problem.message}")

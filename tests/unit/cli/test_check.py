@@ -1,0 +1,146 @@
+"""`gateway check` looks at what a configuration names: certificates, directories, and with `--live` ports and upstreams."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
+
+from gateway.cli import check
+from gateway.store.database import Lock, StoreFiles
+from gateway.transport.quic.certificates import make_self_signed
+
+HEAD = "version: 1\nstorage: {path: %s}\nlisteners:\n"
+NOW = dt.datetime.now(dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+def certificate(directory: Path, name: str, made: dt.datetime = NOW) -> tuple[Path, Path]:
+    """PEM files of a certificate, valid for ten years from a day before, and of its key."""
+    leaf, key = make_self_signed(now=made)
+    files = directory / f"{name}.crt", directory / f"{name}.key"
+    files[0].write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return files
+
+
+def checked(directory: Path, text: str, *options: str) -> tuple[int, Sequence[str]]:
+    """Exit code and output of a check, without the file's name."""
+    file = directory / "routes.yaml"
+    file.write_text(HEAD % (directory / "data") + text)
+    done = CliRunner().invoke(check.command, [str(file), *options], catch_exceptions=False)
+    return done.exit_code, [line.removeprefix(f"{file}:") for line in done.stdout.splitlines()]
+
+
+def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "good")
+    _, other = certificate(tmp_path, "other")
+    (tmp_path / "no.pem").write_text("no PEM")
+    (tmp_path / "no.key").write_text("no key")
+
+    def tls(cert: Path, key: Path, rest: str = "") -> str:
+        return f"tls: {{cert: {cert}, key: {key}{rest}}}"
+
+    code, lines = checked(
+        tmp_path,
+        f"  fits: {{protocol: flymq, bind: '127.0.0.1:0', {tls(cert, key)}}}\n"
+        f"  quic: {{protocol: felix, bind: '127.0.0.1:0', {tls(cert, other)}}}\n"
+        f"  nocert: {{protocol: flymq, bind: '127.0.0.1:0', {tls(tmp_path / 'no.pem', key)}}}\n"
+        f"  nokey: {{protocol: flymq, bind: '127.0.0.1:0', {tls(cert, tmp_path / 'no.key')}}}\n"
+        f"  noca: {{protocol: felix, bind: '127.0.0.1:0', {tls(cert, key, f', client_ca: {tmp_path}/no.pem')}}}\n"
+        f"admin: {{bind: '127.0.0.1:0', {tls(cert, other)}}}\n"
+        f"upstreams:\n  far: {{protocol: felix, address: 'h:1', {tls(cert, other)}}}\n"
+        f"  bad: {{protocol: flymq, address: 'h:1', tls: {{ca: {tmp_path}/no.pem}}}}\n",
+    )
+    assert code == 1
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["5", "listeners.quic.tls.key"],
+        ["6", "listeners.nocert.tls.cert"],
+        ["7", "listeners.nokey.tls.key"],
+        ["8", "listeners.noca.tls.client_ca"],
+        ["9", "admin.tls.key"],
+        ["11", "upstreams.far.tls.key"],
+        ["12", "upstreams.bad.tls.ca"],
+    ]
+    assert lines[0].endswith(f"the key does not belong to the certificate {cert}")
+
+
+def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
+    tls = f"tls: {{cert: {tmp_path}/c, key: {tmp_path}/k}}"
+    code, lines = checked(tmp_path, f"  a: {{protocol: flymq, bind: '127.0.0.1:0', {tls}}}\n")
+    assert (code, [line.split(": ")[1] for line in lines]) == (1, ["listeners.a.tls.cert", "listeners.a.tls.key"])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (NOW - 4000 * DAY, "has expired on "),
+        (NOW + 3 * DAY, "is not valid before "),
+        (NOW - 3640 * DAY, "expires on "),
+    ],
+)
+def test_a_certificate_out_of_its_time_is_a_warning(tmp_path: Path, made: dt.datetime, said: str) -> None:
+    cert, key = certificate(tmp_path, "old", made)
+    code, lines = checked(
+        tmp_path, f"  a: {{protocol: flymq, bind: '127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}\n"
+    )
+    assert code == 0
+    assert lines[0].startswith(f"4: listeners.a.tls.cert: {str(cert)!r} {said}")
+    assert lines[0].endswith("(a warning)")
+    assert lines[1].endswith("good (1 listener, 1 route)")
+
+
+def test_where_no_store_can_be_is_a_problem(tmp_path: Path) -> None:
+    fly = "  a: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+    assert checked(tmp_path, fly)[0] == 0
+    assert not (tmp_path / "data").exists(), "a check changes nothing"
+    (tmp_path / "data").write_text("a file")
+    code, lines = checked(tmp_path, fly)
+    assert code == 1
+    assert lines[0].startswith("2: storage.path: cannot write to ")
+
+
+def test_nothing_of_a_bad_file_is_tried_that_could_not_be_read(tmp_path: Path) -> None:
+    upstream = "upstreams: {far: {protocol: flymk, address: 'h:1'}, near: {protocol: flymq, address: [h]}}\n"
+    code, lines = checked(tmp_path, f"  a: {{protocol: flymq, bind: here}}\n{upstream}", "--live")
+    assert (code, len(lines)) == (1, 3)
+
+
+def test_live_tries_the_ports(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.create_server(("127.0.0.1", 0)) as http,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        places = [f"127.0.0.1:{one.getsockname()[1]}" for one in (tcp, udp, http)]
+        text = (
+            f"  a: {{protocol: flymq, bind: '{places[0]}'}}\n"
+            f"  b: {{protocol: felix, bind: '{places[1]}', tls: self-signed}}\n"
+            "  c: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+            f"admin: {{bind: '{places[2]}'}}\n"
+        )
+        assert checked(tmp_path, text)[0] == 0
+        code, lines = checked(tmp_path, text, "--live")
+    assert code == 1
+    keys = ("listeners.a", "listeners.b", "admin")
+    assert [line.split(": ", 1)[1] for line in lines] == [
+        f"{key}.bind: cannot bind {place}: Address already in use" for key, place in zip(keys, places, strict=True)
+    ]
+
+
+def test_live_sees_that_the_store_is_served(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    fly = "  a: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+    with Lock(StoreFiles(tmp_path / "data").lock):
+        assert checked(tmp_path, fly)[0] == 0
+        code, lines = checked(tmp_path, fly, "--live")
+    assert (code, len(lines)) == (1, 1)
+    assert "is served by another process" in lines[0]
+    assert checked(tmp_path, fly, "--live")[0] == 0
