@@ -220,17 +220,18 @@ class World:
         limits: QuicLimits | None = None,
         name: str = "localhost",
         host: str = "198.51.100.7",
+        core: type[Core] = Core,
     ) -> Heard:
         """Start a handshake. The handler's `link` is set at once; `gone` or its link's phase says how it went."""
         limits = limits or QuicLimits()
         tls = ClientTls(ca=str(self.trust or self.certificate.path), server_name=name)
         configuration = client_configuration(limits, tls, name, None)
         configuration.alpn_protocols = [alpn] if isinstance(alpn, str) else None if alpn is None else list(alpn)
-        core = Core(configuration, streams=limits.streams)
+        made = core(configuration, streams=limits.streams)
         endpoint = Endpoint(self.network.socket((host, next(self._ports))), until_idle=True)
         heard = Heard()
         link = QuicLink(
-            core,
+            made,
             limits,
             SERVER,
             trio.current_time(),
@@ -239,8 +240,8 @@ class World:
             clock=trio.current_time,
         )
         heard.link = link
-        core.connect(SERVER, now=trio.current_time())
-        endpoint.adopt(link, core.host_cid)
+        made.connect(SERVER, now=trio.current_time())
+        endpoint.adopt(link)
         self.nursery.start_soon(endpoint.run)
         return heard
 

@@ -52,7 +52,7 @@ async def test_only_who_has_the_key_can_reset(
             network.put(SERVER, client_address, b"\x40" + os.urandom(42))
         await settle(1)
         assert not client.gone
-        token = ResetTokens(certificate.current().key).token(serving.core.host_cid)
+        token = ResetTokens(certificate.current().key, SERVER[1]).token(serving.core.host_cid)
         network.put(SERVER, client_address, b"\x40" + os.urandom(30) + token)
         await until(lambda: client.gone, limit=1)
         assert not server.gone

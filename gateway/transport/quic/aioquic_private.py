@@ -84,6 +84,8 @@ class Core(CreditedConnection):
 
     _sending = False
     _packet_full = False
+    ids_changed = False
+    """Whether `host_ids` is another than when this was last set back."""
 
     def __init__(
         self,
@@ -148,8 +150,16 @@ class Core(CreditedConnection):
 
     # --- connection ids ---
 
+    @property
+    def host_ids(self) -> Sequence[bytes]:
+        """The ids that the peer may send to: also those that it will only be told of by the next packet."""
+        return [cid.cid for cid in self._host_cids]
+
     def _replenish_connection_ids(self) -> None:
+        # Called when ids may be issued and after each one that was retired, so before a packet names a new one. The event
+        # that aioquic makes of it comes when that packet is built, and is seen when the peer may have used the id already.
         super()._replenish_connection_ids()
+        self.ids_changed = True
         if self._reset_token is not None:  # the same ones again for those that the peer has been told
             for cid in self._host_cids:
                 cid.stateless_reset_token = self._reset_token(cid.cid)

@@ -92,16 +92,14 @@ class QuicLink(ChannelLink):
             events.StreamReset: self._in.reset,
             events.StopSendingReceived: self._on_stop,
             events.HandshakeCompleted: self._on_handshake,
-            events.ConnectionIdIssued: self._on_cid_issued,
-            events.ConnectionIdRetired: self._on_cid_retired,
         }
         self.first_address = address
         """Where it came from at first: what the limits count it under, even if it migrates."""
         self.alpn: str | None = None
         self.armed = float("inf")
         """When the endpoint's heap will call `fire`."""
-        self.cids: set[bytes] = set()
-        """The connection ids by which the endpoint finds it."""
+        self.cids: dict[bytes, None] = {}
+        """The connection ids by which the endpoint finds it, oldest first: those in use, and some that were."""
         self._proven = False
         self.settled = trio.Event()
         """Set when the handshake is done, or will not be."""
@@ -344,9 +342,3 @@ class QuicLink(ChannelLink):
         self._out.stop(channel)
         # The core has reset the stream already, on its own account; this makes it send that.
         self._core.abandon(event.stream_id, event.error_code)
-
-    def _on_cid_issued(self, event: Any) -> None:
-        self.cids.add(event.connection_id)
-
-    def _on_cid_retired(self, event: Any) -> None:
-        self.cids.discard(event.connection_id)

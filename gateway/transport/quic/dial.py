@@ -128,7 +128,7 @@ class _Attempt:
     async def run(self, nursery: trio.Nursery) -> QuicLink:
         """Shake hands. The endpoint's task stays in the nursery for as long as the connection lives."""
         self._core.connect(self._address, now=trio.current_time())
-        self._endpoint.adopt(self._link, self._core.host_cid)
+        self._endpoint.adopt(self._link)
         nursery.start_soon(self._endpoint.run)
         try:
             await self._link.settled.wait()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 import trio
 from aioquic.quic.packet import QuicHeader, pull_quic_header
@@ -25,6 +25,11 @@ from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
 
 READS = 32
 """Reads per pass: with GRO up to 64 datagrams each, and few enough that other tasks are not kept waiting."""
+
+REMEMBERED = 32
+"""Ids a connection is found by, of which eight are in use. A packet that was overtaken may still name one that is not, and
+"I know nothing of that" would be a lie that not every peer sees through.
+"""
 
 Accept = Callable[[Admitted, Address, float], QuicLink]
 """Makes the connection of an admitted client."""
@@ -40,6 +45,7 @@ class Endpoint:
         admission: Admission | None = None,
         accept: Accept | None = None,
         resets: ResetTokens | None = None,
+        by_cid: MutableMapping[bytes, QuicLink] | None = None,
         until_idle: bool = False,
     ) -> None:
         self._socket = socket
@@ -49,8 +55,8 @@ class Endpoint:
         self.until_idle = until_idle
         """Stop once there is no connection left."""
         self._links: dict[QuicLink, None] = {}
-        self._by_cid: dict[bytes, QuicLink] = {}
-        self._known: dict[QuicLink, set[bytes]] = {}
+        self._by_cid: MutableMapping[bytes, QuicLink] = {} if by_cid is None else by_cid
+        """Perhaps shared by several sockets: what belongs to a connection on another one is not answered here."""
         self._dirty: dict[QuicLink, None] = {}
         self._dispatching: dict[QuicLink, None] = {}
         self._timers: list[tuple[float, int, QuicLink]] = []
@@ -81,10 +87,9 @@ class Endpoint:
             trio.lowlevel.reschedule(parked)
 
     def adopt(self, link: QuicLink, *cids: bytes) -> None:
-        """Own a connection from now on."""
+        """Own a connection from now on, that is also found by these ids."""
         self._links[link] = None
-        link.cids.update(cids)
-        self._index(link)
+        self._index(link, *cids)
         self.mark(link)
 
     async def run(self) -> None:
@@ -169,12 +174,14 @@ class Endpoint:
             link = self._by_cid.get(data[1 : 1 + CID_LENGTH])
             if link is None:
                 self._unknown(data, address, out)
-        if link is not None:
+        if link in self._links:
             link.feed(data, address, now)
             self._dirty[link] = None
 
     def _unknown(self, data: bytes, address: Address, out: list[Datagram]) -> None:
         """A short header that belongs to no connection: one of an earlier process's, or the answer to one of ours."""
+        if not data[0] & 0x40:
+            return  # no QUIC at all (RFC 9000, 17.3)
         if self._resets is not None:
             answer = self._resets.answer(len(data), data[1 : 1 + CID_LENGTH])
             if answer is not None:
@@ -194,7 +201,7 @@ class Endpoint:
         if isinstance(answer, Admitted):
             self._admission.enter(address)
             link = self._accept(answer, address, now)
-            self.adopt(link, header.destination_cid, link.core.host_cid)
+            self.adopt(link, header.destination_cid)
             return link
         if answer is not None:
             out.append((answer, address))
@@ -217,7 +224,7 @@ class Endpoint:
             self._dirty[link] = None
 
     def _settle(self, link: QuicLink) -> None:
-        """After a pass: its ids, its place among the half-open, its next timer, or its end."""
+        """After a pass, and before what it made is sent: its ids, its place among the half-open, its next timer, or its end."""
         if link.handshaking and link.phase is not Phase.HANDSHAKE:
             link.handshaking = False
             if self._admission is not None:
@@ -225,7 +232,7 @@ class Endpoint:
         if link.phase is Phase.GONE:
             self._forget(link)
             return
-        if link.cids != self._known.get(link):
+        if link.core.ids_changed:
             self._index(link)
         due = link.timer()
         if due is not None:
@@ -243,19 +250,21 @@ class Endpoint:
     def _next_timer(self) -> float:
         return self._timers[0][0] if self._timers else math.inf
 
-    def _index(self, link: QuicLink) -> None:
-        known = self._known.get(link, set())
-        for cid in known - link.cids:
-            self._by_cid.pop(cid, None)
-        for cid in link.cids - known:
+    def _index(self, link: QuicLink, *more: bytes) -> None:
+        link.core.ids_changed = False
+        current = [*more, *link.core.host_ids]
+        for cid in current:
+            link.cids[cid] = None
             self._by_cid[cid] = link
-        self._known[link] = set(link.cids)
+        for cid in [cid for cid in link.cids if cid not in current][: max(0, len(link.cids) - REMEMBERED)]:
+            del link.cids[cid]
+            self._by_cid.pop(cid, None)
 
     def _forget(self, link: QuicLink) -> None:
         if link not in self._links:
             return
         del self._links[link]
-        for cid in self._known.pop(link, ()):
+        for cid in link.cids:
             self._by_cid.pop(cid, None)
         link.armed = math.inf
         if self._admission is not None:

@@ -22,11 +22,14 @@ LARGEST = 43
 
 
 class ResetTokens:
-    """The tokens of one listener. Made from its certificate's key, which a new process has again."""
+    """The tokens of one listener. Made from its certificate's key, which a new process has again, and from its port: what
+    another listener with the same certificate says about an id that it does not know must not end a connection here
+    (RFC 9000, 21.11).
+    """
 
-    def __init__(self, key: PrivateKeyTypes) -> None:
+    def __init__(self, key: PrivateKeyTypes, port: int) -> None:
         private = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-        self._secret = hashlib.sha256(b"stateless reset" + private).digest()
+        self._secret = hashlib.sha256(b"stateless reset %d " % port + private).digest()
 
     def token(self, cid: bytes) -> bytes:
         """The token of a connection id."""

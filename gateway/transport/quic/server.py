@@ -64,17 +64,16 @@ class QuicServer:
         self._on_refusal = on_refusal
         self._clock = clock
         self._admission = Admission(self._limits, on_refusal)
-        self._resets = ResetTokens(certificate.current().key)
         self._sockets = sockets
+        self._resets = ResetTokens(certificate.current().key, self.port)
+        self._by_cid: dict[bytes, QuicLink] = {}
         self._endpoints = [self._endpoint(sock) for sock in sockets]
         self._scope = trio.CancelScope()
 
     @property
     def port(self) -> int:
         """The real port."""
-        first = self._sockets[0]
-        assert isinstance(first, UdpSocket)
-        port: int = first.address[1]
+        port: int = self._sockets[0].address[1]
         return port
 
     @property
@@ -131,7 +130,7 @@ class QuicServer:
                 core, self._limits, address, now, accept=self._accept, mark=endpoint.mark, clock=self._clock
             )
 
-        endpoint = Endpoint(sock, admission=self._admission, accept=accept, resets=self._resets)
+        endpoint = Endpoint(sock, admission=self._admission, accept=accept, resets=self._resets, by_cid=self._by_cid)
         return endpoint
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:

@@ -36,6 +36,11 @@ log = structlog.get_logger(__name__)
 class DatagramSocket(Protocol):
     """What an endpoint needs of a socket; tests put a simulated network here."""
 
+    @property
+    def address(self) -> Address:
+        """Where it is bound."""
+        ...
+
     def receive(self, limit: int) -> list[Datagram]:
         """What has arrived, after at most `limit` reads, without waiting."""
         ...
