@@ -18,7 +18,7 @@ import trio
 
 from gateway import __version__
 from gateway.bridges.assembly import open_bridges
-from gateway.bridges.progress import stored_floor
+from gateway.bridges.forward_rows import stored_floor
 from gateway.broker.assembly import House, open_house
 from gateway.broker.latencies import writing_stats
 from gateway.broker.service import ListenerInfo

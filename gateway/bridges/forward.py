@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
-from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of
+from gateway.bridges.forward_rows import cursor_row, source_of
+from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
 from gateway.bridges.pool import UpstreamPool, refuses_login
-from gateway.bridges.progress import DeadLetterMaker, Letter, Progress, Tally, counts_of, cursor_row, source_of
+from gateway.broker.consume.position import LetterMaker, Position, PositionContext, Tally
 from gateway.broker.latencies import Latencies
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
@@ -38,7 +39,7 @@ class ForwardContext:
     clock: Clock
     recorder: Recorder
     latencies: Latencies
-    dead_letters: DeadLetterMaker
+    dead_letters: LetterMaker
     start_soon: Callable[[Callable[[], Awaitable[None]]], None]
     chance: random.Random
 
@@ -74,15 +75,13 @@ class PartitionForward:
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self._letters_topic), chance=context.chance
         )
-        self.progress = Progress(
-            lambda window, tally: cursor_row(target.name, self.topic, partition, epoch, window, tally),
+        self.position = Position(
+            PositionContext(context.store, context.pump, context.clock, context.recorder, context.dead_letters),
             window,
             tally,
-            context.store,
-            context.pump,
-            context.clock.now,
-            context.dead_letters,
-            self._saved,
+            rows=lambda window, tally: [cursor_row(target.name, topic.name, partition, epoch, window, tally)],
+            written=self.wake,
+            letters_topic=self._letters_topic,
         )
         self._next = window.low
         self._settled_until = window.high
@@ -97,7 +96,7 @@ class PartitionForward:
     @property
     def idle(self) -> bool:
         """Nothing is under way and nothing waits to be written."""
-        return not self.in_flight and self.progress.settled
+        return not self.in_flight and self.position.settled
 
     def wake(self) -> None:
         """Something may be possible now: look in the next pass."""
@@ -112,30 +111,28 @@ class PartitionForward:
     def stop(self) -> None:
         """Send nothing more; what is under way ends, and is written."""
         self.stopping = True
-        self.progress.save()
+        self.position.save()
 
     def drop(self) -> None:
         """The topic is gone."""
         self.stopping = True
-        self.progress.closed = True
+        self.position.close()
         if self._timer is not None:
             self._timer[1]()
 
     def backlog(self, state: PartitionState) -> int:
         """Messages that are not settled."""
-        window = self.progress.window
-        return state.end - window.low - window.settled_above
+        return self.counts(state).backlog
 
     def counts(self, state: PartitionState) -> ConsumerCounts:
         """For the accounting."""
-        progress = self.progress
-        return counts_of(self.target.name, self.topic, self.partition, state.end, progress.window, progress.tally)
+        return self.position.counts("forward", self.target.name, self.topic, self.partition, state.end)
 
     # --- reading ---
 
     def _turn(self) -> None:
         if self.stopping:
-            self.progress.save()
+            self.position.save()
             return
         state = self._context.store.topics.get(self.topic)
         if state is None or state.epoch != self.epoch:
@@ -144,25 +141,25 @@ class PartitionForward:
             read = self._read_on(state.partitions[self.partition])
             if not self._send() or not read:
                 break
-        self.progress.save_soon(at_once=self.progress.unsaved * 4 >= self.target.window)
+        self.position.save_soon(at_once=self.position.unsaved * 4 >= self.target.window)
         self._set_timer()
 
     def _read_on(self, bounds: PartitionState) -> bool:
         """Read what is next into the lanes; whether there may be more to do."""
         self.stopped = ""
-        if self._loading or self._next >= bounds.end:
+        if self._loading or self._next >= bounds.end or self.position.letters:
             return False
         lanes = self._lanes
         going = lanes.held - (lanes.parked if self.pool.ready else 0)
         if going >= self.target.window:
             return False
-        if lanes.full or self.progress.window.span >= self.progress.window.max_span - 2 * self.target.window:
+        if lanes.full or self.position.window.span >= self.position.window.max_span - 2 * self.target.window:
             if self.pool.ready:
                 self.stopped = f"{lanes.parked} messages of {self.topic} wait for a retry: there is no room for more"
             return False
         if self._next < bounds.start:
-            trimmed = self.progress.passed(self._next, bounds.start)
-            self.progress.tally.trimmed += trimmed
+            trimmed = self.position.passed(self._next, bounds.start)
+            self.position.tally.trimmed += trimmed
             self._context.recorder.dropped(self.rule.route, "trimmed", trimmed)
             self._next = bounds.start
         size = max(64, 2 * self.target.window - going)
@@ -207,8 +204,8 @@ class PartitionForward:
 
     def _expire(self, first: int, next_offset: int) -> None:
         if first < next_offset:
-            expired = self.progress.passed(first, next_offset)
-            self.progress.tally.expired += expired
+            expired = self.position.passed(first, next_offset)
+            self.position.tally.expired += expired
             if expired:
                 self._context.recorder.dropped(self.rule.route, "expired", expired)
 
@@ -222,11 +219,11 @@ class PartitionForward:
             if meta.route == self.rule.route:
                 self._push(run, first, end)
             else:
-                filtered = self.progress.passed(run.base_offset + first, run.base_offset + end)
-                self.progress.tally.filtered += filtered
+                filtered = self.position.passed(run.base_offset + first, run.base_offset + end)
+                self.position.tally.filtered += filtered
 
     def _push(self, run: Run, start: int, stop: int) -> None:
-        window, base = self.progress.window, run.base_offset
+        window, base = self.position.window, run.base_offset
         attempts = window.outstanding or None
         for index in range(start, stop):
             offset = base + index
@@ -236,8 +233,7 @@ class PartitionForward:
             if self._smallest <= entry.size - PREFIX <= self._largest:
                 self._lanes.push(entry)
             else:
-                entry.detach()
-                self.progress.give_up(Letter(entry, SIZE, self._letters_topic))
+                self.position.give_up(entry, SIZE)
 
     # --- sending ---
 
@@ -246,7 +242,7 @@ class PartitionForward:
         sent = False
         context, lanes = self._context, self._lanes
         while self.pool.ready:
-            room = self.target.window - self.in_flight - self.progress.unsaved
+            room = self.target.window - self.in_flight - self.position.unsaved
             entries = self._fresh(lanes.choose(room, REQUEST_BYTES, context.clock.now())) if room > 0 else []
             if not entries:
                 break
@@ -292,32 +288,27 @@ class PartitionForward:
             self._lanes.give_back(entries)  # no message is to blame: all wait until we are let in
         elif isinstance(outcome, GatewayError):
             self._give_up(self._lanes.failed(entries, outcome, now))
-            self.progress.tried(entries)
+            self.position.tried(entries)
         elif isinstance(outcome, Published) and outcome.refused:
             taken = [entry for index, entry in enumerate(entries) if index not in outcome.refused]
             self._acknowledged(taken, sum(entry.size - PREFIX for entry in taken))
             self._give_up(self._lanes.answered(entries, outcome.refused, now))
-            self.progress.tried(entries)
+            self.position.tried(entries)
         else:
             self._acknowledged(entries, size)
             self._lanes.delivered(entries)
         self.wake()
 
     def _acknowledged(self, entries: Sequence[Entry], size: int) -> None:
-        self.progress.acknowledged(entries)
+        for first, stop in stretches(entries):
+            self.position.acknowledged(first, stop)
         self._context.recorder.acknowledged(self.rule.route, self.pool.name, len(entries), size)
 
     def _give_up(self, given_up: Sequence[tuple[Entry, GatewayError]]) -> None:
         for entry, _error in given_up:
             reason = ATTEMPTS if entry.attempts >= self.target.retry.max else REFUSED
-            self.progress.give_up(Letter(entry, reason, self._letters_topic))
-        if given_up:
-            self.progress.save()
-
-    def _saved(self, letters: Sequence[Letter]) -> None:
-        for letter in letters:
-            self._context.recorder.dead_lettered(self.rule.route, letter.reason, 1)
-        self.wake()
+            self.position.give_up(entry, reason)
+        self.position.save_soon()
 
     def _set_timer(self) -> None:
         due = self._lanes.next_due()

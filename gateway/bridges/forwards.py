@@ -9,8 +9,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import trio
 
 from gateway.bridges.forward import ForwardContext, PartitionForward
+from gateway.bridges.forward_rows import IDENTITY, TABLE, cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
-from gateway.bridges.progress import IDENTITY, TABLE, Tally, cursor_row, known_row, read_cursor, row_key
+from gateway.broker.consume.position import Tally
 from gateway.broker.dead_letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
 from gateway.errors import GatewayError
@@ -120,7 +121,7 @@ class Forwards:
 
     def floor(self, topic: str, partition: int) -> int | None:
         """How far retention may go. Asked from the store's thread, too: reads only."""
-        lows = [forward.progress.on_disk for forward in self._running.get(topic, ()) if forward.partition == partition]
+        lows = [forward.position.on_disk for forward in self._running.get(topic, ()) if forward.partition == partition]
         return min(lows, default=None)
 
     def consumers(self) -> Iterator[ConsumerCounts]:
@@ -144,7 +145,7 @@ class Forwards:
     def problem(self, name: str) -> str:
         """Why a forward does not go on; empty while it does."""
         for forward in self._all():
-            if forward.target.name == name and (text := forward.stopped or forward.progress.error):
+            if forward.target.name == name and (text := forward.stopped or forward.position.error):
                 return text
         return ""
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
-from gateway.bridges.progress import DeadLetterMaker
 from gateway.broker.broker import Broker
+from gateway.broker.consume.position import LetterMaker
 from gateway.broker.service import Clock, ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.config.model import AuthNone
@@ -49,7 +49,7 @@ class EntryContext:
     pump: Pump
     clock: Clock
     recorder: Recorder
-    dead_letters: DeadLetterMaker
+    dead_letters: LetterMaker
     chance: random.Random
     ids: BatchIds
 

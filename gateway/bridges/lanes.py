@@ -15,9 +15,10 @@ import operator
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gateway.bridges.breaker import jittered
+from gateway.broker.consume.position import Message
 from gateway.config.model import Retry
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
@@ -44,22 +45,16 @@ def is_final(error: GatewayError) -> bool:
     return isinstance(error, RequestError) and not isinstance(error, _PASSING) and error.status is not Status.TIMEOUT
 
 
-class Entry:
+class Entry(Message):
     """One message on its way."""
 
-    __slots__ = ("alone", "attempts", "first_error", "index", "key", "last_error", "offset", "run", "size")
+    __slots__ = ("alone", "key", "size")
 
     def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
+        super().__init__(run, index, attempts)
         columns = run.columns
-        self.run = run
-        self.index = index
-        self.offset = run.base_offset + index
         self.key = columns.key(index)
         self.size = columns.ends[index] - (columns.ends[index - 1] if index else 0)
-        self.attempts = attempts
-        """How often it was tried in vain."""
-        self.first_error = ""
-        self.last_error = ""
         self.alone = False
         """It was in a request that was refused for good as a whole: alone it turns out whether it was the reason."""
 
@@ -73,11 +68,6 @@ class Entry:
         self.attempts += 1
         self.last_error = error.message[:LONGEST_TARGET_TEXT]
         self.first_error = self.first_error or self.last_error
-
-    def detach(self) -> None:
-        """Keep the message alone, not the whole read it came with: it may stay for long."""
-        self.run = self.run.slice(self.index, self.index + 1)
-        self.index = 0
 
 
 class Lane:
@@ -276,6 +266,19 @@ class Lanes:
 
 def _offset(entry: Entry) -> int:
     return entry.offset
+
+
+def stretches(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
+    """The offsets of messages in the order of the log, as ranges."""
+    first = stop = -1
+    for entry in entries:
+        if entry.offset != stop:
+            if first >= 0:
+                yield first, stop
+            first = entry.offset
+        stop = entry.offset + 1
+    if first >= 0:
+        yield first, stop
 
 
 def columns_of(entries: Sequence[Entry]) -> Columns:

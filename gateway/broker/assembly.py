@@ -14,6 +14,7 @@ from gateway.broker.authorisation import Authorisation
 from gateway.broker.broker import Broker, Jobs
 from gateway.broker.cache import CacheService
 from gateway.broker.cluster import ClusterService
+from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.copies import CopyService
 from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.delays import DelayService
@@ -25,7 +26,6 @@ from gateway.broker.reading import FetchService
 from gateway.broker.schema_gate import SchemaGate
 from gateway.broker.schemas import SchemaService
 from gateway.broker.service import Clock, Service
-from gateway.broker.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.timers import Pump, SystemClock
 from gateway.broker.topics import TopicService
 from gateway.broker.transactions import TransactionService

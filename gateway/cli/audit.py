@@ -107,7 +107,8 @@ def _rows(log: LogReader, table: str) -> Iterator[tuple[bytes, bytes]]:
 
 def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
     """What is written of each forward; of a topic that was made again nothing is."""
-    from gateway.bridges.progress import TABLE, counts_of, read_cursor, stored_cursors
+    from gateway.bridges.forward_rows import TABLE, read_cursor, stored_cursors
+    from gateway.broker.consume.position import counts_of
     from gateway.store.ack_window import MAX_SPAN
 
     topics = log.topics()
@@ -115,12 +116,12 @@ def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
         epoch, window, tally = read_cursor(row, MAX_SPAN)
         found = topics.get(topic)
         if found is not None and found.epoch == epoch and partition < len(found.partitions):
-            yield counts_of(name, topic, partition, found.partitions[partition].end, window, tally)
+            yield counts_of("forward", name, topic, partition, found.partitions[partition].end, window, tally)
 
 
 def _subscriptions(log: LogReader) -> Iterator[ConsumerCounts]:
     """A subscription's cursor keeps no account of its past: it must not be beyond the log, that is all."""
-    from gateway.broker.cursors import CURSORS, SUBSCRIPTIONS, read_subscriptions
+    from gateway.broker.consume.cursors import CURSORS, SUBSCRIPTIONS, read_subscriptions
     from gateway.recorder import ConsumerCounts
     from gateway.store.ack_window import AckWindow
 

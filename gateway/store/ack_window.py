@@ -92,11 +92,6 @@ class AckWindow:
 
     def settle(self, offset: int) -> bool:
         """It is done with, for good; False if it was before."""
-        if offset == self._low and not self._starts:  # in order, as nearly always
-            self._attempts.pop(offset, None)
-            self._low = offset + 1
-            self._high = max(self._high, self._low)
-            return True
         return self.settle_range(offset, offset + 1) == 1
 
     def settle_range(self, first: int, next_offset: int) -> int:
@@ -104,8 +99,12 @@ class AckWindow:
         first = max(first, self._low)
         if next_offset <= first:
             return 0
-        self._forget_attempts(first, next_offset)
+        if self._attempts:
+            self._forget_attempts(first, next_offset)
         self._high = max(self._high, next_offset)
+        if first == self._low and not self._starts:  # in order, as nearly always
+            self._low = next_offset
+            return next_offset - first
         starts, ends = self._starts, self._ends
         # the ranges that overlap or touch become one with it
         left = bisect_right(ends, first - 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.bridges.progress import TABLE, cursor_row, read_cursor, row_key
+from gateway.bridges.forward_rows import TABLE, cursor_row, read_cursor, row_key
 from gateway.cli.main import main
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol

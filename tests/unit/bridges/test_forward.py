@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from gateway.settings import Backoff, Seconds
 from tests.unit.bridges.house import bridged, forward, route, upstream
 from tests.unit.bridges.peers import Peer, listening
 from tests.unit.broker.house import publish
+from tests.unit.broker.support import full_disk
 
 MANY = [b"%04d" % number for number in range(1_000)]
 
@@ -100,6 +102,27 @@ async def test_a_final_refusal_is_not_tried_again(tmp_path: Path, peer: Peer):
         ((value, reason, attempts, _, last),) = await gateway.letters("dead")
         assert (value, reason, attempts) == (b"2", "refused", 1)
         assert last.startswith("schema validation failed")
+
+
+async def test_a_letter_that_cannot_be_stored_settles_nothing(tmp_path: Path, peer: Peer):
+    with ExitStack() as disk:
+        async with bridged(tmp_path, [upstream(peer.port)], route(forward(dead_letter="dead"))) as gateway:
+
+            def say(_key: bytes, value: bytes) -> str:
+                if value == b"2" and gateway.store.health.writable:
+                    disk.enter_context(full_disk(gateway.store))
+                return "never" if value == b"2" else "ok"
+
+            peer.say = say
+            await gateway.client().publish("orders", b"1", b"2", b"3")
+            await peer.until(lambda: "cannot be written" in gateway.bridges.forwards.problem("far"))
+            assert (gateway.backlog(), gateway.counts.messages["dead_lettered", "refused"]) == (1, 0)
+            gateway.check_accounts()
+            disk.close()
+            await gateway.delivered()
+            assert gateway.bridges.forwards.problem("far") == ""
+            assert [letter[:2] for letter in await gateway.letters("dead")] == [(b"2", "refused")]
+            assert gateway.counts.messages["dead_lettered", "refused"] == 1
 
 
 async def test_what_the_protocol_cannot_carry_goes_to_the_dead_letters(tmp_path: Path):

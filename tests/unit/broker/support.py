@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from msgspec.structs import replace
 
@@ -141,6 +143,16 @@ class Bench:
         result = self.store.read_cached(topic, partition, 0, 10_000, 1 << 20, self.clock.now_ms())
         assert result is not None
         return [value for run in result.runs for value in run.columns.values()]
+
+
+@contextmanager
+def full_disk(store: Any) -> Iterator[None]:
+    """The disk of a store that commits inline has no room inside the block; after it the store looks again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _path: shutil._ntuple_diskusage(100, 101, -1))
+        store.committer.writer._check_at = 0.0  # it is time to look
+        yield
+    store.maintain()
 
 
 def publish(number: int, address: str, *values: bytes, **more: Any) -> Publish:

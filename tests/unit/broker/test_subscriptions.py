@@ -256,7 +256,8 @@ async def test_the_accounting_sees_a_message_that_was_lost(tmp_path: Path, autoj
         await client.take(subscription, 1)
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [0]
         lost = gateway.house.subscriptions._subscriptions[subscription]
-        lost.cursors[0].window.settle(lost.cursors[0].window.low)  # settled by nobody
+        window = lost.cursors[0].position.window
+        window.settle(window.low)  # by nobody
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [1]
         gateway.house.publisher._doors["identity"].stored -= 1
         assert [door.unaccounted for door in gateway.house.snapshot().doors] == [1]

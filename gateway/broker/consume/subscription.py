@@ -9,47 +9,35 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import attrs
 
+from gateway.broker.consume.cursors import cursor_row, stored, subscription_row
+from gateway.broker.consume.position import Message, Position
 from gateway.broker.service import Caller
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Subscribe, Subscribed, Take
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import ReadResult, TopicState
+from gateway.store.interface import Put, ReadResult, TopicState
 
-PREFETCH_MESSAGES = 1_024
+SIZE = "size"
+"""The reason of a letter: the subscriber's protocol cannot carry it."""
+MAX_DELIVERIES = "max_deliveries"
+"""Nobody acknowledged it, however often it was handed out."""
 
 
-@attrs.define(eq=False)
-class Outstanding:
+class Outstanding(Message):
     """A message that was handed out and is not settled."""
 
-    partition: int
-    run: Run
-    index: int
-    client: int
-    attempts: int = 1
-    due: float | None = None
+    __slots__ = ("client", "due")
 
-    @property
-    def offset(self) -> int:
-        """Its place in the partition."""
-        return self.run.base_offset + self.index
-
-
-@attrs.define(eq=False)
-class Tally:
-    """What became of the messages since this process began with the partition at `start`."""
-
-    start: int
-    acknowledged: int = 0
-    expired: int = 0
-    dead_lettered: int = 0
-    trimmed: int = 0
+    def __init__(self, run: Run, index: int, client: int, attempts: int) -> None:
+        super().__init__(run, index, attempts)
+        self.client = client
+        self.due: float | None = None
 
 
 @attrs.define(eq=False)
@@ -58,8 +46,7 @@ class Cursor:
 
     partition: int
     next: int
-    window: AckWindow
-    tally: Tally
+    position: Position
     ahead: deque[Run] = attrs.Factory(deque)
     loading: bool = False
     settled_until: int = 0
@@ -98,8 +85,6 @@ class Subscription:
         self.next_tag = 1
         self.clients: set[int] = set()
         self.ended = False
-        self.changed = False
-        """Something of it is not written yet."""
         self._due: list[tuple[float, int, int]] = []
 
     @property
@@ -126,7 +111,9 @@ class Subscription:
     def wanted(self, state: TopicState) -> Iterator[Cursor]:
         """The partitions that have something and nothing is read ahead of."""
         for cursor in self.cursors:
-            if not cursor.ahead and not cursor.loading and cursor.next < state.partitions[cursor.partition].end:
+            if cursor.next < state.partitions[cursor.partition].end and not (
+                cursor.ahead or cursor.loading or cursor.position.letters
+            ):
                 yield cursor
 
     def skip_trimmed(self, cursor: Cursor, start: int) -> int:
@@ -134,28 +121,23 @@ class Subscription:
         lost = start - cursor.next
         if lost <= 0:
             return 0
-        cursor.window.settle_range(cursor.next, start)
+        cursor.position.tally.trimmed += cursor.position.passed(cursor.next, start)
         cursor.next = start
-        cursor.tally.trimmed += lost
-        self.changed = True
         return lost
 
-    def read(self, cursor: Cursor, result: ReadResult) -> list[tuple[Run, int]]:
-        """Take in what the store gave; returns (run, index) of messages this subscriber's protocol cannot carry."""
-        refused: list[tuple[Run, int]] = []
+    def read(self, cursor: Cursor, result: ReadResult) -> None:
+        """Take in what the store gave; what this subscriber's protocol cannot carry goes to the dead letters."""
         offset = cursor.next
         for run in result.runs:
             if run.base_offset > offset:
                 self._expire(cursor, offset, run.base_offset)
-            for piece in self._carriable(cursor, run, refused):
-                cursor.ahead.append(piece)
+            cursor.ahead.extend(self._carriable(cursor, run))
             offset = run.next_offset
         if result.next_offset > offset:
             self._expire(cursor, offset, result.next_offset)
         cursor.next = result.next_offset
-        return refused
 
-    def _carriable(self, cursor: Cursor, run: Run, refused: list[tuple[Run, int]]) -> Iterator[Run]:
+    def _carriable(self, cursor: Cursor, run: Run) -> Iterator[Run]:
         largest, smallest = self.request.largest_value, self.request.smallest_value
         check_size = (largest is not None and len(run.columns.packed) > largest) or smallest > 0
         check_settled = run.base_offset < cursor.settled_until
@@ -166,21 +148,19 @@ class Subscription:
         for index, end in enumerate(run.columns.ends):
             size = end - before - PREFIX
             before = end
-            settled = check_settled and cursor.window.is_settled(run.base_offset + index)
+            settled = check_settled and cursor.position.window.is_settled(run.base_offset + index)
             fits = size >= smallest and (largest is None or size <= largest)
             if settled or not fits:
                 if index > first:
                     yield run.slice(first, index)
                 first = index + 1
                 if not settled:
-                    refused.append((run, index))
+                    cursor.position.give_up(Message(run, index), SIZE)
         if first < run.count:
             yield run.slice(first, run.count)
 
     def _expire(self, cursor: Cursor, first: int, stop: int) -> None:
-        cursor.tally.expired += stop - first
-        cursor.window.settle_range(first, stop)
-        self.changed = True
+        cursor.position.tally.expired += cursor.position.passed(first, stop)
 
     # --- handing out ---
 
@@ -253,14 +233,15 @@ class Subscription:
     def _give(self, caller: Caller, cursor: Cursor, run: Run, now: float) -> Delivered:
         first_tag = self.next_tag
         self.next_tag += run.count
-        self.changed = True
         if self.request.acknowledge:
+            cursor.position.touch()
+            tried = cursor.position.window.outstanding
             for index in range(run.count):
-                self.outstanding[first_tag + index] = Outstanding(cursor.partition, run, index, caller.id)
+                attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
+                self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
             self._schedule(first_tag, run.count, 1, now)
         else:
-            cursor.window.settle_range(run.base_offset, run.next_offset)
-            cursor.tally.acknowledged += run.count
+            cursor.position.acknowledged(run.base_offset, run.next_offset)
         return Delivered(run, first_tag)
 
     def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
@@ -278,8 +259,7 @@ class Subscription:
         """A tag is done with; None if it is not outstanding."""
         message = self.outstanding.pop(tag, None)
         if message is not None:
-            self.cursors[message.partition].window.settle(message.offset)
-            self.changed = True
+            self.position_of(message).acknowledged(message.offset, message.offset + 1)
         return message
 
     def give_back(self, tag: int) -> bool:
@@ -307,10 +287,9 @@ class Subscription:
             heapq.heappop(self._due)
         return None
 
-    def overdue(self, now: float) -> Sequence[int]:
-        """Tags whose time has come. Those with deliveries left are queued again; the others are returned."""
+    def overdue(self, now: float) -> None:
+        """Those whose time has come and that have deliveries left are queued again; the others are given up."""
         redelivery = self.request.redelivery
-        exhausted: list[int] = []
         while self._due and self._due[0][0] <= now:
             due, first_tag, count = heapq.heappop(self._due)
             for tag in range(first_tag, first_tag + count):
@@ -319,10 +298,10 @@ class Subscription:
                 message = self.outstanding[tag]
                 message.due = None
                 if redelivery is not None and message.attempts >= redelivery.max_deliveries:
-                    exhausted.append(tag)
+                    self.position_of(self.outstanding.pop(tag)).give_up(message, MAX_DELIVERIES)
                 else:
+                    self.position_of(message).tried((message,))
                     self.again.append(tag)
-        return exhausted
 
     def _is_due_at(self, tag: int, due: float) -> bool:
         message = self.outstanding.get(tag)
@@ -332,19 +311,24 @@ class Subscription:
 
     def consumers(self, state: TopicState) -> Iterator[ConsumerCounts]:
         """How far it is on each partition."""
+        kind = "reader" if self.request.name else "subscription"
+        name = self.request.name or str(self.number)
         for cursor in self.cursors:
             end = state.partitions[cursor.partition].end
-            tally = cursor.tally
-            yield ConsumerCounts(
-                kind="reader" if self.request.name else "subscription",
-                name=self.request.name or str(self.number),
-                start=tally.start,
-                end=end,
-                acknowledged=tally.acknowledged,
-                backlog=end - cursor.window.low - cursor.window.settled_above,
-                expired=tally.expired,
-                dead_lettered=tally.dead_lettered,
-                trimmed=tally.trimmed,
-                topic=self.topic,
-                partition=cursor.partition,
-            )
+            yield cursor.position.counts(kind, name, self.topic, cursor.partition, end)
+
+    # --- keeping it ---
+
+    def position_of(self, message: Message) -> Position:
+        """The partition's that it is in."""
+        return self.cursors[message.run.partition].position
+
+    def save_soon(self) -> None:
+        """Have what changed written."""
+        for cursor in self.cursors:
+            cursor.position.save_soon()
+
+    def rows(self, partition: int, window: AckWindow) -> list[Put]:
+        """What is kept of it, and of a partition."""
+        row = stored(self.request, self.topic, self.epoch, self.listener, self.next_tag)
+        return [subscription_row(self.number, row), cursor_row(self.number, partition, window.to_bytes())]

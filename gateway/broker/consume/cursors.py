@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import msgspec
@@ -82,6 +82,11 @@ def subscription_row(number: int, row: StoredSubscription | None) -> Put:
 def cursor_row(number: int, partition: int, window: bytes | None) -> Put:
     """Write or delete one partition's cursor."""
     return Put(CURSORS, _CURSOR_KEY.pack(number, partition), window)
+
+
+def removed_rows(number: int, partitions: Iterable[int]) -> list[Put]:
+    """What deletes a subscription."""
+    return [subscription_row(number, None), *(cursor_row(number, partition, None) for partition in partitions)]
 
 
 def load_subscriptions(store: Store) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:

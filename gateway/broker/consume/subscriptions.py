@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.consume.cursors import Numbers, load_subscriptions, removed_rows
+from gateway.broker.consume.position import LetterMaker, Position, PositionContext, Tally
+from gateway.broker.consume.subscription import Cursor, Outstanding, Subscription, Waiting
 from gateway.broker.counting import record_acknowledged, record_delivered
-from gateway.broker.cursors import Numbers
-from gateway.broker.giving_up import DeadLetterMaker, GivingUp
-from gateway.broker.keeping import Keeper, rows_of
 from gateway.broker.latencies import Latencies
 from gateway.broker.service import Caller, Clock, Handler
-from gateway.broker.subscription import Cursor, Outstanding, Subscription, Tally, Waiting
 from gateway.broker.timers import Pump
 from gateway.broker.topics import TopicService
 from gateway.broker.watch import Watchers
-from gateway.errors import Conflict, GatewayError, InvalidRequest, UnknownSubscription, UnknownTopic
+from gateway.errors import (
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    StoreError,
+    UnknownSubscription,
+    UnknownTopic,
+)
 from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import (
     DONE,
@@ -32,9 +39,11 @@ from gateway.requests import (
 )
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import CreateTopic, Store, Ticket, TopicState, Unit
+from gateway.store.interface import CreateTopic, Put, Store, Ticket, TopicState, Unit
 
 READ_AHEAD_BYTES = 1 << 20
+TAGS_AFTER_RESTART = 1 << 32
+"""Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
 
 
 @attrs.frozen(eq=False)
@@ -49,7 +58,7 @@ class SubscriptionContext:
     clock: Clock
     recorder: Recorder
     latencies: Latencies
-    dead_letters: DeadLetterMaker
+    dead_letters: LetterMaker
     start_soon: Callable[..., None]
     refusal: Callable[[Caller, str], GatewayError | None]
     """Why a caller may not read an address now."""
@@ -67,13 +76,11 @@ class SubscriptionService:
         """Subscriptions that a connection uses."""
         self._grace: dict[int, Callable[[], None]] = {}
         self._due_timers: dict[int, tuple[float, Callable[[], None]]] = {}
-        self._keeper = Keeper(context.store, context.pump, context.clock, self._subscriptions)
-        self._letters = GivingUp(context.store, context.recorder, context.dead_letters)
+        self._positions = PositionContext(
+            context.store, context.pump, context.clock, context.recorder, context.dead_letters
+        )
         self.numbers = Numbers(context.store)
-        for subscription in self._keeper.restore(context.recorder):
-            self._register(subscription)
-            if not subscription.request.name:
-                self._start_grace(subscription)
+        self._restore()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Subscribing, taking, settling, ending."""
@@ -125,7 +132,7 @@ class SubscriptionService:
                 offset = bounds.start
             else:
                 offset = request.start
-            subscription.cursors.append(Cursor(partition, offset, AckWindow(offset), Tally(offset)))
+            self._add_cursor(subscription, partition, AckWindow(offset), Tally(offset))
         self._register(subscription)
         self._use(caller, subscription)
         if not subscription.durable:
@@ -137,7 +144,46 @@ class SubscriptionService:
                 self._forget(subscription)
             caller.answer(request.id, ticket.error or subscription.subscribed())
 
-        self._store.submit(Unit(puts=rows_of(subscription))).on_done(done)
+        rows = [row for one in subscription.cursors for row in subscription.rows(one.partition, one.position.window)]
+        self._store.submit(Unit(puts=rows)).on_done(done)
+
+    def _add_cursor(self, subscription: Subscription, partition: int, window: AckWindow, tally: Tally) -> None:
+        def rows(window: AckWindow, _tally: Tally) -> Sequence[Put]:
+            return subscription.rows(partition, window)
+
+        position = Position(
+            self._positions,
+            window,
+            tally,
+            rows=rows if subscription.durable else None,
+            written=lambda: self._go_on(subscription),
+        )
+        subscription.cursors.append(Cursor(partition, window.low, position, settled_until=window.low + window.span))
+
+    def _go_on(self, subscription: Subscription) -> None:
+        """In the next pass: there may be something for those who wait."""
+        if subscription.takes:
+            self._context.pump.soon(subscription, lambda: self._serve(subscription))
+
+    def _restore(self) -> None:
+        """The subscriptions of earlier processes, at the places they had reached."""
+        for number, (row, windows) in load_subscriptions(self._store).items():
+            state = self._store.topics.get(row.topic)
+            if state is None:
+                self._store.submit(Unit(puts=removed_rows(number, windows), synced=False))
+                continue
+            if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
+                self._context.recorder.dropped("", "epoch_changed", 1)
+                windows = {}
+            subscription = Subscription(number, row.request(), state, row.listener)
+            subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
+            for partition, bounds in enumerate(state.partitions):
+                kept = windows.get(partition)
+                window = AckWindow.from_bytes(kept) if kept is not None else AckWindow(bounds.start)
+                self._add_cursor(subscription, partition, window, Tally(window.low, acknowledged=window.settled_above))
+            self._register(subscription)
+            if not subscription.request.name:
+                self._start_grace(subscription)
 
     def _register(self, subscription: Subscription) -> None:
         self._subscriptions[subscription.number] = subscription
@@ -214,8 +260,7 @@ class SubscriptionService:
             self._answer(subscription, waiting, given)
         if subscription.takes and not any(cursor.loading for cursor in subscription.cursors):
             self._let_wait(subscription, now)
-        if subscription.changed:
-            self._keeper.soon()
+        subscription.save_soon()
         self._watch_redelivery(subscription)
 
     def _read_ahead(self, subscription: Subscription, state: TopicState, now_ms: int) -> None:
@@ -228,7 +273,7 @@ class SubscriptionService:
                 subscription.topic, cursor.partition, cursor.next, size, READ_AHEAD_BYTES, now_ms
             )
             if result is not None:
-                self._letters.refuse(subscription, subscription.read(cursor, result))
+                subscription.read(cursor, result)
                 continue
             cursor.loading = True
             self._context.start_soon(None, None, lambda cursor=cursor: self._load(subscription, cursor))
@@ -239,7 +284,7 @@ class SubscriptionService:
             result = await self._store.read(
                 subscription.topic, cursor.partition, cursor.next, 4_096, READ_AHEAD_BYTES, self._context.clock.now_ms()
             )
-            self._letters.refuse(subscription, subscription.read(cursor, result))
+            subscription.read(cursor, result)
         except GatewayError as error:
             while subscription.takes:
                 subscription.takes.popleft().refuse(error)
@@ -285,14 +330,13 @@ class SubscriptionService:
                 message = subscription.settle(tag)
                 known = message is not None
                 if message is not None:
-                    _count_settled(self._context.recorder, caller, subscription, message)
+                    _count_settled(self._context.recorder, caller, message)
             else:
                 known = subscription.give_back(tag)
             results.append(None if known else UnknownSubscription())
         caller.answer(request.id, Settled(results))
-        self._keeper.soon()
-        if subscription.takes:
-            self._context.pump.soon(subscription, lambda: self._serve(subscription))
+        subscription.save_soon()
+        self._go_on(subscription)
 
     def _watch_redelivery(self, subscription: Subscription) -> None:
         due = subscription.next_due()
@@ -310,10 +354,7 @@ class SubscriptionService:
         self._due_timers.pop(subscription.number, None)
         if subscription.ended:
             return
-        for tag in subscription.overdue(self._context.clock.now()):
-            message = subscription.settle(tag)
-            if message is not None:
-                self._letters.exhausted(subscription, message)
+        subscription.overdue(self._context.clock.now())
         self._serve(subscription)
 
     # --- ending ---
@@ -344,8 +385,7 @@ class SubscriptionService:
             if not waiting.caller.detached:
                 waiting.caller.answer(waiting.request.id, Taken((), ended=True))
         subscription.give_back_all_of(client)
-        if subscription.takes:
-            self._context.pump.soon(subscription, lambda: self._serve(subscription))
+        self._go_on(subscription)
         if subscription.clients:
             return
         if not subscription.durable:
@@ -378,12 +418,24 @@ class SubscriptionService:
             timer[1]()
         for client in subscription.clients:
             self._held.get(client, set()).discard(subscription.number)
+        for cursor in subscription.cursors:
+            cursor.position.close()
         if subscription.durable:
-            self._keeper.forget(subscription)
+            gone = removed_rows(subscription.number, range(len(subscription.cursors)))
+            self._store.submit(Unit(puts=gone, synced=False))
 
     async def close(self) -> None:
-        """Write every cursor, synced."""
-        await self._keeper.close()
+        """Write every position, synced."""
+        rows = [
+            row
+            for subscription in self._subscriptions.values()
+            for cursor in subscription.cursors
+            if subscription.durable and not cursor.position.settled
+            for row in subscription.rows(cursor.partition, cursor.position.window)
+        ]
+        if rows:
+            with contextlib.suppress(StoreError):  # what is not written is delivered again
+                await self._store.submit(Unit(puts=rows, synced=True)).wait()
 
     def consumers(self) -> Iterator[ConsumerCounts]:
         """How far each durable subscription is, partition by partition."""
@@ -393,8 +445,7 @@ class SubscriptionService:
                 yield from subscription.consumers(state)
 
 
-def _count_settled(recorder: Recorder, caller: Caller, subscription: Subscription, message: Outstanding) -> None:
-    subscription.cursors[message.partition].tally.acknowledged += 1
+def _count_settled(recorder: Recorder, caller: Caller, message: Outstanding) -> None:
     meta, _inner = message.run.meta_of(message.index)
     size = len(message.run.columns.value(message.index))
     recorder.acknowledged(meta.route, caller.listener.name, 1, size)

@@ -1,0 +1,79 @@
+"""What is kept of forwards: one row for each partition, (forward, topic, partition) to the topic's epoch, what is settled,
+and the account of how it came there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+import msgspec
+
+from gateway.broker.consume.position import Tally
+from gateway.errors import StoreDamaged
+from gateway.store.ack_window import MAX_SPAN, AckWindow
+from gateway.store.interface import Put, Store
+
+TABLE = "forwards"
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    epoch: int
+    window: bytes
+    tally: tuple[int, int, int, int, int, int] | None = None
+
+
+def known_row(forward: str) -> Put:
+    """That a forward exists: from now on a topic without a cursor is one that is new."""
+    return Put(TABLE, forward.encode(), b"1")
+
+
+IDENTITY = b"\0store"
+"""The key of a row that tells this store from all others; no forward's name has such a character."""
+
+
+def source_of(store: Store, forward: str, topic: str, epoch: int, partition: int) -> bytes:
+    """What tells a log, and who reads it, from all others: other gateways know by it what they were sent before."""
+    identity = store.table(TABLE).get(IDENTITY, b"")
+    text = b"\0".join((identity, forward.encode(), topic.encode(), b"%d %d" % (epoch, partition)))
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def row_key(forward: str, topic: str, partition: int) -> bytes:
+    """A cursor's key. Names have no control characters, so nothing else makes the same one."""
+    return b"\0".join((forward.encode(), topic.encode(), str(partition).encode()))
+
+
+def cursor_row(forward: str, topic: str, partition: int, epoch: int, window: AckWindow, tally: Tally) -> Put:
+    """Write a cursor, with the account of how it came there."""
+    row = _Row(epoch, window.to_bytes(), attrs.astuple(tally))
+    return Put(TABLE, row_key(forward, topic, partition), msgspec.msgpack.encode(row))
+
+
+def read_cursor(value: bytes, max_span: int) -> tuple[int, AckWindow, Tally]:
+    """A row's epoch, window and account."""
+    try:
+        row = msgspec.msgpack.decode(value, type=_Row)
+    except msgspec.DecodeError as error:
+        raise StoreDamaged("a forward's cursor cannot be read") from error
+    window = AckWindow.from_bytes(row.window, max_span)
+    tally = Tally(*row.tally) if row.tally is not None else Tally(window.low, acknowledged=window.settled_above)
+    return row.epoch, window, tally
+
+
+def stored_cursors(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str, int, bytes]]:
+    """(forward, topic, partition, row) of every cursor in the table."""
+    for key, value in rows:
+        names = key.decode().split("\0")
+        if len(names) == 3:
+            yield names[0], names[1], int(names[2]), value
+
+
+def stored_floor(store: Store) -> Callable[[str, int], int | None]:
+    """How far retention may go by what is written: until the forwards themselves are there to ask."""
+    lows: dict[tuple[str, int], int] = {}
+    for _forward, topic, partition, value in stored_cursors(store.table(TABLE).items()):
+        low = read_cursor(value, MAX_SPAN)[1].low
+        lows[topic, partition] = min(low, lows.get((topic, partition), low))
+    return lambda topic, partition: lows.get((topic, partition))
