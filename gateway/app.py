@@ -296,13 +296,20 @@ class Gateway:
 
     def _certificate(self, listener: Listener | Admin) -> tuple[CertificateFiles, Path, Path]:
         """A listener's certificate, and the files it is in."""
-        from gateway.transport.quic.certificates import CERTIFICATE_NAME, KEY_NAME, CertificateFiles, self_signed
+        from gateway.transport.quic.certificates import (
+            CERTIFICATE_NAME,
+            DEFAULT_NAMES,
+            KEY_NAME,
+            CertificateFiles,
+            self_signed,
+        )
 
         if isinstance(listener.tls, TlsFiles):
             certificate, key = Path(listener.tls.cert), Path(listener.tls.key)
             return CertificateFiles(certificate, key), certificate, key
         directory = Path(self._config.storage.path)
-        return self_signed(directory), directory / CERTIFICATE_NAME, directory / KEY_NAME
+        names = (*DEFAULT_NAMES, *self._config.certified_names)
+        return self_signed(directory, names), directory / CERTIFICATE_NAME, directory / KEY_NAME
 
     def _listener(self, bound: Bound, house: House, budget: Budget) -> TcpListener | QuicListener:
         listener = bound.listener

@@ -7,6 +7,7 @@ its settings class.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,9 @@ MOST_POOL = 1_000
 Specs = Mapping[str, ProtocolSpec]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+LONGEST_HOST = 253
 
 
 def _name(text: str) -> str:
@@ -56,6 +60,16 @@ def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ConfigProblem(f"not a name: {text!r} (letters, digits, '_', '.', '-'; at most 64)")
     return text
+
+
+def _host(text: str) -> str:
+    """A name that a certificate can be for."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        if not _HOST.fullmatch(text) or len(text) > LONGEST_HOST:
+            raise ConfigProblem(f"neither the name of a host nor an IP address: {text!r}") from None
+        return text
 
 
 def _glob(text: str) -> str:
@@ -74,6 +88,7 @@ def _finite(text: str) -> Seconds:
 
 
 NAME = Text("a name", _name)
+HOST = Text("a host", _host)
 GLOB = Text("a glob", _glob, description="* is part of a segment, ** is anything")
 TEMPLATE = Text("a template", _template, description="{1}, {2}, ... are captures, {topic} the address")
 FINITE = Text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d")
@@ -118,9 +133,22 @@ TOPIC_SETTINGS = record(
 )
 
 LISTENER_TLS = Either(
-    "none, self-signed or a mapping with cert and key",
+    "none, self-signed or a mapping with self-signed, or with cert and key",
     scalar=Words({"none": model.TlsNone(), "self-signed": model.TlsSelfSigned()}),
-    mappings=(record(model.TlsFiles),),
+    mappings=(
+        record(model.TlsFiles),
+        Record(
+            lambda self_signed: self_signed,
+            (
+                Field(
+                    "self-signed",
+                    record(model.TlsSelfSigned, names=ListOf(HOST, least=1, or_one=True)),
+                    required=True,
+                    to="self_signed",
+                ),
+            ),
+        ),
+    ),
 )
 
 UPSTREAM_TLS = Either(

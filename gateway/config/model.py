@@ -26,7 +26,9 @@ class TlsNone:
 
 @attrs.frozen
 class TlsSelfSigned:
-    """A certificate for localhost, 127.0.0.1 and ::1 made at start."""
+    """A certificate for localhost, 127.0.0.1 and ::1 made at start, and for these names. It is one for all listeners."""
+
+    names: tuple[str, ...] = ()
 
 
 class ClientCert(enum.Enum):
@@ -394,6 +396,12 @@ class Config:
     """Glob to settings, in the order of the file; the first that matches counts."""
     upstreams: Mapping[str, Upstream] = attrs.Factory(dict)
     file: str = ""
+
+    @property
+    def certified_names(self) -> tuple[str, ...]:
+        """What the self-signed certificate is for, beside localhost."""
+        tls = [each.tls for each in self.listeners.values()] + ([self.admin.tls] if self.admin is not None else [])
+        return tuple(name for one in tls if isinstance(one, TlsSelfSigned) for name in one.names)
 
 
 IDENTITY = Route(name="identity", match=Match(), targets=(Store(topic="{topic}"),))

@@ -266,3 +266,18 @@ def test_a_file_that_is_not_text_is_a_problem_with_a_line(tmp_path: Path) -> Non
 def test_a_file_that_is_not_there_is_not_a_problem_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing.yaml", {}, TOYS)
+
+
+def test_the_self_signed_certificate_is_for_the_names_of_all_listeners() -> None:
+    config = read(
+        """
+version: 1
+listeners:
+  a: {protocol: felix, bind: "127.0.0.1:0", tls: {self-signed: {names: [gateway, "*.gateway.example", "2001:DB8::1"]}}}
+  b: {protocol: fujin, bind: "127.0.0.1:0", tls: self-signed}
+  c: {protocol: flymq, bind: "127.0.0.1:0", tls: {self-signed: {names: fly}}}
+admin: {bind: "127.0.0.1:0", tls: {self-signed: {names: [admin]}}}
+"""
+    )
+    assert config.listeners["b"].tls == model.TlsSelfSigned()
+    assert config.certified_names == ("gateway", "*.gateway.example", "2001:db8::1", "fly", "admin")

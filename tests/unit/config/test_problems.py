@@ -80,7 +80,10 @@ LISTENERS = [
     ("protocol: felix", "tls: felix runs over QUIC, which needs tls (self-signed, or cert and key)"),
     ("protocol: felix, tls: none", "tls: felix runs over QUIC, which needs tls (self-signed, or cert and key)"),
     ("protocol: flymq, tls: selfsigned", "tls: expected none or self-signed, not 'selfsigned'; did you mean 'self-signed'?"),
-    ("protocol: flymq, tls: [x]", "tls: expected none, self-signed or a mapping with cert and key, not a list"),
+    ("protocol: flymq, tls: [x]", "tls: expected none, self-signed or a mapping with self-signed, or with cert and key, not a list"),
+    ("protocol: flymq, tls: {self-signed: {names: []}}", "tls.self-signed.names: expected a list of at least one, not an empty list"),
+    ("protocol: flymq, tls: {self-signed: {names: [a/b]}}", "tls.self-signed.names[0]: neither the name of a host nor an IP address: 'a/b'"),
+    ("protocol: flymq, tls: {self-signed: {name: a}}", "tls.self-signed.name: unknown key 'name' (known: ...; did you mean 'names'?)"),
     ("protocol: flymq, tls: {cert: /nonexistent/c}", "tls: missing key 'key'"),
     (
         "protocol: blipmq",

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config.load import load
+from gateway.config.load import parse
+from gateway.config.model import Config
 from gateway.observe.metrics import FAMILIES, Kind
 
 DEPLOY = Path("deploy")
@@ -91,24 +92,37 @@ def test_a_dashboard_is_whole(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [Path("routes.yaml"), DEPLOY / "gateway.yaml", DEPLOY / "kubernetes/routes.yaml"], ids=str
 )
-def test_a_shipped_configuration_is_good(path: Path) -> None:
-    config = load(path, {"BLIPMQ_KEY": "secret"})
+def test_a_shipped_configuration_is_good(path: Path, tmp_path: Path) -> None:
+    config = shipped(path, tmp_path)
     assert {"blipmq", "felix", "flymq", "flymq-stock", "fujin"} <= set(config.listeners)
 
 
-def ports() -> set[tuple[int, str]]:
+def shipped(path: Path, directory: Path) -> Config:
+    """A configuration as a container reads it, with its secrets in a directory of the test."""
+    for name in ("admin-token", "blipmq-keys"):
+        (directory / name).write_text("secret\n")
+    text = path.read_text().replace("/run/secrets/gateway", str(directory))
+    return parse(text, str(path), {"NAMESPACE": "default"})
+
+
+def served(directory: Path) -> set[tuple[int, str]]:
     """(port, protocol) of what a container serves."""
     udp = {"felix", "fujin"}
-    config = load(DEPLOY / "gateway.yaml", {"BLIPMQ_KEY": "secret"})
+    config = shipped(DEPLOY / "gateway.yaml", directory)
     assert config.admin is not None
-    served = {(each.port, "udp" if set(each.protocols) & udp else "tcp") for each in config.listeners.values()}
-    return served | {(config.admin.port, "tcp")}
+    found = {(each.port, "udp" if set(each.protocols) & udp else "tcp") for each in config.listeners.values()}
+    return found | {(config.admin.port, "tcp")}
 
 
-def test_the_image_exposes_what_its_configuration_serves() -> None:
+@pytest.fixture
+def ports(tmp_path: Path) -> set[tuple[int, str]]:
+    return served(tmp_path)
+
+
+def test_the_image_exposes_what_its_configuration_serves(ports: set[tuple[int, str]]) -> None:
     line = re.search(r"^EXPOSE (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert line is not None
-    assert {(int(port), kind) for port, kind in (each.split("/") for each in line[1].split())} == ports()
+    assert {(int(port), kind) for port, kind in (each.split("/") for each in line[1].split())} == ports
 
 
 def test_the_image_installs_from_the_lock_and_runs_as_nobody_special() -> None:
@@ -141,8 +155,8 @@ def test_the_image_is_built_from_files_that_are_there_and_that_its_build_sees() 
     assert (context / compose["dockerfile"]).samefile(DEPLOY / "Dockerfile")
 
 
-def test_a_container_may_write_where_its_configuration_writes_and_nowhere_else() -> None:
-    config = load(DEPLOY / "gateway.yaml", {"BLIPMQ_KEY": "secret"})
+def test_a_container_may_write_where_its_configuration_writes_and_nowhere_else(tmp_path: Path) -> None:
+    config = shipped(DEPLOY / "gateway.yaml", tmp_path)
     text = (DEPLOY / "Dockerfile").read_text()
     (volume,) = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
     assert Path(config.storage.path).is_relative_to(volume)
@@ -153,14 +167,14 @@ def test_a_container_may_write_where_its_configuration_writes_and_nowhere_else()
     assert [one for one in service["volumes"] if one.endswith(f":{volume}")]
 
 
-def test_compose_publishes_them_and_prometheus_scrapes_the_admin_port() -> None:
+def test_compose_publishes_them_and_prometheus_scrapes_the_admin_port(ports: set[tuple[int, str]]) -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     published = set()
     for entry in services["gateway"]["ports"]:
         _, _, rest = entry.rpartition(":")
         port, _, kind = rest.partition("/")
         published.add((int(port), kind or "tcp"))
-    assert published == ports()
+    assert published == ports
     scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]
     assert scrape["static_configs"][0]["targets"] == ["gateway:9600"]
     for service in services.values():
@@ -170,21 +184,51 @@ def test_compose_publishes_them_and_prometheus_scrapes_the_admin_port() -> None:
                 assert (DEPLOY / source).exists(), source
 
 
-def test_kubernetes_runs_one_writer_and_probes_it() -> None:
+def test_kubernetes_runs_one_writer_and_probes_it(ports: set[tuple[int, str]]) -> None:
     documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text()))
     by_kind = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     workload = by_kind["StatefulSet", "gateway"]["spec"]
     assert workload["replicas"] == 1, "the log has one writer"
     (container,) = workload["template"]["spec"]["containers"]
     named = {(port["containerPort"], port.get("protocol", "TCP").lower()): port["name"] for port in container["ports"]}
-    assert set(named) == ports()
+    assert set(named) == ports
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "admin"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
     for service in ("gateway", "gateway-admin"):
         for port in by_kind["Service", service]["spec"]["ports"]:
             assert named[port["port"], port.get("protocol", "TCP").lower()] == port["targetPort"]
+    monitor = yaml.safe_load((DEPLOY / "kubernetes/monitor.yaml").read_text())["spec"]
+    admin = by_kind["Service", "gateway-admin"]
+    assert monitor["selector"]["matchLabels"] == admin["metadata"]["labels"]
+    (scraped,) = monitor["endpoints"]
+    assert scraped["port"] in {port["name"] for port in admin["spec"]["ports"]}
     files = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())
     assert all((DEPLOY / "kubernetes" / name).exists() for name in files["resources"])
+
+
+def test_whoever_scrapes_or_reads_the_admin_address_has_the_token_that_the_gateway_asks_for() -> None:
+    """By the name of the file, or of the secret and its key."""
+    for path in ("gateway.yaml", "kubernetes/routes.yaml"):
+        asked = yaml.safe_load((DEPLOY / path).read_text())["admin"]["token_file"]
+        assert asked == "/run/secrets/gateway/admin-token"
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]
+    for name, file in (("gateway", asked), ("prometheus", scrape["authorization"]["credentials_file"])):
+        mounted = {one["target"]: one["source"] for one in services["services"][name]["secrets"]}
+        assert mounted[file] == "admin-token"
+        assert set(mounted.values()) <= set(services["secrets"])
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text()))
+    (workload,) = (one for one in documents if one["kind"] == "StatefulSet")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if one["mountPath"] == "/run/secrets/gateway")
+    (volume,) = (one for one in workload["spec"]["template"]["spec"]["volumes"] if one["name"] == mount["name"])
+    secret = volume["secret"]["secretName"]
+    monitor = yaml.safe_load((DEPLOY / "kubernetes/monitor.yaml").read_text())["spec"]["endpoints"][0]
+    assert monitor["authorization"]["credentials"] == {"name": secret, "key": "admin-token"}
+    job = next(yaml.safe_load_all((DEPLOY / "spark/kubernetes.yaml").read_text()))
+    (archive,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (token,) = (one["valueFrom"]["secretKeyRef"] for one in archive["env"] if one["name"] == "GATEWAY_TOKEN")
+    assert token == {"name": secret, "key": "admin-token"}
 
 
 def test_the_unit_checks_before_it_serves_and_gives_time_to_drain() -> None:
