@@ -1,7 +1,7 @@
 # One word per job; every one of them sets up what it needs on a fresh machine.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test lint format bench soak lock clean distclean
+.PHONY: help setup setup-run run test lint format docs bench soak lock clean distclean
 
 PY := .venv/bin/python
 CONFIG ?= routes.yaml
@@ -31,6 +31,9 @@ lint: setup  ## ruff, formatting, types
 format: setup  ## format the code and apply the safe fixes
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+docs: setup  ## write the parts of the documentation that follow from the code
+	$(PY) -m tests.unit.docs.generate
 
 bench: setup  ## print throughput, latency and memory, each beside a bare loop (ARGS='rustlog')
 	$(PY) -m tests.bench $(ARGS)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import enum
-from typing import NewType
+from typing import Annotated, NewType
 
 import attrs
+
+
+@attrs.frozen
+class Says:
+    """About a key of the configuration, in its annotation: one sentence for its users, and the version that brought it."""
+
+    text: str
+    since: str = "0.1.0"
+
 
 Seconds = NewType("Seconds", float)
 """Written as `5ms`, `2s`, `7d` or `none` (infinity)."""
@@ -43,10 +52,14 @@ class NoSettings:
 class Limits:
     """Bounds of one listener. Each has a metric for being hit."""
 
-    connections: int = 10_000
-    per_address: int = 1_000
-    in_flight: int = 1_024
-    output: Size = Size(4 << 20)
-    handshake: Seconds = Seconds(30.0)
-    idle: Seconds = Seconds(float("inf"))
-    write_timeout: Seconds = Seconds(60.0)
+    connections: Annotated[int, Says("Open connections.")] = 10_000
+    per_address: Annotated[int, Says("Open connections from one address.")] = 1_000
+    in_flight: Annotated[int, Says("Requests under way on one connection before it is read no further.")] = 1_024
+    output: Annotated[Size, Says("Unsent bytes on one connection before it is read no further.")] = Size(4 << 20)
+    handshake: Annotated[Seconds, Says("How long a handshake may take, with the login where one is asked for.")] = (
+        Seconds(30.0)
+    )
+    idle: Annotated[Seconds, Says("How long a connection may be without traffic before it is closed.")] = Seconds(
+        float("inf")
+    )
+    write_timeout: Annotated[Seconds, Says("How long a peer may refuse to read before it is closed.")] = Seconds(60.0)

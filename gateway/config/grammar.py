@@ -33,11 +33,11 @@ from gateway.config.shapes import (
     record,
     shape_of,
 )
-from gateway.config.values import show_endpoint
+from gateway.config.values import show_duration, show_endpoint
 from gateway.errors import ConfigProblem
 from gateway.protocols.registry import ProtocolSpec
 from gateway.routing.glob import glob, template
-from gateway.settings import Dialect, Limits, Seconds
+from gateway.settings import Dialect, Limits, Says, Seconds
 from gateway.store.interface import Durability
 from gateway.wire.session import Credentials
 
@@ -91,7 +91,7 @@ NAME = Text("a name", _name)
 HOST = Text("a host", _host)
 GLOB = Text("a glob", _glob, description="* is part of a segment, ** is anything")
 TEMPLATE = Text("a template", _template, description="{1}, {2}, ... are captures, {topic} the address")
-FINITE = Text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d")
+FINITE = Text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d", show=show_duration)
 
 
 def _or_none(text: str) -> str:
@@ -106,7 +106,14 @@ DURABILITY = Either(
     mappings=(
         Record(
             model.DurabilitySetting,
-            (Field("interval", FINITE, required=True),),
+            (
+                Field(
+                    "interval",
+                    FINITE,
+                    required=True,
+                    says=Says("The longest time until what is acknowledged is on the disk."),
+                ),
+            ),
             adapt=lambda interval: {"kind": Durability.INTERVAL, "interval": interval},
         ),
     ),
@@ -145,6 +152,7 @@ LISTENER_TLS = Either(
                     record(model.TlsSelfSigned, names=ListOf(HOST, least=1, or_one=True)),
                     required=True,
                     to="self_signed",
+                    says=Says("A certificate that is made at start, for more names; there is one for all listeners."),
                 ),
             ),
         ),
@@ -157,24 +165,53 @@ UPSTREAM_TLS = Either(
     mappings=(record(model.TlsTrust),),
 )
 
-_ADMIN_USER = Record(dict, (Field("name", NAME), Field("password", Text("a password"), required=True, secret=True)))
+_ADMIN_USER = Record(
+    dict,
+    (
+        Field("name", NAME, says=Says("What the administrator is called."), default="admin"),
+        Field("password", Text("a password"), required=True, secret=True, says=Says("The administrator's password.")),
+    ),
+)
 
 AUTH = Either(
     "open, none, or a mapping with api_keys, users or jwt",
     scalar=Words({"open": model.AuthOpen(), "none": model.AuthNone()}),
     mappings=(
         Record(
-            model.AuthKeys, (Field("api_keys", ListOf(Text("a key"), least=1), required=True, secret=True, split=True),)
+            model.AuthKeys,
+            (
+                Field(
+                    "api_keys",
+                    ListOf(Text("a key"), least=1),
+                    required=True,
+                    secret=True,
+                    split=True,
+                    says=Says("The keys, one of which a client has to send."),
+                ),
+            ),
         ),
         Record(
             model.AuthUsers,
-            (Field("users", Words({"store": "store"}), required=True), Field("admin", _ADMIN_USER, required=True)),
+            (
+                Field("users", Words({"store": "store"}), required=True, says=Says("Accounts are kept in the log.")),
+                Field("admin", _ADMIN_USER, required=True, says=Says("The administrator, who is made at start.")),
+            ),
             adapt=lambda users, admin: {  # noqa: ARG005 - `store` is the only place accounts are kept
                 "admin_name": admin.get("name", "admin"),
                 "admin_password": admin["password"],
             },
         ),
-        Record(lambda jwt: jwt, (Field("jwt", record(model.AuthJwt, secrets=("jwks", "key")), required=True),)),
+        Record(
+            lambda jwt: jwt,
+            (
+                Field(
+                    "jwt",
+                    record(model.AuthJwt, secrets=("jwks", "key")),
+                    required=True,
+                    says=Says("Tokens, signed by one of these keys."),
+                ),
+            ),
+        ),
     ),
 )
 
@@ -199,6 +236,14 @@ STEP = Tagged(
         "filter": Then(Text("an expression"), model.Filter),
         "project": Then(MapOf(Text("an expression"), least=1), model.Project),
     },
+    {
+        "set_header": Says("Gives headers these values, whether they were there or not."),
+        "remove_header": Says("Takes headers away."),
+        "rename_header": Says("Old name to new name."),
+        "rewrite": Says("A new key, a new address, or both."),
+        "filter": Says("Keeps the messages for which the expression is true."),
+        "project": Says("Makes a new JSON payload: field to expression."),
+    },
 )
 
 TARGET = Tagged(
@@ -206,7 +251,7 @@ TARGET = Tagged(
     {
         "store": Record(
             model.Store,
-            (Field("topic", TEMPLATE, required=True, stand_in=""), *TOPIC_SETTINGS.fields),
+            (Field("topic", TEMPLATE, required=True, stand_in="", says=Says("The topic.")), *TOPIC_SETTINGS.fields),
             adapt=lambda topic, **settings: {"topic": topic, "settings": model.TopicSettings(**settings)},
         ),
         "bridge": record(model.Bridge, address=TEMPLATE, accept_loss=ACCEPT_LOSS),
@@ -229,6 +274,13 @@ TARGET = Tagged(
         "mirror": record(model.Mirror, address=TEMPLATE, percent=Number(0, 100, whole=False)),
         "proxy": record(model.Proxy, address=TEMPLATE, timeout=FINITE),
     },
+    {
+        "store": Says("Appends to a topic; what is given here beside its name counts before `topics`."),
+        "bridge": Says("Makes the topic readable and writable at an address of another protocol here."),
+        "forward": Says("Publishes what is stored to a broker elsewhere."),
+        "mirror": Says("Sends a share of the messages to a broker elsewhere, for comparison."),
+        "proxy": Says("Leaves message and answer to a broker elsewhere; nothing is stored here."),
+    },
 )
 
 MATCH = record(
@@ -244,35 +296,65 @@ MATCH = record(
 ROUTE = Record(
     model.Route,
     (
-        Field("name", NAME, required=True, stand_in=""),
-        Field("match", MATCH, required=True, stand_in=model.Match()),
-        Field("transform", ListOf(STEP)),
-        Field("to", ListOf(TARGET, least=1), required=True, to="targets", stand_in=()),
+        Field("name", NAME, required=True, stand_in="", says=Says("What the route is called in metrics.")),
+        Field(
+            "match",
+            MATCH,
+            required=True,
+            stand_in=model.Match(),
+            says=Says("Which messages it takes: those that fit all that is given; `{}` is every message."),
+        ),
+        Field("transform", ListOf(STEP), says=Says("What is done to its messages, in this order.")),
+        Field(
+            "to",
+            ListOf(TARGET, least=1),
+            required=True,
+            to="targets",
+            stand_in=(),
+            says=Says("Where they go; the first `store` gives partition and offset."),
+        ),
     ),
 )
 
 UPSTREAM = Record(
     model.Upstream,
     (
-        Field("protocol", Text("the name of a protocol"), required=True, stand_in=""),
-        Field("address", ListOf(ENDPOINT, least=1, or_one=True), required=True, to="addresses", stand_in=()),
-        Field("auth", record(Credentials, secrets=("api_key", "password", "token"))),
-        Field("tls", UPSTREAM_TLS),
-        Field("dialect", shape_of(Dialect)),
-        Field("pool", Number(1, MOST_POOL)),
-        Field("timeout", FINITE),
+        Field("protocol", Text("the name of a protocol"), required=True, stand_in="", says=Says("What it speaks.")),
+        Field(
+            "address",
+            ListOf(ENDPOINT, least=1, or_one=True),
+            required=True,
+            to="addresses",
+            stand_in=(),
+            says=Says("Where it is, in order of preference."),
+        ),
+        Field(
+            "auth",
+            record(Credentials, secrets=("api_key", "password", "token")),
+            says=Says("What is shown to be let in."),
+        ),
+        Field("tls", UPSTREAM_TLS, says=Says("Whether it is dialled over TLS, and whom to trust."), default="none"),
+        Field("dialect", shape_of(Dialect), says=Says("How it is spoken to."), default=Dialect.AUTO.value),
+        Field("pool", Number(1, MOST_POOL), says=Says("Connections."), default=1),
+        Field("timeout", FINITE, says=Says("How long an answer, or a connection, may take."), default="10s"),
         Field(
             "ingest",
             ListOf(
                 Record(
                     model.Ingest,
                     (
-                        Field("from", GLOB, required=True, to="source"),
-                        Field("into", TEMPLATE, required=True),
-                        Field("group", NAME),
+                        Field("from", GLOB, required=True, to="source", says=Says("The addresses there.")),
+                        Field("into", TEMPLATE, required=True, says=Says("What they are called here.")),
+                        Field(
+                            "group",
+                            NAME,
+                            says=Says("Under which name the position is kept there."),
+                            default="gateway",
+                        ),
                     ),
                 )
             ),
+            says=Says("What is pulled from it."),
         ),
     ),
     adapt=lambda **values: {"name": "", **values},
@@ -287,7 +369,19 @@ def _bound_to(**values: Any) -> Mapping[str, Any]:
 
 ADMIN = Record(
     model.Admin,
-    (Field("bind", ENDPOINT), Field("token", Text("a token", _or_none), secret=True), Field("tls", LISTENER_TLS)),
+    (
+        Field("bind", ENDPOINT, says=Says("Where it is served."), default="127.0.0.1:9600"),
+        Field(
+            "token",
+            Text("a token", _or_none),
+            secret=True,
+            says=Says(
+                "The bearer token for everything but the probes and the documentation; without one the bulk API answers "
+                "only on a loopback address."
+            ),
+        ),
+        Field("tls", LISTENER_TLS, says=Says("As a listener's."), default="none"),
+    ),
     adapt=_bound_to,
 )
 
@@ -305,12 +399,41 @@ CLUSTER = record(model.Cluster, id=NAME, address=_REACHABLE, peers=ListOf(_REACH
 LIMITS = record(Limits, connections=Number(1), per_address=Number(1), in_flight=Number(1))
 
 _COMMON = (
-    Field("protocol", ListOf(Text("the name of a protocol"), least=1, or_one=True), required=True, to="protocols"),
-    Field("bind", ENDPOINT, required=True, stand_in=("", 0)),
-    Field("tls", LISTENER_TLS),
-    Field("auth", AUTH),
-    Field("dialect", shape_of(Dialect)),
-    Field("limits", LIMITS),
+    Field(
+        "protocol",
+        ListOf(Text("the name of a protocol"), least=1, or_one=True),
+        required=True,
+        to="protocols",
+        says=Says("The protocol, or several on one port, told apart by their first bytes."),
+    ),
+    Field(
+        "bind",
+        ENDPOINT,
+        required=True,
+        stand_in=("", 0),
+        says=Says("Where clients connect; with port 0 the system chooses one."),
+    ),
+    Field(
+        "tls",
+        LISTENER_TLS,
+        says=Says("In the clear, with a certificate that is made at start, or with one from files that are followed."),
+        default="none",
+    ),
+    Field(
+        "auth",
+        AUTH,
+        says=Says("`none`: no authentication; `open`: whatever is sent is right; or by keys, accounts or tokens."),
+        default="none",
+    ),
+    Field(
+        "dialect",
+        shape_of(Dialect),
+        says=Says(
+            "Where document and stock clients differ: after the one, the other, or told apart (FlyMQ, Felix, Fujin)."
+        ),
+        default=Dialect.AUTO.value,
+    ),
+    Field("limits", LIMITS, says=Says("Bounds; each has a metric for being hit.")),
 )
 
 
@@ -368,11 +491,18 @@ class ListenerShape:
 
     def schema(self) -> dict[str, Any]:
         """The keys of every protocol; which of them go with which, `check` knows."""
-        fields = {field.key: field for spec in self.specs.values() for field in _own(spec).fields}
-        fields.update({field.key: field for field in _COMMON})
+        own = {
+            field.key: attrs.evolve(field, says=Says(f"{name}: {field.says.text}", field.says.since))
+            if field.says
+            else field
+            for name, spec in self.specs.items()
+            for field in _own(spec).fields
+        }
+        common = {field.key: field for field in _COMMON}
+        fields = {**common, **own, **common}  # common ones come first and win
         schema = Record(model.Listener, tuple(fields.values())).schema()
         protocol = {"enum": sorted(self.specs)}
-        schema["properties"]["protocol"] = {"anyOf": [protocol, {"type": "array", "items": protocol, "minItems": 1}]}
+        schema["properties"]["protocol"] |= {"anyOf": [protocol, {"type": "array", "items": protocol, "minItems": 1}]}
         return schema
 
 
@@ -383,14 +513,41 @@ def _own(spec: ProtocolSpec) -> Record:
 def grammar(specs: Specs) -> Record:
     """The shape of the whole file."""
     fields: Sequence[Field] = (
-        Field("version", Number(VERSION, VERSION), required=True, stand_in=VERSION),
-        Field("listeners", MapOf(ListenerShape(specs), _name, named=True, into="listeners"), required=True),
-        Field("admin", ADMIN),
-        Field("cluster", CLUSTER),
-        Field("storage", record(model.Storage, durability=DURABILITY)),
-        Field("memory", record(model.Memory)),
-        Field("topics", MapOf(TOPIC_SETTINGS, _glob)),
-        Field("upstreams", MapOf(UPSTREAM, _name, named=True, into="upstreams")),
-        Field("routes", ListOf(ROUTE)),
+        Field(
+            "version",
+            Number(VERSION, VERSION),
+            required=True,
+            stand_in=VERSION,
+            says=Says("The version of this format."),
+        ),
+        Field(
+            "listeners",
+            MapOf(ListenerShape(specs), _name, named=True, into="listeners"),
+            required=True,
+            says=Says("Where clients connect, by name."),
+        ),
+        Field(
+            "admin",
+            ADMIN,
+            says=Says("Health, metrics, the bulk API and the documentation; without it nothing of that."),
+        ),
+        Field("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
+        Field("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),
+        Field("memory", record(model.Memory), says=Says("What everything together may use.")),
+        Field(
+            "topics",
+            MapOf(TOPIC_SETTINGS, _glob),
+            says=Says("Settings of topics by glob; the first that matches counts."),
+        ),
+        Field(
+            "upstreams", MapOf(UPSTREAM, _name, named=True, into="upstreams"), says=Says("Brokers elsewhere, by name.")
+        ),
+        Field(
+            "routes",
+            ListOf(ROUTE),
+            says=Says(
+                "Where messages go: the first that matches; without any, an address is the topic of the same name."
+            ),
+        ),
     )
     return Record(dict, tuple(fields))

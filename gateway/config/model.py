@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 
-from gateway.settings import Backoff, Dialect, Limits, Seconds, Size
+from gateway.settings import Backoff, Dialect, Limits, Says, Seconds, Size
 from gateway.store.interface import Durability
 from gateway.wire.session import Credentials
 
@@ -28,7 +28,7 @@ class TlsNone:
 class TlsSelfSigned:
     """A certificate for localhost, 127.0.0.1 and ::1 made at start, and for these names. It is one for all listeners."""
 
-    names: tuple[str, ...] = ()
+    names: Annotated[tuple[str, ...], Says("What it is for beside localhost, 127.0.0.1 and ::1.")] = ()
 
 
 class ClientCert(enum.Enum):
@@ -42,10 +42,13 @@ class ClientCert(enum.Enum):
 class TlsFiles:
     """A certificate from files (PEM)."""
 
-    cert: str
-    key: str
-    client_ca: str = ""
-    client_cert: ClientCert = ClientCert.REQUIRED
+    cert: Annotated[str, Says("The certificate and what leads from it to its authority (PEM).")]
+    key: Annotated[str, Says("Its key (PEM).")]
+    client_ca: Annotated[str, Says("The authorities of clients' certificates; without it none is asked for.")] = ""
+    client_cert: Annotated[
+        ClientCert,
+        Says("Whether a client has to show a certificate, or may."),
+    ] = ClientCert.REQUIRED
 
 
 ListenerTls = TlsNone | TlsSelfSigned | TlsFiles
@@ -80,15 +83,18 @@ class AuthUsers:
 class AuthJwt:
     """Tokens signed by one of these keys: `jwks` is the JSON text of a key set, `key` one key (PEM or shared secret)."""
 
-    jwks: str = attrs.field(default="", repr=False)
-    key: str = attrs.field(default="", repr=False)
-    algorithms: tuple[str, ...] = ("EdDSA", "RS256", "ES256")
-    issuer: str = ""
-    audience: str = ""
-    leeway: Seconds = Seconds(30.0)
-    principal_claim: str = "sub"
-    tenant_claim: str = "tid"
-    permissions_claim: str = "perms"
+    jwks: Annotated[str, Says("The JSON text of a key set.")] = attrs.field(default="", repr=False)
+    key: Annotated[str, Says("One key: PEM, or a shared secret.")] = attrs.field(default="", repr=False)
+    algorithms: Annotated[
+        tuple[str, ...],
+        Says("Which algorithms a signature may have."),
+    ] = ("EdDSA", "RS256", "ES256")
+    issuer: Annotated[str, Says("What `iss` has to be; anything, if this is not given.")] = ""
+    audience: Annotated[str, Says("What `aud` has to be; anything, if this is not given.")] = ""
+    leeway: Annotated[Seconds, Says("How far the clocks of gateway and issuer may be apart.")] = Seconds(30.0)
+    principal_claim: Annotated[str, Says("The claim that says who it is.")] = "sub"
+    tenant_claim: Annotated[str, Says("The claim that says whose it is.")] = "tid"
+    permissions_claim: Annotated[str, Says("The claim with what is permitted.")] = "perms"
 
 
 Auth = AuthOpen | AuthNone | AuthKeys | AuthUsers | AuthJwt
@@ -124,9 +130,18 @@ class Admin:
 class Cluster:
     """Which other gateways this one knows from the start. Each keeps its own log; others can be joined while it runs."""
 
-    id: str = "gateway"
-    address: str = ""  # host:port by which the others reach it; empty: that of its first TCP listener
-    peers: tuple[str, ...] = ()
+    id: Annotated[str, Says("What this gateway is called.")] = "gateway"
+    address: Annotated[
+        str,
+        Says(
+            "`host:port` by which other gateways reach it, and whose host FlyMQ clients are told when a listener "
+            "is bound to every interface; otherwise that of its first TCP listener."
+        ),
+    ] = ""
+    peers: Annotated[
+        tuple[str, ...],
+        Says("The gateways it knows from the start; FlyMQ's JOIN and LEAVE change that."),
+    ] = ()
 
 
 # --- the store ---
@@ -144,36 +159,48 @@ class DurabilitySetting:
 class Storage:
     """Where the log lives and what it may use."""
 
-    path: str = "./data"
-    durability: DurabilitySetting = attrs.Factory(DurabilitySetting)
-    tail_cache: Size = Size(64 << 20)
-    page_cache: Size = Size(32 << 20)
-    free_space_floor: Size = Size(1 << 30)
+    path: Annotated[str, Says("The directory of the log.")] = "./data"
+    durability: Annotated[
+        DurabilitySetting,
+        Says("What an acknowledgement means, for topics that say nothing else."),
+    ] = attrs.Factory(DurabilitySetting)
+    tail_cache: Annotated[Size, Says("Memory for what was written last.")] = Size(64 << 20)
+    page_cache: Annotated[Size, Says("Memory for reading older data.")] = Size(32 << 20)
+    free_space_floor: Annotated[Size, Says("Free space below which writes are refused.")] = Size(1 << 30)
 
 
 @attrs.frozen
 class Memory:
     """One budget over all connections: parsed requests, pending commits, unsent replies, and what ingests have not stored yet."""
 
-    budget: Size = Size(256 << 20)
+    budget: Annotated[
+        Size,
+        Says(
+            "Frames that are not whole yet, parsed requests, pending commits and unsent replies of all "
+            "connections together, and what ingests have taken and not stored yet (half of it at most)."
+        ),
+    ] = Size(256 << 20)
 
 
 @attrs.frozen
 class Retention:
     """How long and how much a topic keeps, per topic. None is without limit."""
 
-    time: Seconds | None = None
-    bytes: Size | None = None
+    time: Annotated[Seconds | None, Says("How long messages are kept.")] = None
+    bytes: Annotated[Size | None, Says("How much is kept, over all partitions of the topic.")] = None
 
 
 @attrs.frozen
 class TopicSettings:
     """What a `store` target or a glob under `topics` decides about a topic. None: it does not say."""
 
-    partitions: int | None = None
-    retention: Retention | None = None
-    durability: DurabilitySetting | None = None
-    schema: str | None = None
+    partitions: Annotated[int | None, Says("How many partitions it is made with.")] = None
+    retention: Annotated[
+        Retention | None,
+        Says("How long and how much is kept: a duration, or `time` and `bytes`."),
+    ] = None
+    durability: Annotated[DurabilitySetting | None, Says("What an acknowledgement means.")] = None
+    schema: Annotated[str | None, Says("The registered schema that messages have to fit.")] = None
 
 
 # --- upstreams ---
@@ -188,10 +215,10 @@ class TlsSystem:
 class TlsTrust:
     """Verified against `ca` (the system's roots if empty), with a client certificate if there is one."""
 
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    server_name: str = ""
+    ca: Annotated[str, Says("The authorities that are trusted; the system's, if this is not given.")] = ""
+    cert: Annotated[str, Says("A certificate of ours, where the broker asks for one.")] = ""
+    key: Annotated[str, Says("Its key.")] = ""
+    server_name: Annotated[str, Says("What the certificate has to be for, if not the host that is dialled.")] = ""
 
 
 UpstreamTls = TlsNone | TlsSystem | TlsTrust
@@ -229,12 +256,12 @@ class Upstream:
 class Match:
     """What a route takes. Empty means any. `topic`, `key`, `principal` and header values are globs."""
 
-    protocol: tuple[str, ...] = ()
-    listener: tuple[str, ...] = ()
-    topic: str = ""
-    key: str = ""
-    header: Mapping[str, str] = attrs.Factory(dict)
-    principal: str = ""
+    protocol: Annotated[tuple[str, ...], Says("By which it came.")] = ()
+    listener: Annotated[tuple[str, ...], Says("At which it came, or the upstream it was pulled from.")] = ()
+    topic: Annotated[str, Says("A glob over the address.")] = ""
+    key: Annotated[str, Says("A glob over the key.")] = ""
+    header: Annotated[Mapping[str, str], Says("Header to glob.")] = attrs.Factory(dict)
+    principal: Annotated[str, Says("A glob over who sent it.")] = ""
 
 
 @attrs.frozen
@@ -262,8 +289,8 @@ class RenameHeader:
 class Rewrite:
     """A new key (an expression) and a new address (a template), where given."""
 
-    key: str = ""
-    address: str = ""
+    key: Annotated[str, Says("An expression that gives the new key.")] = ""
+    address: Annotated[str, Says("The new address.")] = ""
 
 
 @attrs.frozen
@@ -298,17 +325,20 @@ class Store:
 class Bridge:
     """The primary's topic, readable and writable at this address of a protocol on this gateway."""
 
-    protocol: str
-    address: str
-    accept_loss: frozenset[str] = frozenset()
+    protocol: Annotated[str, Says("Whose clients are to find the topic there.")]
+    address: Annotated[str, Says("Where.")]
+    accept_loss: Annotated[frozenset[str], Says("What may be lost on the way.")] = frozenset()
 
 
 @attrs.frozen
 class Retry:
     """How often and how soon a forward tries again."""
 
-    max: int = 10
-    backoff: Backoff = attrs.Factory(lambda: Backoff(Seconds(0.1), Seconds(30.0)))
+    max: Annotated[int, Says("Attempts before a message is given up.")] = 10
+    backoff: Annotated[
+        Backoff,
+        Says("The first wait, doubling up to the longest."),
+    ] = attrs.Factory(lambda: Backoff(Seconds(0.1), Seconds(30.0)))
 
 
 class Scope(enum.Enum):
@@ -329,16 +359,19 @@ class ForwardStart(enum.Enum):
 class Forward:
     """Deliver what was stored to a broker elsewhere, with a durable cursor called `name`."""
 
-    upstream: str
-    address: str
-    name: str
-    retry: Retry = attrs.Factory(Retry)
-    window: int = 256
-    scope: Scope = Scope.ROUTE
-    start: ForwardStart = ForwardStart.EARLIEST
-    dead_letter: str = ""
+    upstream: Annotated[str, Says("The broker it goes to.")]
+    address: Annotated[str, Says("Where to, there.")]
+    name: Annotated[str, Says("What its cursor and its metrics are called; otherwise after route and upstream.")]
+    retry: Annotated[Retry, Says("How a message that fails is tried again.")] = attrs.Factory(Retry)
+    window: Annotated[int, Says("Messages of a partition that may be under way.")] = 256
+    scope: Annotated[Scope, Says("The messages of this route alone, or all of the topic.")] = Scope.ROUTE
+    start: Annotated[
+        ForwardStart,
+        Says("Where it begins in a topic that is there when it is first seen."),
+    ] = ForwardStart.EARLIEST
+    dead_letter: Annotated[str, Says("The topic for what is given up; without one its key waits.")] = ""
     """A topic; empty: a lane that cannot go on waits."""
-    accept_loss: frozenset[str] = frozenset()
+    accept_loss: Annotated[frozenset[str], Says("What may be lost on the way.")] = frozenset()
 
 
 class Compare(enum.Enum):
@@ -353,19 +386,19 @@ class Compare(enum.Enum):
 class Mirror:
     """A share of the route's traffic to a second target, never affecting the first."""
 
-    upstream: str
-    address: str
-    percent: float = 100.0
-    compare: tuple[Compare, ...] = ()
+    upstream: Annotated[str, Says("The broker it goes to.")]
+    address: Annotated[str, Says("Where to, there.")]
+    percent: Annotated[float, Says("The share of the keys.")] = 100.0
+    compare: Annotated[tuple[Compare, ...], Says("What is compared.")] = ()
 
 
 @attrs.frozen
 class Proxy:
     """The remote's own answer is the reply."""
 
-    upstream: str
-    address: str
-    timeout: Seconds = Seconds(5.0)
+    upstream: Annotated[str, Says("The broker that answers.")]
+    address: Annotated[str, Says("Where to, there.")]
+    timeout: Annotated[Seconds, Says("How long its answer is waited for.")] = Seconds(5.0)
 
 
 Target = Store | Bridge | Forward | Mirror | Proxy

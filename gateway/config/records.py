@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from gateway.config.document import INVALID, Place, read_secret
+from gateway.settings import Says
 
 FILE_SUFFIX = "_file"
 
@@ -39,6 +40,18 @@ class Field:
     stand_in: Any = INVALID
     """What a required value is taken for that is missing or cannot be read, so that one mistake does not hide those in the
     rest of the mapping. Without one the whole mapping cannot be read."""
+    says: Says | None = None
+    default: str | float | None = None
+    """What counts where it is not given, as the file would say it."""
+
+    def schema(self) -> dict[str, Any]:
+        """That of its shape, with what editors and the documentation show."""
+        schema = self.shape.schema()
+        if self.says is not None:
+            schema |= {"description": self.says.text, "x-since": self.says.since}
+        if self.default is not None:
+            schema["default"] = self.default
+        return schema
 
 
 def same(**values: Any) -> Mapping[str, Any]:
@@ -113,7 +126,7 @@ class Record:
         properties: dict[str, Any] = {}
         demands: list[dict[str, Any]] = []
         for field in self.fields:
-            properties[field.key] = field.shape.schema()
+            properties[field.key] = field.schema()
             if field.secret:
                 properties[field.key + FILE_SUFFIX] = {"type": "string", "description": f"a file with the {field.key}"}
                 if field.required:

@@ -20,7 +20,7 @@ from gateway.config import values
 from gateway.config.document import INVALID, Place
 from gateway.config.records import Field, Record, Shape, nearest
 from gateway.errors import ConfigProblem
-from gateway.settings import Backoff, Seconds, Size
+from gateway.settings import Backoff, Says, Seconds, Size
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
@@ -36,6 +36,8 @@ class Text:
     empty: bool = False
     any_tag: bool = False
     description: str = ""
+    show: Callable[[Any], str] = attrs.field(default=str)
+    """The other way: from the value to what the file would say."""
 
     def read(self, place: Place) -> Any:
         """The converted text."""
@@ -52,7 +54,8 @@ class Text:
     def schema(self) -> dict[str, Any]:
         """A string."""
         schema: dict[str, Any] = {"type": ["string", "integer"] if self.any_tag else "string"}
-        return {**schema, "description": self.description} if self.description else schema
+        title = ": ".join(filter(None, (self.expected, self.description)))
+        return schema if title == "text" else {**schema, "title": title}
 
 
 @attrs.frozen
@@ -243,6 +246,7 @@ class Tagged:
 
     what: str
     kinds: Mapping[str, Shape]
+    says: Mapping[str, Says] = attrs.Factory(dict)
 
     def read(self, place: Place) -> Any:
         """The one value."""
@@ -263,7 +267,7 @@ class Tagged:
             "oneOf": [
                 {
                     "type": "object",
-                    "properties": {name: shape.schema()},
+                    "properties": {name: Field(name, shape, says=self.says.get(name)).schema()},
                     "required": [name],
                     "additionalProperties": False,
                 }
@@ -296,9 +300,11 @@ class Then:
         return self.shape.schema()
 
 
-DURATION = Text("a duration", values.duration, any_tag=True, description="5ms, 2s, 7d, or none")
-SIZE = Text("a size", values.size, any_tag=True, description="4096, 64KiB, 16MiB")
-BACKOFF = Text("a back-off range", values.backoff, description="100ms..30s")
+DURATION = Text(
+    "a duration", values.duration, any_tag=True, description="5ms, 2s, 7d, or none", show=values.show_duration
+)
+SIZE = Text("a size", values.size, any_tag=True, description="4096, 64KiB, 16MiB", show=values.show_size)
+BACKOFF = Text("a back-off range", values.backoff, description="100ms..30s", show=values.show_backoff)
 ENDPOINT = Text("host:port", values.endpoint, description="127.0.0.1:9092, [::1]:9092")
 _SIMPLE: Mapping[Any, Shape] = {
     Seconds: DURATION,
@@ -340,14 +346,45 @@ def record(cls: type[Any], *, secrets: Sequence[str] = (), **shapes: Shape) -> R
 
 def _fields(cls: type[Any], secrets: Sequence[str], shapes: Mapping[str, Shape]) -> typing.Iterator[Field]:
     hints = typing.get_type_hints(cls)
+    annotated = typing.get_type_hints(cls, include_extras=True)
     for field in attrs.fields(cls):
+        shape = shapes[field.name] if field.name in shapes else shape_of(hints[field.name])
+        says = [one for one in get_args(annotated[field.name]) if isinstance(one, Says)]
         yield Field(
             key=field.name,
-            shape=shapes[field.name] if field.name in shapes else shape_of(hints[field.name]),
+            shape=shape,
             required=field.default is attrs.NOTHING,
             secret=field.name in secrets,
             stand_in="" if hints[field.name] is str else INVALID,
+            says=says[0] if says else None,
+            default=_written(shape, _default(field)),
         )
+
+
+def _default(field: attrs.Attribute[Any]) -> Any:
+    default: Any = field.default
+    return default.factory() if hasattr(default, "factory") else default
+
+
+def _written(shape: Shape, value: Any) -> str | float | None:
+    """A default as the file would say it; None if there is none, or none that is a single value."""
+    if value in (None, attrs.NOTHING, "", ()):
+        return None
+    match shape:
+        case Either() | Then():
+            inner = shape.scalar if isinstance(shape, Either) else shape.shape
+            return _written(inner, value) if inner is not None else None
+        case Words():
+            return next((word for word, meaning in shape.meanings.items() if meaning == value), None)
+        case ListOf():
+            return ", ".join(str(_written(shape.item, item)) for item in value)
+        case Text():
+            return shape.show(value)
+        case Number() | YesNo():
+            number: float = value
+            return number
+        case _:
+            return None
 
 
 def alternatives(words: Sequence[str]) -> str:

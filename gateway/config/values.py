@@ -76,6 +76,31 @@ def show_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def show_duration(value: Seconds) -> str:
+    """`40ms`, `10m`, `none`, in the largest unit that leaves a whole number."""
+    if math.isinf(value):
+        return "none"
+    for unit, seconds in reversed(_SECONDS.items()):
+        count = value / seconds
+        if count >= 1 and math.isclose(count, round(count)):
+            return f"{round(count)}{unit}"
+    return f"{value:g}s"
+
+
+def show_size(value: Size) -> str:
+    """`64KiB`, `16MiB`."""
+    unit, count = max(
+        ((unit, value // size) for unit, size in _BYTES.items() if unit and value % size == 0),
+        key=lambda one: -one[1],
+    )
+    return f"{count}{unit}"
+
+
+def show_backoff(value: Backoff) -> str:
+    """`100ms..30s`."""
+    return f"{show_duration(value.first)}..{show_duration(value.longest)}"
+
+
 def substitute(text: str, environ: Mapping[str, str]) -> str:
     """Fill in `${NAME}` (must be set) and `${NAME:-default}` (may be empty or unset). `$${` is a literal `${`.
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import attrs
 import msgspec
 
 from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
-from gateway.settings import Dialect, Limits
+from gateway.settings import Dialect, Limits, Says
 
 BEFORE_LOGIN = 64 << 10
 """Bytes of a frame from somebody who has to log in and has not yet: room for every login, and for nothing worth holding."""
@@ -191,11 +191,11 @@ class ServerSession(Protocol):
 class Credentials:
     """What a client may need to be let in."""
 
-    api_key: str = attrs.field(default="", repr=False)
-    username: str = ""
-    password: str = attrs.field(default="", repr=False)
-    tenant: str = ""
-    token: str = attrs.field(default="", repr=False)
+    api_key: Annotated[str, Says("The key that is shown.")] = attrs.field(default="", repr=False)
+    username: Annotated[str, Says("The account.")] = ""
+    password: Annotated[str, Says("Its password.")] = attrs.field(default="", repr=False)
+    tenant: Annotated[str, Says("The tenant a token is for.")] = ""
+    token: Annotated[str, Says("The token that is shown.")] = attrs.field(default="", repr=False)
 
 
 @attrs.frozen

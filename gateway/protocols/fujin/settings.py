@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Annotated
 
 import attrs
 
 from gateway.requests import Start
-from gateway.settings import Seconds
+from gateway.settings import Says, Seconds
 
 
 class WriteHeaders(enum.Enum):
@@ -24,25 +25,33 @@ class WriteHeaders(enum.Enum):
 class PingSettings:
     """How the server looks whether a client is there (wire 1.2)."""
 
-    interval: Seconds = Seconds(2.0)
-    timeout: Seconds = Seconds(5.0)
+    interval: Annotated[Seconds, Says("How often a silent client is asked whether it is there.")] = Seconds(2.0)
+    timeout: Annotated[Seconds, Says("How long its answer may take.")] = Seconds(5.0)
 
 
 @attrs.frozen
 class ReaderSettings:
     """What a reader's name stands for."""
 
-    topic: str
-    start: Start = Start.LATEST
+    topic: Annotated[str, Says("The topic it reads.")]
+    start: Annotated[Start, Says("Where it begins the first time.")] = Start.LATEST
 
 
 @attrs.frozen
 class FujinSettings:
     """What `routes.yaml` can say about a Fujin listener."""
 
-    ping: PingSettings = PingSettings()
-    write_headers: WriteHeaders = WriteHeaders.DIALECT
-    fetch_wait: Seconds = Seconds(8.0)
-    """How long FETCH waits for a message; stock clients give up after 10 s (wire 0, rule 3)."""
-    readers: Mapping[str, ReaderSettings] = attrs.Factory(dict)
-    """The readers there are. Without any, a name is a topic, read from the tail the first time."""
+    ping: Annotated[PingSettings, Says("How the server looks whether a client is there.")] = PingSettings()
+    write_headers: Annotated[
+        WriteHeaders,
+        Says(
+            "Whether WRITE carries headers; `dialect`: always with `dialect: document`, otherwise never; `auto`: "
+            "as the first WRITE of each stream shows."
+        ),
+    ] = WriteHeaders.DIALECT
+    fetch_wait: Annotated[Seconds, Says("How long FETCH waits for a message.")] = Seconds(8.0)
+    # stock clients give up after 10 s (wire 0, rule 3)
+    readers: Annotated[
+        Mapping[str, ReaderSettings],
+        Says("The readers there are, by name; without any, a name is a topic, read from the tail the first time."),
+    ] = attrs.Factory(dict)

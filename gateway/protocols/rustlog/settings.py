@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import attrs
+
+from gateway.settings import Says
 
 
 class FreshGroup(enum.Enum):
@@ -20,4 +23,7 @@ class FreshGroup(enum.Enum):
 class RustlogSettings:
     """Settings of a RustLog listener."""
 
-    fresh_group: FreshGroup = FreshGroup.REQUESTED
+    fresh_group: Annotated[
+        FreshGroup,
+        Says("What a group without a commit reads: `requested`, at the offset it asks for; `empty`, nothing."),
+    ] = FreshGroup.REQUESTED

@@ -8,7 +8,7 @@ knows of slots, ids or other operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import attrs
 
@@ -18,7 +18,7 @@ from gateway.protocols.flymq.wire.dialect import Speech
 from gateway.protocols.flymq.wire.frames import Op, frame
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import Reply, Request
-from gateway.settings import Seconds
+from gateway.settings import Says, Seconds
 from gateway.wire.session import SessionContext
 
 LONGEST_HOLD = 9.0
@@ -30,10 +30,14 @@ LONGEST_GROUP = 512
 class FlymqSettings:
     """Listener keys of FlyMQ's own."""
 
-    fetch_hold: Seconds = Seconds(0.0)
-    """How long an empty FETCH waits for a message; at most nine seconds."""
-    resume: bool = False
-    """Let SUBSCRIBE earliest and latest begin at the group's committed offset, if there is one."""
+    fetch_hold: Annotated[
+        Seconds,
+        Says("How long an empty FETCH waits for a message, nine seconds at most."),
+    ] = Seconds(0.0)
+    resume: Annotated[
+        bool,
+        Says("Lets SUBSCRIBE earliest and latest begin at the group's committed offset, if there is one."),
+    ] = False
 
 
 Steps = Generator[Request, Reply, bytes]
