@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gateway.broker import passwords
 from gateway.broker.acls import forget_user
+from gateway.broker.logins import OVERLOAD, Logins
 from gateway.broker.offload import Offload
 from gateway.broker.permissions import ROLE_NAMES, ROLES, Permission, granted, words
 from gateway.broker.service import Caller, Clock, Handler
@@ -82,10 +83,11 @@ class Account:
 class Accounts:
     """The service for logins and accounts."""
 
-    def __init__(self, store: Store, clock: Clock, offload: Offload) -> None:
+    def __init__(self, store: Store, clock: Clock, offload: Offload, logins: Logins) -> None:
         self._store = store
         self._clock = clock
         self._offload = offload
+        self._logins = logins
         self._decoded: dict[str, tuple[bytes, Account]] = {}
         self._serials: dict[int, str] = {}
         """The serial of the account each connection logged in to."""
@@ -150,6 +152,9 @@ class Accounts:
     # --- logins ---
 
     def _authenticate(self, caller: Caller, request: Authenticate) -> None:
+        self._logins.attempt(caller, _claimed(request), lambda: self._check(caller, request))
+
+    def _check(self, caller: Caller, request: Authenticate) -> None:
         auth = caller.listener.auth
         secret = request.api_key or request.token or request.password
         match auth:
@@ -162,22 +167,27 @@ class Accounts:
                 if secret and passwords.has_key(keys, secret):
                     self._enter(caller, request, Identity(authenticated=True, name=passwords.key_name(secret)))
                 else:
-                    caller.answer(request.id, Unauthenticated("invalid API key"))
+                    self._refuse(caller, request, "credentials", Unauthenticated("invalid API key"))
             case AuthJwt():
                 try:
                     if auth not in self._tokens:
                         self._tokens[auth] = Tokens(auth)
                     identity = self._tokens[auth].identify(secret, request.tenant)
                 except GatewayError as refusal:
-                    caller.answer(request.id, refusal)
+                    self._refuse(caller, request, "tenant" if isinstance(refusal, Denied) else "token", refusal)
                 else:
                     self._enter(caller, request, identity)
             case AuthUsers():
                 self._check_password(caller, request)
             case _:
-                caller.answer(request.id, Unauthenticated())
+                self._refuse(caller, request, "credentials", Unauthenticated())
+
+    def _refuse(self, caller: Caller, request: Authenticate, reason: str, refusal: GatewayError) -> None:
+        self._logins.failed(caller, _claimed(request), reason)
+        caller.answer(request.id, refusal)
 
     def _enter(self, caller: Caller, request: Authenticate, identity: Identity) -> None:
+        self._logins.succeeded(_claimed(request))
         caller.identify(identity)
         caller.answer(request.id, identity)
 
@@ -187,11 +197,12 @@ class Accounts:
 
         def done(right: bool | GatewayError) -> None:
             if isinstance(right, GatewayError):
-                caller.answer(request.id, right)
+                self._refuse(caller, request, OVERLOAD, right)
             elif not right or account is None:
-                caller.answer(request.id, Unauthenticated("invalid username or password"))
+                refusal = Unauthenticated("invalid username or password")
+                self._refuse(caller, request, "credentials", refusal)
             elif not account.enabled:
-                caller.answer(request.id, Unauthenticated("user account is disabled"))
+                self._refuse(caller, request, "disabled", Unauthenticated("user account is disabled"))
             else:
                 if caller.id not in self._serials:
                     caller.on_detach(lambda: self._left(caller.id))
@@ -278,12 +289,15 @@ class Accounts:
 
         def done(result: str | GatewayError) -> None:
             if isinstance(result, GatewayError):
+                if isinstance(result, Denied):
+                    self._logins.failed(caller, account.name, "credentials")
                 caller.answer(request.id, result)
                 return
             changed = attrs.evolve(account, password=result, updated_ms=self._clock.now_ms())
             self._write(caller, request, account.name, account, changed, DONE)
 
-        self._offload.thread(work, done)
+        # who has got hold of somebody's connection guesses no faster than who knocks
+        self._logins.attempt(caller, account.name, lambda: self._offload.thread(work, done))
 
     def _get(self, caller: Caller, request: GetUsers) -> None:
         if request.name:
@@ -331,6 +345,11 @@ class Accounts:
             puts += forget_user(self._store, name)
         ticket = self._store.submit(Unit(puts=puts, requires=[Require(TABLE, key, seen)]))
         ticket.on_done(_answerer(caller, request.id, reply))
+
+
+def _claimed(request: Authenticate) -> str:
+    """Who somebody says to be, as far as it is said in the clear."""
+    return request.username or request.tenant
 
 
 def _answerer(caller: Caller, request_id: int, reply: Outcome) -> Callable[[Ticket], None]:

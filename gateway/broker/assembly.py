@@ -20,6 +20,7 @@ from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.delays import DelayService
 from gateway.broker.groups import GroupService
 from gateway.broker.latencies import Latencies
+from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish import Publisher
 from gateway.broker.reading import FetchService
@@ -78,7 +79,7 @@ async def open_house(
     store.on_visible(watchers.changed)
     store.around_tickets(pump.hold, pump.release)
     topics = TopicService(store, table, jobs.start_soon)
-    logins = Accounts(store, clock, offload)
+    logins = Accounts(store, clock, offload, Logins(clock, pump.call_at, recorder))
     acls = AccessLists(store, topics.name)
     schemas = SchemaService(store, offload)
     publisher = Publisher(store, table, clock, recorder, schemas)

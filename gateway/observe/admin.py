@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.observe.health import Health
 from gateway.observe.recorder import PrometheusRecorder
+from gateway.recorder import Recorder
 
 OPEN_PATHS = ("/livez", "/readyz", "/docs")
 
@@ -26,13 +27,16 @@ OPEN_PATHS = ("/livez", "/readyz", "/docs")
 class TokenRequired:
     """Refuses what does not carry the token (`Authorization: Bearer ...`)."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, recorder: Recorder) -> None:
         self._app = app
         self._token = token.encode()
+        self._recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what carries the token or needs none."""
         if scope["type"] == "http" and not _is_open(scope["path"]) and not self._admits(scope):
+            host, port = scope.get("client") or ("", 0)
+            self._recorder.login_failed("admin", "token", f"{host}:{port}", "")
             refusal = JSONResponse({"error": "a bearer token is required"}, 401, {"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
         else:
@@ -69,5 +73,5 @@ def admin_app(
 
     return Starlette(
         routes=[Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz), *routes],
-        middleware=[Middleware(TokenRequired, token=token)] if token else [],
+        middleware=[Middleware(TokenRequired, token=token, recorder=recorder)] if token else [],
     )

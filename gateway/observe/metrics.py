@@ -66,6 +66,7 @@ CONNECTION_REFUSALS = (
     "retry",
     "draining",
 )
+LOGIN_FAILURES = ("credentials", "disabled", "token", "tenant", "overload", "throttled")
 LIMITS = ("in_flight", "output", "budget", "open_files")
 CACHE_LIMIT = "cache"
 """Of the whole gateway, not of a listener."""
@@ -150,6 +151,12 @@ CONNECTIONS = _gauge("gateway_connections", "listener protocol", "Open connectio
 CONNECTIONS_OPENED = _counter("gateway_connections_opened", "listener protocol", "Connections ever accepted.")
 CONNECTIONS_REFUSED = _counter(
     "gateway_refused_connections", "listener reason", "Connections turned away or cut by a limit."
+)
+FAILED_LOGINS = _counter(
+    "gateway_failed_logins",
+    "listener reason",
+    "Logins refused: wrong name, password or key, a disabled account, a bad token, another tenant's, too many at once, too many "
+    "failures before.",
 )
 LIMIT_HITS = _counter("gateway_limit_hits", "listener limit", "How often a bound was reached.")
 BUDGET_USED = _gauge(

@@ -192,6 +192,12 @@ class PrometheusRecorder(_Told, Collector):
         """A bound was reached."""
         self._cells[m.LIMIT_HITS.name].add((listener or m.NO_ROUTE, limit), 1)
 
+    def login_failed(self, listener: str, reason: str, peer: str, principal: str) -> None:
+        """Somebody was not let in. Who was refused unheard gets no line: their failures before had one each."""
+        self._cells[m.FAILED_LOGINS.name].add((listener, reason), 1)
+        tell = log.debug if reason == "throttled" else log.warning
+        tell("a login failed", listener=listener, reason=reason, peer=peer, principal=principal)
+
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
         """The store wrote one commit."""
         durability = ("synced" if synced else "unsynced",)
@@ -328,6 +334,8 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
             cells[m.CONNECTIONS_REFUSED.name].add((listener, reason), 0)
         for limit in m.LIMITS:
             cells[m.LIMIT_HITS.name].add((listener, limit), 0)
+        for reason in m.LOGIN_FAILURES:
+            cells[m.FAILED_LOGINS.name].add((listener, reason), 0)
     for kind in m.CONSUMER_KINDS:
         cells[m.CONSUMER_UNACCOUNTED.name].set((kind,), 0)
         cells[m.CONSUMER_BACKLOG.name].set((kind,), 0)

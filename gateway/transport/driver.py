@@ -82,9 +82,12 @@ class Driver:
         self._hit = ""
         """The limit because of which nothing is read."""
         self._closed = False
+        self._cut = ""
+        """Why we ended it, if we did."""
         self._busy = False
         self._backlog: list[Request] = []
         self._progress = (0, self._now)
+        log.debug("a connection opened", listener=context.listener, peer=link.peer)
 
     # --- LinkHandler ---
 
@@ -153,6 +156,7 @@ class Driver:
         if self._closed:
             return
         self._closed = True
+        log.debug("a connection closed", listener=self._context.listener, peer=self._link.peer, cut=self._cut)
         self._submit(self._session.lost())
         self._client.detach()
         self._context.budget.forget(self._key)
@@ -171,8 +175,12 @@ class Driver:
     def fail(self, error: Exception) -> None:
         """Something inside this connection went wrong that nobody expected: say so, and cut it."""
         log.error("a connection failed", listener=self._context.listener, peer=self._link.peer, exc_info=error)
-        self._context.recorder.refused_connection(self._context.listener, "internal_error")
         self._busy = False
+        self._abort("internal_error")
+
+    def _abort(self, reason: str) -> None:
+        self._cut = reason
+        self._context.recorder.refused_connection(self._context.listener, reason)
         self._link.abort()
 
     # --- inside ---
@@ -277,8 +285,7 @@ class Driver:
         self._context.budget.unfinished(self._key, holder)
 
     def _evict(self) -> None:
-        self._context.recorder.refused_connection(self._context.listener, "unfinished")
-        self._link.abort()
+        self._abort("unfinished")
         self.lost()
 
     def _timed_out(self, now: float, buffered: int, replies: int, in_flight: int) -> bool:
@@ -297,8 +304,7 @@ class Driver:
             reason = "write_timeout"
         if not reason:
             return False
-        self._context.recorder.refused_connection(self._context.listener, reason)
-        self._link.abort()
+        self._abort(reason)
         return True
 
     def _next_deadline(self, buffered: int, replies: int, in_flight: int) -> float | None:

@@ -61,6 +61,8 @@ async def test_a_backlog_waits_until_the_credentials_are_right(tmp_path: Path, n
             await publish(near.ports["flymq"], [b"1", b"2", b"3"])
             await metric(near, "gateway_upstream_login_refused", 1, upstream="far")
             assert logged_out(near)
+            reason = {"flymq": "credentials", "felix": "token"}[name]
+            await metric(far, "gateway_failed_logins_total", lambda count: count >= 1, listener=name, reason=reason)
             await metric(near, "gateway_forward_backlog_messages", 3, forward="orders-far")
             await metric(near, "gateway_dead_lettered_messages_total", 0, route="orders", reason="refused")
         async with gateway(right) as near:

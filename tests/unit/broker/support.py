@@ -18,6 +18,7 @@ from gateway.broker.acls import AccessLists
 from gateway.broker.authorisation import Authorisation
 from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.delays import DelayService
+from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish import Publisher
 from gateway.broker.schemas import SchemaService
@@ -28,7 +29,7 @@ from gateway.broker.transactions import TransactionService
 from gateway.config import model
 from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
-from gateway.recorder import NullRecorder
+from gateway.recorder import NullRecorder, Recorder
 from gateway.requests import Identity, Outcome, Publish, Request
 from gateway.routing.table import RoutingTable, compile_table
 from gateway.store.committer import Mode
@@ -162,7 +163,10 @@ def publish(number: int, address: str, *values: bytes, **more: Any) -> Publish:
 
 @asynccontextmanager
 async def open_bench(
-    path: Path, clock: FakeClock | None = None, config: model.Config | None = None
+    path: Path,
+    clock: FakeClock | None = None,
+    config: model.Config | None = None,
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[Bench]:
     """Everything on the store in a directory, commits made inline."""
     clock = clock or FakeClock()
@@ -175,7 +179,7 @@ async def open_bench(
         offload = NurseryOffload()
         await nursery.start(offload.run)
         topics = TopicService(store, table, clock, lambda *_: None)
-        accounts = Accounts(store, clock, offload)
+        accounts = Accounts(store, clock, offload, Logins(clock, pump.call_at, recorder or NullRecorder()))
         acls = AccessLists(store, topics.name)
         authorisation = Authorisation(accounts, acls, clock)
         authorisation.subscribed = {2: "t"}.get

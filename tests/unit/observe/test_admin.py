@@ -117,6 +117,8 @@ async def test_a_token_guards_everything_but_the_probes(header: str, status: int
         assert refused_unknown.status_code == (404 if status == 200 else 401)
         assert (await it.client.get("/livez")).status_code == 200
         assert (await it.client.get("/readyz")).status_code == 503
+        refused = 'gateway_failed_logins_total{listener="admin",reason="token"} 3.0'
+        assert (refused in it.recorder.text()) is (status == 401)
 
 
 async def test_it_listens_on_ipv6_too() -> None:

@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 import trustme
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.protocols.registry import (
@@ -276,6 +277,28 @@ async def test_who_waits_for_a_commit_holds_no_unfinished_frame(mock_clock: Mock
         mock_clock.jump(60)
         await wait_all_tasks_blocked(0.05)
         assert gateway.recorder.reasons == []
+
+
+async def test_a_connection_is_two_lines_in_the_log_at_debug_and_says_why_it_was_cut(mock_clock: MockClock):
+    with capture_logs() as lines:
+        async with running(Limits(handshake=Seconds(30))) as gateway:
+            async with await gateway.connect() as stream:
+                await stream.send_all(b"a\n")
+                await read_until(stream, 2)
+            async with await gateway.connect() as stream:
+                while gateway.recorder.open != 1:
+                    await trio.lowlevel.checkpoint()
+                await wait_all_tasks_blocked(0.05)
+                mock_clock.jump(31)
+                assert await read_all(stream) == b""
+    assert {line["log_level"] for line in lines} == {"debug"}
+    assert [(line["event"], line.get("cut")) for line in lines] == [
+        ("a connection opened", None),
+        ("a connection closed", ""),
+        ("a connection opened", None),
+        ("a connection closed", "handshake"),
+    ]
+    assert all(line["listener"] == "toy" and line["peer"].startswith("127.0.0.1:") for line in lines)
 
 
 async def test_a_session_is_called_at_the_time_it_asks_for(mock_clock: MockClock):
