@@ -22,6 +22,7 @@ EXIT_NOT_ROUTED = 1
     epilog=examples(
         "gateway explain --protocol flymq --address orders.eu",
         "gateway explain --protocol flymq --address orders.eu --key eu-1 --header kind=order",
+        """gateway explain --protocol flymq --address orders.eu --data '{"amount": 12}'""",
     )
 )
 @config_option
@@ -30,6 +31,7 @@ EXIT_NOT_ROUTED = 1
 @click.option("--listener", help="The listener (or the upstream with `ingest`) it comes in at, if there are several.")
 @click.option("--key", help="The message's key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of the message. May repeat.")
+@click.option("--data", "-d", help="The message: shows what the route's transform makes of it.")
 @click.option("--principal", default="", help="Who sends it.")
 @output_option
 @click.pass_context
@@ -41,6 +43,7 @@ def command(
     listener: str | None,
     key: str | None,
     headers: tuple[str, ...],
+    data: str | None,
     principal: str,
     output: str,
 ) -> None:
@@ -67,6 +70,7 @@ def command(
         key=key.encode() if key is not None else None,
         headers=tuple(_header(context, text) for text in headers),
         principal=principal,
+        value=data.encode() if data is not None else None,
     )
     carries = {name: spec.carries for name, spec in specs.items()}
     try:

@@ -107,6 +107,10 @@ class CompiledRoute:
         topics = tuple(dict.fromkeys(topic.expand(captures) for topic, _ in stores))
         return ResolvedRoute(self.name, topics, self.transform, proxy, captures, self)
 
+    def rewritten(self, captures: Mapping[int, str]) -> Sequence[str]:
+        """What each `rewrite` of the address makes of it, in their order."""
+        return [bound.expand(captures) for bound in _rewrites(self.route, self.matcher)]
+
     def address_of(self, topic: str) -> str | None:
         """An address whose primary topic this is; None if there is none, or the topic does not say which."""
         primary = self.primary
@@ -157,11 +161,16 @@ def compile_route(route: model.Route) -> CompiledRoute:
 
 def topic_of(route: model.Route, matcher: Matcher) -> BoundTemplate:
     """What `{topic}` means in a route's targets: the address, after every `rewrite` of it."""
-    topic = whole(matcher.glob)
+    return next(reversed(_rewrites(route, matcher)), whole(matcher.glob))
+
+
+def _rewrites(route: model.Route, matcher: Matcher) -> Sequence[BoundTemplate]:
+    found: list[BoundTemplate] = []
     for step in route.transform:
         if isinstance(step, model.Rewrite) and step.address:
-            topic = bind(template(step.address), matcher.glob, topic)
-    return topic
+            before = found[-1] if found else whole(matcher.glob)
+            found.append(bind(template(step.address), matcher.glob, before))
+    return found
 
 
 @attrs.frozen(eq=False)

@@ -8,12 +8,14 @@ from typing import Any
 import attrs
 
 from gateway.config import model
+from gateway.config.values import show_backoff, show_duration, show_endpoint, show_size
 from gateway.envelope import Columns, Headers
 from gateway.errors import NotRouted
 from gateway.protocols.registry import Carries
 from gateway.routing.compiled import CompiledRoute, ResolvedRoute
 from gateway.routing.fidelity import targets_of
 from gateway.routing.table import RoutingTable
+from gateway.settings import Seconds, Size
 from gateway.store.interface import Durability, TopicConfig
 
 
@@ -27,6 +29,8 @@ class Question:
     key: bytes | None = None
     headers: Headers = ()
     principal: str = ""
+    value: bytes | None = None
+    """With a value the transform is really applied."""
 
 
 @attrs.frozen
@@ -56,7 +60,7 @@ def explain(
     """Route a message in thought. NotRouted when no route takes it, InvalidRequest when its topic cannot be."""
     plan = table.writer(question.protocol, question.listener, question.address, question.principal)
     columns = Columns.of(
-        [b""],
+        [question.value or b""],
         [question.key] if question.key is not None else None,
         [question.headers] if question.headers else None,
     )
@@ -65,7 +69,8 @@ def explain(
         takers = ", ".join(repr(route.name) for route in plan.candidates)
         raise NotRouted(f"{takers} would take {question.address!r}, but not with this key and these headers")
     route, _ = parts[0]
-    steps = [*_transform(route), *_stores(table, route), *_targets(table, config, route, carries, question)]
+    steps = [*_transform(route), *_transformed(route, columns, question)]
+    steps += [*_stores(table, route), *_targets(table, config, route, carries, question)]
     return Explanation(question, route.name, route.topic, _read(table, question), tuple(steps))
 
 
@@ -78,6 +83,7 @@ def _read(table: RoutingTable, question: Question) -> str:
 
 def _transform(route: ResolvedRoute) -> Sequence[Step]:
     steps = []
+    addresses = iter(route.compiled.rewritten(route.captures))
     for step in route.compiled.route.transform:
         match step:
             case model.SetHeader():
@@ -87,7 +93,7 @@ def _transform(route: ResolvedRoute) -> Sequence[Step]:
             case model.RenameHeader():
                 steps.append(Step("rename_header", _pairs(step.names)))
             case model.Rewrite():
-                changes = {"key": step.key, "address": step.address}
+                changes = {"key": step.key, "address": next(addresses) if step.address else ""}
                 steps.append(Step("rewrite", _pairs({name: text for name, text in changes.items() if text})))
             case model.Filter():
                 steps.append(Step("filter", step.expression, ("what it is not true for is not stored",)))
@@ -96,18 +102,36 @@ def _transform(route: ResolvedRoute) -> Sequence[Step]:
     return steps
 
 
+def _transformed(route: ResolvedRoute, columns: Columns, question: Question) -> Sequence[Step]:
+    """What a message with this value is after the transform."""
+    if question.value is None or route.transform is None:
+        return ()
+    after, kept, errors = route.transform.apply(columns)
+    if errors:
+        return [Step("fails", errors[0].message, ("it goes to the dead letters",))]
+    if not kept:
+        return [Step("filtered", "this message is not stored")]
+    headers = [f"header {name}: {_shown(value)}" for name, value in after.headers_of(0)]
+    key = after.key(0)
+    return [Step("becomes", _shown(after.value(0)), (f"key: {_shown(key) if key is not None else '(none)'}", *headers))]
+
+
+def _shown(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
+
 def _stores(table: RoutingTable, route: ResolvedRoute) -> Sequence[Step]:
     return [Step("store", topic, _settings(table.topic_config(topic))) for topic in route.topics]
 
 
 def _settings(config: TopicConfig) -> tuple[str, ...]:
     notes = [f"{config.partitions} partition{'s' if config.partitions != 1 else ''}"]
-    interval = f" {config.interval * 1000:g} ms" if config.durability is Durability.INTERVAL else ""
+    interval = f" {show_duration(Seconds(config.interval))}" if config.durability is Durability.INTERVAL else ""
     notes.append(f"durability {config.durability.value}{interval}")
     if config.retention_seconds is not None:
-        notes.append(f"kept {config.retention_seconds:g} s")
+        notes.append(f"kept {show_duration(Seconds(config.retention_seconds))}")
     if config.retention_bytes is not None:
-        notes.append(f"kept up to {config.retention_bytes} bytes")
+        notes.append(f"kept up to {show_size(Size(config.retention_bytes))}")
     if config.schema:
         notes.append(f"schema {config.schema}")
     return tuple(notes)
@@ -127,25 +151,32 @@ def _targets(
     for rule in (*route.compiled.forwards, *route.compiled.mirrors):
         address = rule.remote_address(route.topic)
         upstream = config.upstreams[rule.target.upstream]
-        where = f"{upstream.protocol}: {address} at {rule.target.upstream}"
+        where = _remote(upstream, address or "")
         if isinstance(rule.target, model.Forward):
             letters = rule.dead_letter(route.topic)
             ending = f"then to {letters}" if letters else "then it waits"
-            notes = (f"cursor {rule.target.name}", f"{rule.target.retry.max} attempts, {ending}")
+            retry = rule.target.retry
+            attempts = f"{retry.max} attempts, {show_backoff(retry.backoff)} apart, {ending}"
+            notes = (f"cursor {rule.target.name}", attempts)
             steps.append(
                 Step("forward", where, (*notes, *_losses(route.compiled, config, carries, question, rule.target)))
             )
         else:
             steps.append(Step("mirror", where, (f"{rule.target.percent:g} % of the messages",)))
     if route.proxy is not None:
-        protocol = config.upstreams[route.proxy.upstream].protocol
-        where = f"{protocol}: {route.proxy.address} at {route.proxy.upstream}"
-        steps.append(Step("proxy", where, (f"the answer is the remote's, within {route.proxy.timeout:g} s",)))
-    for _, bridge in route.compiled.bridges:
+        where = _remote(config.upstreams[route.proxy.upstream], route.proxy.address)
+        within = show_duration(Seconds(route.proxy.timeout))
+        steps.append(Step("proxy", where, (f"the answer is the remote's, within {within}",)))
+    for bound, bridge in route.compiled.bridges:
         losses = _losses(route.compiled, config, carries, question, bridge)
         if losses:
-            steps.append(Step("bridge", f"{bridge.protocol}: {bridge.address}", losses))
+            steps.append(Step("bridge", f"{bridge.protocol}: {bound.expand(route.captures)}", losses))
     return steps
+
+
+def _remote(upstream: model.Upstream, address: str) -> str:
+    places = ", ".join(show_endpoint(host, port) for host, port in upstream.addresses)
+    return f"{upstream.protocol}: {address} at {upstream.name} ({places})"
 
 
 def _readers(table: RoutingTable, config: model.Config, route: ResolvedRoute) -> Sequence[tuple[str, str, str]]:

@@ -51,6 +51,7 @@ RULES = [
             "gateway.routing",
             "gateway.protocols.registry",
             "gateway.config.model",
+            "gateway.config.values",
             "gateway.store.interface",  # the settings of a topic are the store's own value
         ),
         PURE,

@@ -39,6 +39,10 @@ routes:
       - forward: {upstream: far, address: "wait.{1}", name: waits, accept_loss: all}
       - mirror: {upstream: far, address: "m.{1}", percent: 5}
   - {name: live, match: {topic: "live.*"}, to: [{proxy: {upstream: far, address: "p.{1}", timeout: 2s}}]}
+  - name: moved
+    match: {topic: "old.*"}
+    transform: [{rewrite: {address: "new.{1}"}}, {rewrite: {address: "{topic}.again"}}]
+    to: [{store: {topic: "{topic}"}}]
   - {name: keyed, match: {topic: "keyed", key: "x"}, to: [{store: {topic: k}}]}
 """
 CONFIG = parse(TEXT, "r.yaml", {}, TOYS)
@@ -55,14 +59,15 @@ def test_the_way_of_an_order() -> None:
     assert (answer.route, answer.topic, answer.read_topic) == ("orders", "orders.x", "eu.x")
     steps = {(step.kind, step.where): step.notes for step in answer.steps}
     assert steps["store", "orders.x"] == (
-        "2 partitions", "durability interval 5 ms", "kept 3600 s", "kept up to 1024 bytes", "schema s",
+        "2 partitions", "durability interval 5ms", "kept 1h", "kept up to 1KiB", "schema s",
     )  # fmt: skip
     assert steps["read", "felix: acme/shop/orders-x"] == ("on listener 'lix'",)
-    assert steps["forward", "rustlog: far.x at far"][:2] == ("cursor orders-far", "10 attempts, then to dead.x")
-    assert "headers lost" in steps["forward", "rustlog: far.x at far"]
-    assert steps["forward", "rustlog: wait.x at far"][:2] == ("cursor waits", "10 attempts, then it waits")
-    assert steps["mirror", "rustlog: m.x at far"] == ("5 % of the messages",)
-    assert "key lost" in steps["bridge", "felix: acme/shop/orders-{1}"]
+    pace = "10 attempts, 100ms..30s apart"
+    assert steps["forward", "rustlog: far.x at far (h:1)"][:2] == ("cursor orders-far", f"{pace}, then to dead.x")
+    assert "headers lost" in steps["forward", "rustlog: far.x at far (h:1)"]
+    assert steps["forward", "rustlog: wait.x at far (h:1)"][:2] == ("cursor waits", f"{pace}, then it waits")
+    assert steps["mirror", "rustlog: m.x at far (h:1)"] == ("5 % of the messages",)
+    assert "key lost" in steps["bridge", "felix: acme/shop/orders-x"]
 
 
 def test_keys_and_headers_decide() -> None:
@@ -89,7 +94,7 @@ def test_a_proxy_has_no_topic() -> None:
     answer = ask("live.a")
     assert (answer.topic, answer.read_topic) == ("", "")
     assert [(s.kind, s.where, s.notes) for s in answer.steps] == [
-        ("proxy", "rustlog: p.a at far", ("the answer is the remote's, within 2 s",))
+        ("proxy", "rustlog: p.a at far (h:1)", ("the answer is the remote's, within 2s",))
     ]
 
 
@@ -100,3 +105,24 @@ def test_what_no_route_takes() -> None:
         ask("keyed", key=b"y")
     with pytest.raises(InvalidRequest):
         ask("orders.\x01")
+
+
+def test_rewritten_addresses_are_expanded() -> None:
+    steps = ask("old.x").steps
+    assert [step.where for step in steps if step.kind == "rewrite"] == ["address: new.x", "address: new.x.again"]
+    assert ("store", "new.x.again") in {(step.kind, step.where) for step in steps}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"id": 7, "amount": 12}', ("becomes", '{"id":7}', ("key: 7", "header kind: order", "header region: eu"))),
+        (b'{"id": 7, "amount": 1}', ("filtered", "this message is not stored", ())),
+        (b"no JSON", ("fails", "the payload is not JSON", ("it goes to the dead letters",))),
+    ],
+)
+def test_a_value_goes_through_the_transform(value: bytes, expected: tuple[str, str, tuple[str, ...]]) -> None:
+    answer = ask("orders.x", key=b"eu-1", headers=(("kind", b"order"), ("debug", b"1")), value=value)
+    (found,) = (step for step in answer.steps if step.kind == expected[0])
+    assert found.where.startswith(expected[1])
+    assert found.notes == expected[2]
