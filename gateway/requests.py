@@ -162,6 +162,8 @@ class Subscribed(msgspec.Struct, frozen=True):
     address: str
     next_offset: int = 0
     """The first offset it will see, for topics of one partition."""
+    lasting_offsets: bool = False
+    """An offset is worth remembering: one partition, which is on disk."""
 
 
 class Resume(Request, frozen=True):

@@ -275,8 +275,8 @@ class Felix:
         await wire.expect(felix_frame({"type": "event_stream_hello", "subscription_id": 7}), 1)
 
     async def next(self, wire: Wire, address: str, value: bytes) -> None:
-        payload = base64.b64encode(value).decode()
-        await wire.expect(felix_frame({"type": "event", **self.scope(address), "payload": payload}), 1)
+        events = struct.pack(">QI", 7, 1) + s32(value)
+        await wire.expect(b"FLX1\0\1\0\2" + s32(events), 1)
 
 
 class Fujin:

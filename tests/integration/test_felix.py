@@ -74,6 +74,58 @@ async def subscription(client: Streams, channel: int, known_as: object) -> int:
     return events
 
 
+async def events_of(client: Streams, channel: int, count: int) -> list[bytes]:
+    """So many events, in binary frames."""
+    found: list[bytes] = []
+    while len(found) < count:
+        flags, payload = await client.felix(channel)
+        assert flags == 2
+        left, position = int.from_bytes(payload[8:12], "big"), 12
+        for _ in range(left):
+            size = int.from_bytes(payload[position : position + 4], "big")
+            found.append(payload[position + 4 : position + 4 + size])
+            position += 4 + size
+    return found
+
+
+async def test_a_subscriber_of_the_document_reads_json(gateway: Served):
+    with trio.fail_after(30):
+        async with streams(gateway.ports["felix"]) as client:
+            control = client.open(
+                felix_frame({"type": "subscribe", **scope("plain"), "subscription_id": "s"}), end=True
+            )
+            events = await subscription(client, control, "s")
+            client.open(binary("plain", [b"one"]), Kind.WRITE_ONLY, end=True)
+            wanted = json.dumps({"type": "event", **scope("plain"), "payload": b64(b"one")}, separators=(",", ":"))
+            assert await client.felix(events) == (0, wanted.encode())
+
+
+async def test_who_follows_the_tail_can_go_on_behind_it(gateway: Served):
+    """The newest client: live events tell their offsets, and a later `start` takes them (Felix wire 1.2)."""
+    auth = felix_frame({"type": "auth", "tenant_id": "t1", "token": "x", "client_flags": 63})
+    with trio.fail_after(30):
+        async with streams(gateway.ports["felix"]) as client:
+
+            async def subscribed(**start: object) -> int:
+                control = client.open(auth + felix_frame({"type": "subscribe", **scope("tail"), **start}), end=True)
+                assert (await client.said(control))["type"] == "auth_ok"
+                assert (await client.said(control))["type"] == "subscribed"
+                events = await client.incoming()
+                await client.said(events)
+                return events
+
+            tail = await subscribed()
+            client.open(auth + binary("tail", [b"a", b"b"]), Kind.WRITE_ONLY, end=True)
+            flags, payload = await client.felix(tail)
+            _, offset, count = struct.unpack_from(">QQI", payload)
+            assert (flags, offset, count, payload[20:]) == (0x22, 0, 2, s32(b"a") + s32(b"b"))
+            client.open(auth + binary("tail", [b"c"]), Kind.WRITE_ONLY, end=True)
+            assert struct.unpack_from(">QI", (await client.felix(tail))[1], 8) == (2, 1)
+            again = await subscribed(start={"offset": offset + count})
+            flags, payload = await client.felix(again)
+            assert (flags, payload[8:]) == (0x22, struct.pack(">QI", 2, 1) + s32(b"c"))
+
+
 async def test_the_client_of_the_documents_day(gateway: Served):
     port = gateway.ports["felix"]
     with trio.fail_after(30):
@@ -94,13 +146,9 @@ async def test_the_client_of_the_documents_day(gateway: Served):
             client.send(first, felix_frame({**publish, "payload": b64(b"seven")}), end=True)
             assert json.loads((await client.felix(first))[1]) == {"type": "ok"}  # acknowledged by default, no id
             assert await client.rest(first) == b""
-            for value in (b"one", b"two", b"three", b"", b"five", b"six", b"seven"):
-                assert await client.felix(events) == (
-                    0,
-                    json.dumps({"type": "event", **scope("g0"), "payload": b64(value)}, separators=(",", ":")).encode(),
-                )
+            assert await events_of(client, events, 7) == [b"one", b"two", b"three", b"", b"five", b"six", b"seven"]
             one_way = client.open(binary("g0", [b"eight"]), Kind.WRITE_ONLY, end=True)
-            assert (await client.said(events))["payload"] == b64(b"eight")
+            assert await events_of(client, events, 1) == [b"eight"]
             assert one_way not in client.broken
 
 
@@ -309,20 +357,6 @@ async def test_streams_that_are_not_read_delay_no_other_of_their_connection(gate
                 assert await events_of(client, channel, len(values)) == values
 
 
-async def events_of(client: Streams, channel: int, count: int) -> list[bytes]:
-    """So many events, in binary frames."""
-    found: list[bytes] = []
-    while len(found) < count:
-        flags, payload = await client.felix(channel)
-        assert flags == 2
-        left, position = int.from_bytes(payload[8:12], "big"), 12
-        for _ in range(left):
-            size = int.from_bytes(payload[position : position + 4], "big")
-            found.append(payload[position + 4 : position + 4 + size])
-            position += 4 + size
-    return found
-
-
 async def test_eight_mebibytes_from_flymq(gateway: Served):
     value = bytes(range(256)) * (8 << 12)
     with trio.fail_after(30):
@@ -331,7 +365,7 @@ async def test_eight_mebibytes_from_flymq(gateway: Served):
             events = await subscription(reader, control, 1)
             began = trio.current_time()
             await writer.ask(1, produce("large", value))
-            assert base64.b64decode(str((await reader.said(events))["payload"])) == value
+            assert await events_of(reader, events, 1) == [value]
             print("8 MiB", trio.current_time() - began)
 
 

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Subscribe, Subscribed, Take
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Put, ReadResult, TopicState
+from gateway.store.interface import Durability, Put, ReadResult, TopicState
 
 SIZE = "size"
 """The reason of a letter: the subscriber's protocol cannot carry it."""
@@ -76,6 +76,7 @@ class Subscription:
         self.request = request
         self.topic = topic.name
         self.epoch = topic.epoch
+        self._on_disk = topic.config.durability is not Durability.MEMORY
         self.listener = listener
         self.cursors: list[Cursor] = []
         self.takes: deque[Waiting] = deque()
@@ -103,8 +104,9 @@ class Subscription:
 
     def subscribed(self) -> Subscribed:
         """What its subscriber is told."""
-        first = self.cursors[0].next if len(self.cursors) == 1 else 0
-        return Subscribed(self.number, self.request.address, first)
+        single = len(self.cursors) == 1
+        first = self.cursors[0].next if single else 0
+        return Subscribed(self.number, self.request.address, first, lasting_offsets=single and self._on_disk)
 
     # --- reading ahead ---
 

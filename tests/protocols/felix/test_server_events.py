@@ -67,11 +67,18 @@ def test_subscription_is_known_by_the_clients_id_or_ours(fields, known_as):
 
 
 def test_captured_subscribe():
-    """Wire 2.11: subscribe id 1, subscribed 1, event JSON "hello"."""
+    """Wire 2.11: subscribe id 1, subscribed 1, and the event the default broker sends to whoever chose an integer."""
     script = serving().feed(FRAMES["subscribe_with_id"]).answer(requests.Subscribe, subscribed(7))
     script.sends(FRAMES["subscribed"])
     token = script.output(Open).token
     script.sent(token)
+    binary = "464c583100010002000000150000000000000001000000010000000568656c6c6f"
+    script.answer(requests.Take, taken(b"hello")).sends(bytes.fromhex(binary), token)
+
+
+def test_captured_event_as_json():
+    script = serving()
+    token = begun(script, subscribe())
     script.answer(requests.Take, taken(b"hello")).sends(FRAMES["event_hello"], token)
 
 
@@ -155,8 +162,20 @@ def test_shared_events():
 
 def test_binary_single_is_for_peers_that_showed_nothing():
     script = serving(events=EventSettings(binary_single=True, delay=0.0))
+    token = begun(script, subscribe(), 5)
+    script.answer(requests.Take, taken(b"hello"))
+    assert split_frames(script.sent(token))[0][0] == 0x0002
+
+
+def test_an_integer_for_an_id_is_a_released_clients():
+    """Wire 2.4 and 2.6: the document's ids are texts, and clients that choose a number understand flag 0x0002."""
+    script = serving()
     token = begun(script, subscribe(subscription_id=7), 7)
     script.answer(requests.Take, taken(b"hello")).sends(FRAMES["events_one"], token)
+    script = serving(Dialect.DOCUMENT).feed(subscribe(subscription_id=7)).answer(requests.Subscribe, subscribed())
+    token = script.output(Open).token
+    script.sent(token)
+    script.answer(requests.Take, taken(b"hello")).sends(event(b"hello"), token)
 
 
 def test_string_ids_have_no_binary_events():
@@ -336,6 +355,44 @@ def test_replay_with_offsets_in_json():
     token = script.output(Open).token
     script.sent(token)
     script.answer(requests.Take, taken(b"a", b"b", base=4)).sends(event(b"a", offset=4) + event(b"b", offset=5), token)
+
+
+def live(flags: int, **fields: object) -> tuple[Script, int]:
+    """A subscription from now on, of a topic whose offsets last."""
+    script = logged_in(serving(), flags).feed(subscribe(**fields))
+    script.answer(requests.Subscribe, requests.Subscribed(5, "demo", 9, lasting_offsets=True))
+    token = script.output(Open).token
+    script.sent(0)
+    script.sent(token)
+    return script, token
+
+
+@pytest.mark.parametrize(
+    ("flags", "frame"),
+    [
+        # magic, version, flags 0x0022, length; subscription 5, offset 9, one event of two bytes
+        (63, "464c5831 0001 0022 0000001a 0000000000000005 0000000000000009 00000001 00000002 6869"),
+        (0x24, "464c5831 0001 0024 00000012 0000000000000009 00000001 00000002 6869"),
+        (31, "464c5831 0001 0002 00000012 0000000000000005 00000001 00000002 6869"),
+    ],
+)
+def test_live_events_carry_offsets_where_that_was_negotiated(flags: int, frame: str):
+    """Wire 1.2: so that who follows the tail can remember a place and begin there."""
+    script, token = live(flags)
+    script.answer(requests.Take, taken(b"hi", base=9)).sends(bytes.fromhex(frame), token)
+
+
+def test_live_events_as_json_carry_offsets_as_well():
+    script, token = live(0x20)
+    script.answer(requests.Take, taken(b"a", b"b", base=9)).sends(event(b"a", offset=9) + event(b"b", offset=10), token)
+
+
+def test_offsets_that_do_not_last_are_not_told():
+    """In memory they begin anew at each start, as at the original, and of several partitions they say nothing."""
+    script = logged_in(serving(), 63)
+    token = begun(script, subscribe())
+    script.answer(requests.Take, taken(b"a", base=9))
+    assert split_frames(script.sent(token))[0][0] == 0x0002
 
 
 @pytest.mark.parametrize(("asked", "reason", "available"), [(3, "too_old", 4), (11, "in_future", 10)])

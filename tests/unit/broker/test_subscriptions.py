@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from gateway.config import model
 from gateway.errors import UnknownSubscription, UnknownTopic
 from gateway.requests import Cancel, DeleteTopic, Redelivery, Start, Subscribe, Take, Unsubscribe
+from gateway.store.interface import Durability
 from tests.unit.broker.house import opened, publish, tags, values
 
 FOUR = {"many": model.TopicSettings(partitions=4)}
@@ -26,6 +27,16 @@ async def test_fans_out_from_now_on_to_each_subscription(tmp_path: Path, autojum
         assert values(await client.take(second, 1)) == [b"a"]
         assert values(await client.take(second, 1)) == [b"b"]
         assert values(await client.take(second, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "lasting"), [("t", True), ("many", False), ("fast", False)], ids=["on disk", "partitions", "in memory"]
+)
+async def test_says_whether_offsets_are_worth_remembering(tmp_path: Path, autojump_clock: MockClock, topic, lasting):
+    in_memory = model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))
+    async with opened(tmp_path, topics={**FOUR, "fast": in_memory}) as gateway:
+        reply = await gateway.client().ask(Subscribe(0, topic))
+        assert reply.lasting_offsets is lasting
 
 
 async def test_numbers_begin_at_two_and_are_never_used_again(tmp_path: Path, autojump_clock: MockClock):

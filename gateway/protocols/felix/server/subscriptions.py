@@ -98,6 +98,7 @@ class Feed:
         self._machine = Machine(FEEDS, FeedState.ASKED)
         self._number = 0
         self._encode: Callable[[Run], Sequence[bytes]] = self._encode_json
+        self._with_offsets = False
         self._next_frame_at = 0.0
 
     @property
@@ -139,15 +140,20 @@ class Feed:
 
         def subscribed(outcome: Outcome, _: float) -> None:
             if isinstance(outcome, requests.Subscribed):
-                self._begun(outcome.subscription, answer)
+                self._begun(outcome, answer)
             else:
                 self._end()
                 answer(outcome if isinstance(outcome, GatewayError) else InvalidRequest("no subscription"))
 
         self._peer.ask(request, subscribed)
 
-    def _begun(self, number: int, answer: Callable[[GatewayError | Id], None]) -> None:
-        self._number = number
+    def _begun(self, begun: requests.Subscribed, answer: Callable[[GatewayError | Id], None]) -> None:
+        number = self._number = begun.subscription
+        announced = bool((self._peer.flags or 0) & OFFSETS)
+        if self._encode == self._encode_json:
+            self._with_offsets = self._replays or (announced and begun.lasting_offsets)
+        else:
+            self._with_offsets = announced and (self._replays or begun.lasting_offsets)
         if self._machine.state is FeedState.ENDED:  # the client went while it was made
             self._unsubscribe()
             return
@@ -228,10 +234,12 @@ class Feed:
     # --- what events look like ---
 
     def _choose_encoding(self) -> None:
-        """Binary for a peer that showed it knows it, JSON for others (Felix wire section 0, row 9)."""
+        """Binary for a peer that showed it knows it, JSON for others (Felix wire section 0, row 9). An integer for an id is a
+        released client's from before there were logins: the document's are texts.
+        """
         peer, chosen = self._peer, self._message.subscription_id
         known = UNADVERTISED if peer.flags is None else peer.flags
-        showed = peer.authenticated or peer.settings.events.binary_single
+        showed = peer.authenticated or isinstance(chosen, int) or peer.settings.events.binary_single
         if peer.document or isinstance(chosen, str) or not showed:
             return
         if known & EVENTS:
@@ -245,9 +253,8 @@ class Feed:
         return (MAX_PAYLOAD - len(self._json_head()) - 64) // 4 * 3
 
     def _offset(self, run: Run) -> int | None:
-        """Offsets are told to who asked for a replay and can read them."""
-        wanted = self._replays and (self._peer.flags or 0) & OFFSETS
-        return run.base_offset if wanted else None
+        """Told to who can read it, where it means the same tomorrow or a replay was asked for (Felix wire 1.2)."""
+        return run.base_offset if self._with_offsets else None
 
     def _encode_binary(self, run: Run) -> Sequence[bytes]:
         chosen = self._message.subscription_id
@@ -275,7 +282,7 @@ class Feed:
 
     def _encode_json(self, run: Run) -> Sequence[bytes]:
         """An `event` each (Felix wire 2.6); the document's peers know `event_batch` for several."""
-        base = run.base_offset if self._replays else None
+        base = self._offset(run)
         payloads = [binascii.b2a_base64(value, newline=False) for value in run.columns.values()]
         if self._peer.document and len(payloads) > 1:
             return self._json_batches(payloads, base)
