@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -138,4 +140,80 @@ def test_a_link_leads_somewhere(path: Path, target: str) -> None:
 
 @pytest.mark.parametrize(("path", "named"), found(r"`((?:deploy|grafana|gateway|tests)/[\w./*-]*)`"))
 def test_a_path_in_the_text_exists(path: Path, named: str) -> None:
-    assert list(Path().glob(named))
+    ignored = Path(".gitignore").read_text().split()  # what whoever runs it puts there
+    assert list(Path().glob(named)) or any(named.startswith(entry.strip("/")) for entry in ignored)
+
+
+def test_the_run_book_has_an_entry_for_each_alert_with_its_severity() -> None:
+    rules = [
+        rule
+        for group in yaml.safe_load(Path("deploy/prometheus/alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    book = docs.text("operations").split("## Run-book\n")[1]
+    entries = re.findall(r"^### (\w+)\n\n`(\w+)`\. ", book, re.MULTILINE)
+    assert entries == [(rule["alert"], rule["labels"]["severity"]) for rule in rules]
+
+
+def test_what_the_run_book_says_is_in_the_log_is_said_somewhere() -> None:
+    code = "\n".join(path.read_text() for path in Path("gateway").rglob("*.py"))
+    book = docs.text("operations").split("## Run-book\n")[1]
+    said = re.findall(r"\(`(an? [a-z ]+)`\)|has `(an? [a-z ]+)`", book)
+    assert len(said) > 2
+    assert [line for pair in said for line in pair if line and f'"{line}"' not in code] == []
+
+
+def command_lines(path: Path) -> Iterator[str]:
+    """The lines of a page's blocks of commands, without comments, in one piece each."""
+    for info, body in re.findall(r"^```([^\n]*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        if info == "sh":
+            yield from filter(None, body.replace("\\\n", " ").splitlines())
+
+
+COMMAND_LINES = [pytest.param(line, id=f"{path.stem}: {line}") for path in PAGES for line in command_lines(path)]
+
+
+def parsed(words: list[str], *, whole: bool) -> None:
+    """Goes as far as the command would before it does anything; `whole`: also what has to be given is there."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="gateway")
+    while isinstance(command, click.Group) and words:
+        name, *words = words
+        below = command.get_command(context, name)
+        assert below is not None, f"there is no command {name!r}"
+        command, context = below, click.Context(below, info_name=name, parent=context)
+    if whole and not isinstance(command, click.Group):
+        files = [one for one in command.params if isinstance(one.type, click.Path)]
+        for one in files:  # that a file of an example is not here says nothing about the example
+            assert isinstance(one.type, click.Path)
+            one.type = click.Path(path_type=one.type.type)
+        command.make_context(context.info_name, words, context.parent)
+    else:
+        known = set(options(command))
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= known | {"--help"}
+
+
+OTHERS = {".", "curl", "grep", "jq", "python", "seq", "sqlite3", "routes.schema.json"}
+"""Programs in the examples that are none of ours, and where one of ours writes."""
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_a_command_line_is_one_that_the_program_takes(line: str) -> None:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>&")
+    lexer.whitespace_split = True
+    operators = ("|", "&&", ">")
+    for operator, words in itertools.groupby(lexer, operators.__contains__):
+        match [] if operator else [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]:
+            case []:
+                pass
+            case ["gateway", *arguments]:
+                parsed(arguments, whole=True)
+            case ["make", target]:
+                assert re.search(rf"^{target}:", Path("Makefile").read_text(), re.MULTILINE)
+            case [program, *_]:
+                assert program in OTHERS or Path(program).exists()
+
+
+@pytest.mark.parametrize(("path", "line"), found(r"`gateway ([a-z][^`\n]*)`"))
+def test_a_command_in_the_text_is_one_that_the_program_takes(path: Path, line: str) -> None:
+    parsed(shlex.split(line.replace("`", "")), whole=False)
