@@ -65,11 +65,6 @@ def test_every_command_is_in_the_table_and_no_other() -> None:
     assert named == set(cli.list_commands(click.Context(cli)))
 
 
-@pytest.mark.parametrize(("path", "command"), found(r"^gateway (\w+)"))
-def test_a_command_in_an_example_exists(path: Path, command: str) -> None:
-    assert command in cli.list_commands(click.Context(cli))
-
-
 def options(command: click.Command | None) -> Iterator[str]:
     """Every option of a command and of the commands below it."""
     assert command is not None
