@@ -124,11 +124,13 @@ class Start(enum.Enum):
 
 
 class Redelivery(msgspec.Struct, frozen=True):
-    """What happens to a delivery that nobody acknowledges."""
+    """What happens to a delivery that nobody acknowledges, or that is refused."""
 
     max_deliveries: int = 16
     first_delay: float = 0.1
     longest_delay: float = 30.0
+    unanswered: bool = True
+    """False: as long as its client is there, only what is refused is handed out again."""
 
 
 class Subscribe(Request, frozen=True):
@@ -216,11 +218,13 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Settle(Request, frozen=True):
-    """Acknowledge (or give back, with `accepted=False`) tags of a subscription -> Settled. Any connection may."""
+    """Acknowledge (or refuse, with `accepted=False`) tags of a subscription -> Settled. Any connection may."""
 
     subscription: int
     tags: Sequence[int]
     accepted: bool = True
+    tried: bool = True
+    """False, of what is not accepted: given back as it came, which is no attempt and waits for nothing."""
 
 
 class Settled(msgspec.Struct, frozen=True):

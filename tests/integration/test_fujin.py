@@ -23,6 +23,7 @@ listeners:
   flymq:    {{protocol: flymq, bind: "127.0.0.1:0"}}
   both:     {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: {{cert: "{dir}/cert.pem", key: "{dir}/key.pem"}}, {patient}}}
   document: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, dialect: document, {patient}}}
+  refused:  {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, max_deliveries: 3, backoff: 1ms..2ms, {patient}}}
   pinged:   {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, ping: {{interval: 50ms, timeout: 2s}}, fetch_wait: 200ms}}
   named:
     protocol: fujin
@@ -142,6 +143,24 @@ async def test_writers(gateway: Served):
             headers = b"\0\2" + s32(b"k") + s32(b"v")
             channel = client.open(b"\1\0\0\0\1" + b"\3" + i32(1) + s32(b"doc") + headers + s32(b"hello") + GOODBYE)
             assert await client.rest(channel) == b"\2" + i32(1) + OK + GOODBYE
+
+
+async def test_what_is_answered_with_nack_ends_in_the_dead_letters(gateway: Served):
+    """Fujin wire 1.4, NACK: three deliveries, then a letter, and the next message."""
+    with trio.fail_after(30):
+        async with streams(gateway.ports["refused"], "fujin") as client:
+            letters = await reader(client, "poison.dlq", auto=True)
+            channel = await reader(client, "poison")
+            writer = client.open(CONNECT + write(1, "poison", b"bad"))
+            await replies(client, writer, b"\2" + i32(1) + OK)
+            for cid in range(3):
+                name, value = await message(client, channel)
+                assert value == b"bad"
+                client.send(channel, settle(9, cid, [name]))
+                await replies(client, channel, b"\x09" + i32(cid) + OK + i32(1) + s32(name) + OK)
+            await replies(client, letters, b"\6" + s32(b"bad"))
+            client.send(writer, write(2, "poison", b"good"))
+            assert (await message(client, channel))[1] == b"good"
 
 
 async def test_push_readers(gateway: Served):

@@ -37,6 +37,7 @@ class StoredSubscription(msgspec.Struct, frozen=True):
     smallest_value: int
     redelivery: tuple[int, float, float] | None
     next_tag: int
+    unanswered: bool = True
 
     def request(self) -> Subscribe:
         """The Subscribe that made it."""
@@ -45,7 +46,7 @@ class StoredSubscription(msgspec.Struct, frozen=True):
             address=self.address,
             name=self.name,
             acknowledge=self.acknowledge,
-            redelivery=Redelivery(*self.redelivery) if self.redelivery is not None else None,
+            redelivery=Redelivery(*self.redelivery, self.unanswered) if self.redelivery is not None else None,
             durable_grace=self.grace,
             max_in_flight=self.max_in_flight,
             largest_value=self.largest_value,
@@ -71,6 +72,7 @@ def stored(request: Subscribe, topic: str, epoch: int, listener: str, next_tag: 
         if redelivery
         else None,
         next_tag=next_tag,
+        unanswered=redelivery is None or redelivery.unanswered,
     )
 
 

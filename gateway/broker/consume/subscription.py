@@ -19,7 +19,7 @@ from gateway.broker.service import Caller
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
-from gateway.requests import Delivered, Subscribe, Subscribed, Take
+from gateway.requests import Delivered, Redelivery, Subscribe, Subscribed, Take
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import Durability, Put, ReadResult, TopicState
 
@@ -248,9 +248,9 @@ class Subscription:
 
     def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
         redelivery = self.request.redelivery
-        if redelivery is None:
+        if redelivery is None or not redelivery.unanswered:
             return
-        due = now + min(redelivery.first_delay * 2.0 ** min(attempt - 1, 62), redelivery.longest_delay)
+        due = now + _delay(redelivery, attempt)
         for tag in range(first_tag, first_tag + count):
             self.outstanding[tag].due = due
         heapq.heappush(self._due, (due, first_tag, count))
@@ -264,19 +264,36 @@ class Subscription:
             self.position_of(message).acknowledged(message.offset, message.offset + 1)
         return message
 
+    def refuse(self, tag: int, now: float) -> bool:
+        """Its client will not have it: it is handed out again after a while, or given up if that was its last delivery."""
+        redelivery = self.request.redelivery
+        message = self.outstanding.get(tag)
+        if message is None or redelivery is None:
+            return self.give_back(tag)
+        self.position_of(message).tried((message,))
+        message.client = 0
+        message.due = (
+            now if message.attempts >= redelivery.max_deliveries else now + _delay(redelivery, message.attempts)
+        )
+        heapq.heappush(self._due, (message.due, tag, 1))
+        return True
+
     def give_back(self, tag: int) -> bool:
         """A tag is to be handed out again, now."""
         message = self.outstanding.get(tag)
         if message is None:
             return False
+        if self.request.redelivery is not None:
+            message.attempts -= 1  # whoever had it did not get to it
         message.due = None
         message.client = 0
         self.again.append(tag)
         return True
 
     def give_back_all_of(self, client: int) -> None:
-        """A connection is gone: without a redelivery delay its messages go to whoever asks next."""
-        if self.request.redelivery is None:
+        """A connection is gone: its messages go to whoever asks next, unless they come back after a while anyhow."""
+        redelivery = self.request.redelivery
+        if redelivery is None or not redelivery.unanswered:
             for tag in [tag for tag, message in self.outstanding.items() if message.client == client]:
                 self.give_back(tag)
 
@@ -334,3 +351,7 @@ class Subscription:
         """What is kept of it, and of a partition."""
         row = stored(self.request, self.topic, self.epoch, self.listener, self.next_tag)
         return [subscription_row(self.number, row), cursor_row(self.number, partition, window.to_bytes())]
+
+
+def _delay(redelivery: Redelivery, attempt: int) -> float:
+    return min(redelivery.first_delay * 2.0 ** min(attempt - 1, 62), redelivery.longest_delay)

@@ -319,11 +319,12 @@ class SubscriptionService:
     # --- settling ---
 
     def settle(self, caller: Caller, request: Settle) -> None:
-        """Acknowledge, or give back."""
+        """Acknowledge, refuse, or give back."""
         subscription = self._subscriptions.get(request.subscription)
         if subscription is None:
             caller.answer(request.id, Settled([UnknownSubscription()] * len(request.tags)))
             return
+        now = self._context.clock.now()
         results: list[GatewayError | None] = []
         for tag in request.tags:
             if request.accepted:
@@ -331,11 +332,15 @@ class SubscriptionService:
                 known = message is not None
                 if message is not None:
                     _count_settled(self._context.recorder, caller, message)
+            elif request.tried:
+                known = subscription.refuse(tag, now)
             else:
                 known = subscription.give_back(tag)
             results.append(None if known else UnknownSubscription())
         caller.answer(request.id, Settled(results))
         subscription.save_soon()
+        if not request.accepted:
+            self._watch_redelivery(subscription)
         self._go_on(subscription)
 
     def _watch_redelivery(self, subscription: Subscription) -> None:

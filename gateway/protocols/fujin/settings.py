@@ -9,7 +9,7 @@ from typing import Annotated
 import attrs
 
 from gateway.requests import Start
-from gateway.settings import Says, Seconds
+from gateway.settings import Backoff, Says, Seconds
 
 
 class WriteHeaders(enum.Enum):
@@ -51,6 +51,10 @@ class FujinSettings:
     ] = WriteHeaders.DIALECT
     fetch_wait: Annotated[Seconds, Says("How long FETCH waits for a message.")] = Seconds(8.0)
     # stock clients give up after 10 s (wire 0, rule 3)
+    max_deliveries: Annotated[int, Says("Deliveries that end in a NACK before a message goes to `<topic>.dlq`.")] = 16
+    backoff: Annotated[Backoff, Says("First and longest wait before what was answered with NACK comes again.")] = (
+        Backoff(Seconds(0.1), Seconds(30.0))
+    )
     readers: Annotated[
         Mapping[str, ReaderSettings],
         Says("The readers there are, by name; without any, a name is a topic, read from the tail the first time."),

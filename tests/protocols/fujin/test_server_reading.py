@@ -24,6 +24,7 @@ from gateway.requests import (
     DONE,
     Cancel,
     Outcome,
+    Redelivery,
     Request,
     Settle,
     Settled,
@@ -203,6 +204,14 @@ def test_fetch_on_a_push_reader() -> None:
 # --- ACK and NACK (wire 1.4, 1.5 rows 5 to 7) ---
 
 
+@pytest.mark.parametrize("push", [True, False])
+def test_only_a_nack_is_a_delivery_that_failed(*, push: bool) -> None:
+    script = fresh().feed(hexed("02 01 00" if push else "02 02 00") + sized(b"sub"))
+    script.expect(Subscribe, redelivery=Redelivery(16, 0.1, 30.0, unanswered=False))
+    script = fresh().feed(PUSH_AUTO)
+    script.expect(Subscribe, redelivery=None)
+
+
 def pushed(count: int, dialect: Dialect = Dialect.AUTO) -> Script:
     script = reader(push=True, auto=False, dialect=dialect)
     script.answer(Take, taken(*[b"x"] * count)).expect(Take)
@@ -379,7 +388,7 @@ def test_what_comes_too_late_is_given_back(*, push: bool) -> None:
     script.open(4).feed(PULL_MANUAL, 4).answer(Subscribe, Subscribed(2, "sub"))
     script.feed(GOODBYE).expect(Cancel)
     script.complete(take, taken(b"x", first_tag=4))
-    assert list(script.expect(Settle, subscription=2, accepted=False).tags) == [4]
+    assert list(script.expect(Settle, subscription=2, accepted=False, tried=False).tags) == [4]
 
 
 def test_the_last_stream_leaves_giving_back_to_unsubscribe() -> None:
@@ -400,7 +409,7 @@ def test_a_reader_that_two_streams_share_stays_until_the_last_leaves() -> None:
     )
     script.sent()
     script.feed(GOODBYE).expect(Cancel, request=take.id)
-    settle = script.expect(Settle, subscription=2, accepted=False)
+    settle = script.expect(Settle, subscription=2, accepted=False, tried=False)
     assert sorted(settle.tags) == [1, 2]
     script.complete(take, NOTHING).complete(settle, Settled([None, None])).sends(GOODBYE)
     script.feed(GOODBYE, 4).answer(Unsubscribe, DONE).sends(GOODBYE, 4)

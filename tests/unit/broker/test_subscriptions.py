@@ -144,6 +144,73 @@ async def test_without_redelivery_a_message_returns_when_it_is_given_back_or_its
         assert sorted(values(await second.take(subscription, 2))) == [b"a", b"b"]
 
 
+REFUSING = {
+    "name": "reader",
+    "acknowledge": True,
+    "start": Start.EARLIEST,
+    "redelivery": Redelivery(3, 1.0, 3.0, unanswered=False),
+}
+
+
+async def test_what_is_refused_comes_again_later_and_ends_in_the_dead_letters(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", **REFUSING)
+        letters = await client.subscribe("t.dlq")
+        await client.publish("t", b"poison", b"kept")
+        assert values(await client.take(subscription, 2)) == [b"poison", b"kept"]
+        began, waits = trio.current_time(), []
+        for _ in range(2):
+            assert await client.settle(subscription, 1, accepted=False) == [True]
+            taken = await client.take(subscription, hold=60)
+            assert (values(taken), tags(taken)) == ([b"poison"], [1])
+            waits.append(trio.current_time() - began)
+            began = trio.current_time()
+        assert waits == pytest.approx([1.0, 2.0])
+        await client.settle(subscription, 1, accepted=False)
+        taken = await client.take(letters, hold=60)
+        assert values(taken) == [b"poison"]
+        assert b"max_deliveries" in dict(taken.deliveries[0].run.columns.headers_of(0)).values()
+        assert trio.current_time() - began < 1.0
+        await trio.sleep(1000)  # what is not answered stays with its client
+        assert values(await client.take(subscription, hold=5)) == []
+        assert await client.settle(subscription, 2) == [True]
+        (consumer,) = [one for one in gateway.house.snapshot().consumers if one.name == "reader"]
+        assert (consumer.acknowledged, consumer.dead_lettered, consumer.unaccounted) == (1, 1, 0)
+
+
+async def test_what_is_given_back_unread_was_not_tried(tmp_path: Path, autojump_clock: MockClock):
+    """Streams that come and go must not use up a message's deliveries."""
+    async with opened(tmp_path) as gateway:
+        for number in range(5):
+            client = gateway.client()
+            subscription = await client.subscribe("t", **REFUSING)
+            if not number:
+                await client.publish("t", b"a")
+            taken = await client.take(subscription)
+            assert (values(taken), taken.deliveries[0].attempt) == ([b"a"], 1)
+            client.side.detach()
+
+
+async def test_attempts_that_failed_are_known_after_a_restart(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", **REFUSING)
+        await client.publish("t", b"poison")
+        for _ in range(2):
+            (tag,) = tags(await client.take(subscription, hold=60))
+            await client.settle(subscription, tag, accepted=False)
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        letters = await client.subscribe("t.dlq")
+        subscription = await client.subscribe("t", **REFUSING)
+        (tag,) = tags(await client.take(subscription, hold=60))
+        await client.settle(subscription, tag, accepted=False)
+        assert values(await client.take(letters, hold=60)) == [b"poison"]
+
+
 async def test_a_named_reader_goes_on_where_it_was_after_a_restart(tmp_path: Path, autojump_clock: MockClock):
     name = {"name": "reader", "acknowledge": True, "start": Start.EARLIEST}
     async with opened(tmp_path) as gateway:

@@ -20,7 +20,18 @@ from gateway.protocols.fujin.states import Event
 from gateway.protocols.fujin.wire import codec, mapping
 from gateway.protocols.fujin.wire.codec import ConnectReader
 from gateway.protocols.fujin.wire.frames import LARGEST_PUSH, MOST_UNACKED, Op, ReaderKind, Reply
-from gateway.requests import Cancel, Outcome, Settle, Settled, Subscribe, Subscribed, Take, Taken, Unsubscribe
+from gateway.requests import (
+    Cancel,
+    Outcome,
+    Redelivery,
+    Settle,
+    Settled,
+    Subscribe,
+    Subscribed,
+    Take,
+    Taken,
+    Unsubscribe,
+)
 from gateway.settings import Dialect
 
 PUSH_DELAY = 0.01
@@ -76,6 +87,7 @@ class Reader:
                 name=text,
                 start=reader.start,
                 acknowledge=self._acknowledges,
+                redelivery=self._redelivery() if self._acknowledges else None,
                 largest_value=self._largest_value,
                 smallest_value=1,
             ),
@@ -91,6 +103,11 @@ class Reader:
     @property
     def _largest_value(self) -> int | None:
         return None
+
+    def _redelivery(self) -> Redelivery:
+        """What is unacknowledged stays with the client; a NACK is an attempt that failed."""
+        settings = self._stream.context.settings
+        return Redelivery(settings.max_deliveries, settings.backoff.first, settings.backoff.longest, unanswered=False)
 
     def _ready(self, now: float) -> None:
         """The reader is connected."""
@@ -206,7 +223,7 @@ class Reader:
     def _give_back(self, tags: Sequence[int]) -> None:
         """Only where others go on: with the last stream, Unsubscribe gives everything back."""
         if tags and self._left_to_others:
-            give_back = partial(Settle, subscription=self._left_to_others, tags=tags, accepted=False)
+            give_back = partial(Settle, subscription=self._left_to_others, tags=tags, accepted=False, tried=False)
             self._stream.ask(give_back, self._ignored)
 
     def _ignored(self, outcome: Outcome, now: float) -> None:
