@@ -345,7 +345,7 @@ class Gateway:
             advertised=_advertised(self._config, listener, port),
             server_id=self._config.cluster.id,
         )
-        info = ListenerInfo(listener.name, name, listener.auth, context.settings)
+        info = ListenerInfo(listener.name, name, listener.auth, context.settings, listener.limits)
         return Served(
             spec, lambda: spec.server(context), lambda peer, callback: house.broker.attach(info, peer, callback)
         )

@@ -63,3 +63,5 @@ class Limits:
         float("inf")
     )
     write_timeout: Annotated[Seconds, Says("How long a peer may refuse to read before it is closed.")] = Seconds(60.0)
+    subscriptions: Annotated[int, Says("Subscriptions there are, those without a client included.")] = 50_000
+    subscriptions_per_connection: Annotated[int, Says("Subscriptions that one connection has open.")] = 1_024

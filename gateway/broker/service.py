@@ -16,6 +16,7 @@ from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Identity, Outcome, Publish, Published, Request
 from gateway.routing.table import ResolvedProxy
+from gateway.settings import Limits
 from gateway.store.interface import Append, CreateTopic, Placement, Ticket
 
 
@@ -29,6 +30,7 @@ class ListenerInfo:
     """The listener's auth settings (`gateway.config.model`)."""
     settings: Any = None
     """The protocol's own settings."""
+    limits: Limits = attrs.Factory(Limits)
 
 
 class Caller(Protocol):

@@ -396,7 +396,14 @@ def _reachable(endpoint: tuple[str, int]) -> str:
 _REACHABLE = Then(ENDPOINT, _reachable)
 CLUSTER = record(model.Cluster, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
 
-LIMITS = record(Limits, connections=Number(1), per_address=Number(1), in_flight=Number(1))
+LIMITS = record(
+    Limits,
+    connections=Number(1),
+    per_address=Number(1),
+    subscriptions=Number(1),
+    subscriptions_per_connection=Number(1),
+    in_flight=Number(1),
+)
 
 _COMMON = (
     Field(

@@ -67,7 +67,7 @@ CONNECTION_REFUSALS = (
     "draining",
 )
 LOGIN_FAILURES = ("credentials", "disabled", "token", "tenant", "overload", "throttled")
-LIMITS = ("in_flight", "output", "budget", "open_files")
+LIMITS = ("subscriptions", "subscriptions_per_connection", "in_flight", "output", "budget", "open_files")
 CACHE_LIMIT = "cache"
 """Of the whole gateway, not of a listener."""
 INGEST_STATES = ("waiting", "running", "refused")

@@ -28,7 +28,7 @@ from tests.integration.running import Served
 CONFIG = """
 version: 1
 listeners:
-  blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
+  blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [dev-key, another]}}}}
   brief:   {{protocol: blipmq, bind: "127.0.0.1:0", auth: open, grace: 300ms, max_deliveries: 2, backoff: 20ms..20ms}}
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
 admin:   {{bind: "127.0.0.1:0"}}
@@ -139,3 +139,26 @@ async def test_what_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter(tm
                 assert await backlog(served.ports["admin"]) == 0
     finally:
         await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+
+
+async def test_another_key_guesses_the_number_of_a_subscription_in_vain(tmp_path: Path):
+    served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
+    served.start()
+    try:
+        async with tcp(served.ports["blipmq"]) as owner, tcp(served.ports["blipmq"]) as thief:
+            await BlipMQ.greet(owner)
+            await thief.send(blipmq_frame(1, 1, b"\0\1") + blipmq_frame(2, 2, s16("another")))
+            for cid in (1, 2):
+                await thief.expect(bytes.fromhex("0000001105") + struct.pack(">QQ", cid, 0))
+            number = await subscribe(owner, "orders")
+            await publish(owner, "orders", b"mine")
+            assert await polled(thief, number) is None
+            got = await polled(owner, number)
+            assert got is not None
+            assert got.endswith(b"mine")
+            tag = got[1:9]
+            await thief.send(s32(b"\5" + tag + struct.pack(">Q", number)))
+            answer = await thief.receive(struct.unpack(">I", await thief.receive(4))[0])
+            assert answer[:1] == b"\6", "a tag that nobody knows"
+    finally:
+        served.end(signal.SIGTERM)

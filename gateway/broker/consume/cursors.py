@@ -38,6 +38,8 @@ class StoredSubscription(msgspec.Struct, frozen=True):
     redelivery: tuple[int, float, float] | None
     next_tag: int
     unanswered: bool = True
+    owner: str = ""
+    """Whose it is: nobody else takes from it or settles."""
 
     def request(self) -> Subscribe:
         """The Subscribe that made it."""
@@ -54,7 +56,7 @@ class StoredSubscription(msgspec.Struct, frozen=True):
         )
 
 
-def stored(request: Subscribe, topic: str, epoch: int, listener: str, next_tag: int) -> StoredSubscription:
+def stored(request: Subscribe, topic: str, epoch: int, listener: str, owner: str, next_tag: int) -> StoredSubscription:
     """The row for a subscription."""
     redelivery = request.redelivery
     return StoredSubscription(
@@ -63,6 +65,7 @@ def stored(request: Subscribe, topic: str, epoch: int, listener: str, next_tag: 
         address=request.address,
         name=request.name,
         listener=listener,
+        owner=owner,
         acknowledge=request.acknowledge,
         grace=request.durable_grace,
         max_in_flight=request.max_in_flight,

@@ -71,13 +71,14 @@ class Waiting:
 class Subscription:
     """State and decisions; the service around it does the reading and the writing."""
 
-    def __init__(self, number: int, request: Subscribe, topic: TopicState, listener: str) -> None:
+    def __init__(self, number: int, request: Subscribe, topic: TopicState, listener: str, owner: str) -> None:
         self.number = number
         self.request = request
         self.topic = topic.name
         self.epoch = topic.epoch
         self._on_disk = topic.config.durability is not Durability.MEMORY
         self.listener = listener
+        self.owner = owner
         self.cursors: list[Cursor] = []
         self.takes: deque[Waiting] = deque()
         self.outstanding: dict[int, Outstanding] = {}
@@ -86,12 +87,20 @@ class Subscription:
         self.next_tag = 1
         self.clients: set[int] = set()
         self.ended = False
+        self.watched = False
+        """Whether it is told when its topic grows."""
         self._due: list[tuple[float, int, int]] = []
 
     @property
     def durable(self) -> bool:
         """Whether it is kept in the store."""
         return bool(self.request.name) or self.request.durable_grace is not None
+
+    def belongs_to(self, caller: Caller) -> bool:
+        """Numbers can be guessed: one without a name is for whoever opened it, over any connection. Who may use a name is
+        decided by the topic.
+        """
+        return bool(self.request.name) or self.owner == caller.identity.name or caller.id in self.clients
 
     @property
     def room(self) -> int:
@@ -349,7 +358,7 @@ class Subscription:
 
     def rows(self, partition: int, window: AckWindow) -> list[Put]:
         """What is kept of it, and of a partition."""
-        row = stored(self.request, self.topic, self.epoch, self.listener, self.next_tag)
+        row = stored(self.request, self.topic, self.epoch, self.listener, self.owner, self.next_tag)
         return [subscription_row(self.number, row), cursor_row(self.number, partition, window.to_bytes())]
 
 

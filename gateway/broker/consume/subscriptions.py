@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
@@ -21,6 +22,7 @@ from gateway.errors import (
     GatewayError,
     InvalidRequest,
     StoreError,
+    Throttled,
     UnknownSubscription,
     UnknownTopic,
 )
@@ -74,6 +76,7 @@ class SubscriptionService:
         self._named: dict[tuple[str, str], int] = {}
         self._held: dict[int, set[int]] = {}
         """Subscriptions that a connection uses."""
+        self._of_listener: Counter[str] = Counter()
         self._grace: dict[int, Callable[[], None]] = {}
         self._due_timers: dict[int, tuple[float, Callable[[], None]]] = {}
         self._positions = PositionContext(
@@ -92,7 +95,7 @@ class SubscriptionService:
         """Open a subscription, or join the one of that name."""
         topic = self._context.topics.name(caller, request.address)
         known = self._named.get((topic, request.name)) if request.name else None
-        if known is not None:
+        if known is not None and self._exists(self._subscriptions[known]):
             subscription = self._subscriptions[known]
             if subscription.request.acknowledge != request.acknowledge and subscription.outstanding:
                 raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
@@ -100,6 +103,7 @@ class SubscriptionService:
             self._use(caller, subscription)
             caller.answer(request.id, subscription.subscribed())
             return
+        self._check_room(caller)
         number = self.numbers.take()
         state = self._store.topics.get(topic)
         if state is not None:
@@ -117,6 +121,17 @@ class SubscriptionService:
         config = self._context.table.topic_config(topic)
         self._store.submit(Unit(creates=[CreateTopic(topic, config)])).on_done(created)
 
+    def _check_room(self, caller: Caller) -> None:
+        name, limits = caller.listener.name, caller.listener.limits
+        limit = ""
+        if self._of_listener[name] >= limits.subscriptions:
+            limit = "subscriptions"
+        elif len(self._held.get(caller.id, ())) >= limits.subscriptions_per_connection:
+            limit = "subscriptions_per_connection"
+        if limit:
+            self._context.recorder.limit_hit(name, limit)
+            raise Throttled(f"too many subscriptions: limits.{limit} is reached")
+
     def _open(self, caller: Caller, request: Subscribe, number: int, state: TopicState) -> None:
         if isinstance(request.start, int) and len(state.partitions) != 1:
             caller.answer(request.id, InvalidRequest("a start offset needs a topic of one partition"))
@@ -124,7 +139,7 @@ class SubscriptionService:
         if request.name and (state.name, request.name) in self._named:
             self.subscribe(caller, request)  # somebody else was quicker
             return
-        subscription = Subscription(number, request, state, caller.listener.name)
+        subscription = Subscription(number, request, state, caller.listener.name, caller.identity.name)
         for partition, bounds in enumerate(state.partitions):
             if request.start is Start.LATEST:
                 offset = bounds.end
@@ -175,7 +190,7 @@ class SubscriptionService:
             if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
                 self._context.recorder.dropped("", "epoch_changed", 1)
                 windows = {}
-            subscription = Subscription(number, row.request(), state, row.listener)
+            subscription = Subscription(number, row.request(), state, row.listener, row.owner)
             subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
             for partition, bounds in enumerate(state.partitions):
                 kept = windows.get(partition)
@@ -189,7 +204,7 @@ class SubscriptionService:
         self._subscriptions[subscription.number] = subscription
         if subscription.request.name:
             self._named[subscription.topic, subscription.request.name] = subscription.number
-        self._context.watchers.add(subscription.topic, subscription, lambda: self._serve(subscription))
+        self._of_listener[subscription.listener] += 1
 
     def _use(self, caller: Caller, subscription: Subscription) -> None:
         """The connection is a client of the subscription until it goes."""
@@ -205,6 +220,32 @@ class SubscriptionService:
         if cancel is not None:
             cancel()
 
+    def _find(self, caller: Caller, number: int) -> Subscription | None:
+        """A subscription, unless it is somebody else's: who guesses numbers learns nothing."""
+        subscription = self._subscriptions.get(number)
+        return subscription if subscription is not None and subscription.belongs_to(caller) else None
+
+    def _exists(self, subscription: Subscription) -> bool:
+        """Whether its topic is still there; or else it ends."""
+        state = self._store.topics.get(subscription.topic)
+        if state is not None and state.epoch == subscription.epoch:
+            return True
+        self._end(subscription)
+        return False
+
+    def _watch(self, subscription: Subscription) -> None:
+        if not subscription.watched:
+            subscription.watched = True
+            self._context.watchers.add(subscription.topic, subscription, lambda: self._changed(subscription))
+
+    def _changed(self, subscription: Subscription) -> None:
+        """Its topic has grown, or is gone. While nobody takes it wants to hear no more: every publish would pay for it."""
+        if not subscription.takes and self._exists(subscription):
+            subscription.watched = False
+            self._context.watchers.remove(subscription.topic, subscription)
+        else:
+            self._serve(subscription)
+
     def address_of(self, number: int) -> str | None:
         """What a subscription is about, as it was asked for."""
         subscription = self._subscriptions.get(number)
@@ -214,7 +255,7 @@ class SubscriptionService:
 
     def take(self, caller: Caller, request: Take) -> None:
         """Hand out what is next, or wait for it."""
-        subscription = self._subscriptions.get(request.subscription)
+        subscription = self._find(caller, request.subscription)
         if subscription is None:
             raise UnknownSubscription
         self._use(caller, subscription)
@@ -260,6 +301,8 @@ class SubscriptionService:
             self._answer(subscription, waiting, given)
         if subscription.takes and not any(cursor.loading for cursor in subscription.cursors):
             self._let_wait(subscription, now)
+        if subscription.takes:
+            self._watch(subscription)
         subscription.save_soon()
         self._watch_redelivery(subscription)
 
@@ -320,7 +363,7 @@ class SubscriptionService:
 
     def settle(self, caller: Caller, request: Settle) -> None:
         """Acknowledge, refuse, or give back."""
-        subscription = self._subscriptions.get(request.subscription)
+        subscription = self._find(caller, request.subscription)
         if subscription is None:
             caller.answer(request.id, Settled([UnknownSubscription()] * len(request.tags)))
             return
@@ -366,7 +409,7 @@ class SubscriptionService:
 
     def unsubscribe(self, caller: Caller, request: Unsubscribe) -> None:
         """End a subscription; one with a name only loses this connection."""
-        subscription = self._subscriptions.get(request.subscription)
+        subscription = self._find(caller, request.subscription)
         if subscription is None:
             raise UnknownSubscription
         self._held.get(caller.id, set()).discard(subscription.number)
@@ -413,6 +456,7 @@ class SubscriptionService:
         if self._subscriptions.pop(subscription.number, None) is None:
             return
         subscription.ended = True
+        self._of_listener[subscription.listener] -= 1
         self._named.pop((subscription.topic, subscription.request.name), None)
         self._context.watchers.remove(subscription.topic, subscription)
         cancel_grace = self._grace.pop(subscription.number, None)
@@ -446,7 +490,7 @@ class SubscriptionService:
         """How far each durable subscription is, partition by partition."""
         for subscription in self._subscriptions.values():
             state = self._store.topics.get(subscription.topic)
-            if state is not None and subscription.durable:
+            if state is not None and state.epoch == subscription.epoch and subscription.durable:
                 yield from subscription.consumers(state)
 
 

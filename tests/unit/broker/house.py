@@ -20,6 +20,7 @@ from gateway.envelope import Batch, Columns, Delivery
 from gateway.recorder import NullRecorder, Recorder
 from gateway.requests import Completion, Outcome, Publish, Request, Settle, Subscribe, Take, Taken
 from gateway.routing.table import compile_table
+from gateway.settings import Limits
 from gateway.store.committer import Mode
 from gateway.store.interface import Store
 from gateway.store.sqlite import open_store
@@ -29,11 +30,18 @@ from tests.unit.broker.support import OPTIONS
 class Client:
     """A connection to the broker."""
 
-    def __init__(self, house: House, protocol: str = "toy", name: str = "door", auth: Any = None) -> None:
+    def __init__(
+        self,
+        house: House,
+        protocol: str = "toy",
+        name: str = "door",
+        auth: Any = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._outcomes: dict[int, Outcome] = {}
         self._arrived = trio.Event()
         self._ids = itertools.count(1)
-        info = ListenerInfo(name, protocol, auth if auth is not None else model.AuthNone())
+        info = ListenerInfo(name, protocol, auth if auth is not None else model.AuthNone(), None, limits or Limits())
         self.side: BrokerClient = house.broker.attach(info, "peer", self._take_in)
         self.order: list[int] = []
 
@@ -118,9 +126,11 @@ class Opened:
     house: House
     store: Store
 
-    def client(self, protocol: str = "toy", name: str = "door", auth: Any = None) -> Client:
+    def client(
+        self, protocol: str = "toy", name: str = "door", auth: Any = None, limits: Limits | None = None
+    ) -> Client:
         """A new connection."""
-        return Client(self.house, protocol, name, auth)
+        return Client(self.house, protocol, name, auth, limits)
 
 
 @asynccontextmanager

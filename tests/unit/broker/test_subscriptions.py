@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from gateway.config import model
-from gateway.errors import UnknownSubscription, UnknownTopic
-from gateway.requests import Cancel, DeleteTopic, Redelivery, Start, Subscribe, Take, Unsubscribe
+from gateway.errors import Throttled, UnknownSubscription, UnknownTopic
+from gateway.recorder import NullRecorder
+from gateway.requests import (
+    Authenticate,
+    Cancel,
+    DeleteTopic,
+    Redelivery,
+    Start,
+    Subscribe,
+    Subscribed,
+    Take,
+    Unsubscribe,
+)
+from gateway.settings import Limits
 from gateway.store.interface import Durability
-from tests.unit.broker.house import opened, publish, tags, values
+from tests.unit.broker.house import Client, Opened, opened, publish, tags, values
 
 FOUR = {"many": model.TopicSettings(partitions=4)}
 
@@ -339,3 +354,122 @@ async def test_the_accounting_sees_a_message_that_was_lost(tmp_path: Path, autoj
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [1]
         gateway.house.publisher._doors["identity"].stored -= 1
         assert [door.unaccounted for door in gateway.house.snapshot().doors] == [1]
+
+
+KEYS = model.AuthKeys(("one", "two"))
+
+
+class Counts(NullRecorder):
+    def __init__(self) -> None:
+        self.limits: list[tuple[str, str]] = []
+
+    def limit_hit(self, listener: str, limit: str) -> None:
+        self.limits.append((listener, limit))
+
+
+async def with_key(gateway: Opened, key: str) -> Client:
+    client = gateway.client(auth=KEYS)
+    await client.ask(Authenticate(0, api_key=key))
+    return client
+
+
+async def test_a_subscription_is_for_connections_with_the_key_that_opened_it(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        owner = await with_key(gateway, "one")
+        subscription = await owner.subscribe("t", acknowledge=True, durable_grace=600.0)
+        await owner.publish("t", b"a", b"b")
+        first = await owner.take(subscription)
+        thief = await with_key(gateway, "two")
+        assert isinstance(await thief.ask(Take(0, subscription, 1)), UnknownSubscription)
+        assert isinstance(await thief.ask(Unsubscribe(0, subscription)), UnknownSubscription)
+        assert await thief.settle(subscription, *tags(first)) == [False]
+        other = await with_key(gateway, "one")
+        assert values(await other.take(subscription)) == [b"b"]
+        assert await other.settle(subscription, *tags(first)) == [True]
+    async with opened(tmp_path) as gateway:
+        thief, owner = await with_key(gateway, "two"), await with_key(gateway, "one")
+        assert isinstance(await thief.ask(Take(0, subscription, 1)), UnknownSubscription)
+        assert values(await owner.take(subscription)) == [b"b"]
+
+
+async def test_a_connection_that_logs_in_again_keeps_what_it_has_open(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = await with_key(gateway, "one")
+        subscription = await client.subscribe("t")
+        await client.ask(Authenticate(0, api_key="two"))
+        await client.publish("t", b"a")
+        assert values(await client.take(subscription)) == [b"a"]
+
+
+async def test_a_publish_costs_the_same_however_many_subscriptions_nobody_polls(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    async with opened(tmp_path) as gateway:
+        client, reader = gateway.client(), gateway.client()
+        await client.publish("t", b"warm")
+
+        async def calls() -> int:
+            count = 0
+
+            def counted(frame: FrameType, event: str, _argument: object) -> None:
+                nonlocal count
+                count += event == "call" and "/gateway/broker/" in frame.f_code.co_filename
+
+            sys.setprofile(counted)
+            try:
+                await client.publish("t", b"x")
+                await trio.testing.wait_all_tasks_blocked()
+            finally:
+                sys.setprofile(None)
+            return count
+
+        alone = min([await calls() for _ in range(3)])
+        idle = [await reader.subscribe("t") for _ in range(500)]
+        for subscription in idle:
+            await reader.take(subscription, hold=0.01)
+        await client.publish("t", b"the first they are told of")
+        await trio.testing.wait_all_tasks_blocked()
+        assert min([await calls() for _ in range(3)]) == alone
+        waiting = reader.start(Take(0, idle[7], 10, hold_until=float("inf")))
+        assert len(values(await reader.outcome(waiting[0]))) == 4
+
+
+async def test_who_waits_for_a_reader_of_a_topic_that_was_made_again_gets_a_new_one(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        first = await client.subscribe("t", name="r", start=Start.EARLIEST)
+        for value in (b"1", b"2"):  # told of the first; of the second, and what follows, no more
+            await client.publish("t", value)
+            await trio.testing.wait_all_tasks_blocked()
+        await client.ask(DeleteTopic(0, "t"))
+        await client.publish("t", b"3")
+        second = await client.subscribe("t", name="r", start=Start.EARLIEST)
+        assert second != first
+        assert values(await client.take(second, 10)) == [b"3"]
+        assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "good"),
+    [
+        (Limits(subscriptions_per_connection=2), "subscriptions_per_connection", True),
+        (Limits(subscriptions=2), "subscriptions", False),
+    ],
+)
+async def test_subscriptions_are_bounded_per_connection_and_per_listener(
+    tmp_path: Path, autojump_clock: MockClock, limits: Limits, name: str, good: bool
+):
+    counts = Counts()
+    async with opened(tmp_path, recorder=counts) as gateway:
+        client = gateway.client(limits=limits)
+        first, _second = [await client.subscribe("t") for _ in range(2)]
+        refusal = await client.ask(Subscribe(0, "t"))
+        assert isinstance(refusal, Throttled)
+        assert f"limits.{name}" in refusal.message
+        assert counts.limits == [("door", name)]
+        other = await gateway.client(limits=limits).ask(Subscribe(0, "t"))
+        assert isinstance(other, Subscribed) is good
+        await client.ask(Unsubscribe(0, first))
+        assert isinstance(await client.ask(Subscribe(0, "t")), Subscribed) is True
