@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
 
 from gateway.errors import Status
+
+MOST_LATENCIES = 4_096
+"""Kept one by one until somebody collects them, or until they are so many."""
+
+
+@attrs.define(eq=False)
+class PublishMeter:
+    """What is counted of each plain publish by one route and listener. Who publishes adds to the numbers itself: at this
+    place a call costs as much as all the rest of the counting.
+    """
+
+    received_messages: int = 0
+    received_bytes: int = 0
+    stored_messages: int = 0
+    stored_bytes: int = 0
+    latencies: list[float] = attrs.Factory(list)
+    collect: Callable[[], None] = lambda: None
+    """Takes everything out of it, into the metrics."""
 
 
 class Recorder(Protocol):
@@ -43,6 +61,10 @@ class Recorder(Protocol):
 
     def publish_latency(self, route: str, seconds: float) -> None:
         """From receipt to reply."""
+        ...
+
+    def publish_meter(self, route: str, listener: str, /) -> PublishMeter:
+        """The one meter of a route and a listener."""
         ...
 
     def connections(self, listener: str, change: int) -> None:
@@ -117,6 +139,12 @@ class NullRecorder:
     def dropped(self, route: str, reason: str, messages: int) -> None: ...
     def dead_lettered(self, route: str, reason: str, messages: int) -> None: ...
     def publish_latency(self, route: str, seconds: float) -> None: ...
+
+    def publish_meter(self, _route: str, _listener: str, /) -> PublishMeter:
+        meter = PublishMeter()
+        meter.collect = meter.latencies.clear
+        return meter
+
     def connections(self, listener: str, change: int) -> None: ...
     def refused_connection(self, listener: str, reason: str) -> None: ...
     def limit_hit(self, listener: str, limit: str) -> None: ...

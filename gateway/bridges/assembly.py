@@ -148,15 +148,13 @@ async def open_bridges(
             nursery.start_soon(job)
 
         context = ForwardContext(
-            store, house.pump, house.clock, recorder, house.latencies, house.dead_letters, start_soon, chance
+            store, house.pump, house.clock, recorder, house.latencies, house.letters, start_soon, chance
         )
         forwards = Forwards(context)
         proxies = Proxies(house.pump, house.clock, recorder)
         ingests = Ingests(
             IngestContext(store, house.pump, house.clock, recorder, chance, IngestMemory(budget)),
-            EntryContext(
-                house.broker, store, house.pump, house.clock, recorder, house.dead_letters, chance, BatchIds()
-            ),
+            EntryContext(house.broker, store, house.pump, house.clock, recorder, house.letters, chance, BatchIds()),
             table,
             proxies.connected,
         )
@@ -173,7 +171,7 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
-        house.publisher.proxy_by(proxies)
+        house.proxying.sender = proxies
         try:
             yield bridges
         finally:

@@ -10,9 +10,9 @@ import attrs
 from gateway.bridges.forward_rows import cursor_row, source_of
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
 from gateway.bridges.pool import UpstreamPool, refuses_login
-from gateway.broker.consume.position import LetterMaker, Position, PositionContext, Tally
+from gateway.broker.consume.position import Position, PositionContext, Tally
 from gateway.broker.latencies import Latencies
-from gateway.broker.service import Clock
+from gateway.broker.service import Clock, LetterMaker
 from gateway.broker.timers import Pump
 from gateway.config.model import Forward, Scope
 from gateway.envelope import PREFIX, Batch, Run

@@ -12,7 +12,7 @@ from gateway.bridges.forward import ForwardContext, PartitionForward
 from gateway.bridges.forward_rows import IDENTITY, TABLE, cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Tally
-from gateway.broker.dead_letters import SUFFIX
+from gateway.broker.letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
 from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts

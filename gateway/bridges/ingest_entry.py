@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
 from gateway.broker.broker import Broker
-from gateway.broker.consume.position import LetterMaker
-from gateway.broker.service import Clock, ListenerInfo
+from gateway.broker.service import Clock, LetterMaker, ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.config.model import AuthNone
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin, Run

@@ -15,7 +15,7 @@ import attrs
 
 from gateway.bridges.lanes import Entry, columns_of
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.dead_letters import SUFFIX
+from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.config.model import Compare, Mirror

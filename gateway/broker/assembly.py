@@ -15,21 +15,25 @@ from gateway.broker.broker import Broker, Jobs
 from gateway.broker.cache import CacheService
 from gateway.broker.cluster import ClusterService
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
-from gateway.broker.copies import CopyService
 from gateway.broker.dead_letters import DeadLetterService
-from gateway.broker.delays import DelayService
 from gateway.broker.groups import GroupService
 from gateway.broker.latencies import Latencies
+from gateway.broker.letters import Letters
 from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
-from gateway.broker.publish import Publisher
+from gateway.broker.publish.appending import Appending
+from gateway.broker.publish.deduplication import Deduplication
+from gateway.broker.publish.delays import DelayService
+from gateway.broker.publish.door import Doors
+from gateway.broker.publish.pipeline import Pipeline
+from gateway.broker.publish.proxying import Proxying
+from gateway.broker.publish.transactions import TransactionService
+from gateway.broker.publish.validation import Validation
 from gateway.broker.reading import FetchService
-from gateway.broker.schema_gate import SchemaGate
 from gateway.broker.schemas import SchemaService
 from gateway.broker.service import Clock, Service
 from gateway.broker.timers import Pump, SystemClock
 from gateway.broker.topics import TopicService
-from gateway.broker.transactions import TransactionService
 from gateway.broker.watch import Watchers
 from gateway.config import model
 from gateway.config.model import AuthUsers
@@ -44,11 +48,14 @@ class House:
 
     broker: Broker
     pump: Pump
-    publisher: Publisher
+    pipeline: Pipeline
+    appending: Appending
+    proxying: Proxying
+    doors: Doors
     subscriptions: SubscriptionService
     topics: TopicService
     dead_letters: DeadLetterService
-    copies: CopyService
+    letters: Letters
     clock: Clock
     latencies: Latencies
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
@@ -57,7 +64,7 @@ class House:
     def snapshot(self) -> Snapshot:
         """The accounting at this instant."""
         others = (counts for consumers in self.consumers for counts in consumers())
-        return Snapshot(tuple(self.copies.doors(self.publisher.doors())), (*self.subscriptions.consumers(), *others))
+        return Snapshot(tuple(self.doors.counts()), (*self.subscriptions.consumers(), *others))
 
 
 @asynccontextmanager
@@ -82,12 +89,30 @@ async def open_house(
     logins = Accounts(store, clock, offload, Logins(clock, pump.call_at, recorder))
     acls = AccessLists(store, topics.name)
     schemas = SchemaService(store, offload)
-    publisher = Publisher(store, table, clock, recorder, schemas)
     authorisation = Authorisation(logins, acls, clock)
-    dead_letters = DeadLetterService(store, publisher, topics, table, clock, offload, authorisation.permit)
-    transactions = TransactionService(store, publisher, clock, pump, authorisation.permit)
-    delays = DelayService(store, publisher, clock, pump, offload)
-    publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later, failed=dead_letters)
+    doors = Doors(recorder)
+    appending = Appending(store, clock, recorder, doors)
+    deduplication = Deduplication(store, clock, doors)
+    checking = NurseryOffload(threads=1)
+    transactions = TransactionService(store, appending, clock, pump, authorisation.permit)
+    delays = DelayService(store, appending, clock, pump, offload)
+    letters = Letters(store, table)
+    proxying = Proxying(clock, recorder, doors)
+    pipeline = Pipeline(
+        store,
+        table,
+        clock,
+        recorder,
+        doors=doors,
+        appending=appending,
+        deduplication=deduplication,
+        validation=Validation(schemas, table, checking, doors),
+        transactions=transactions,
+        delays=delays,
+        letters=letters,
+        proxying=proxying,
+    )
+    dead_letters = DeadLetterService(store, appending, topics, table, clock, offload, authorisation.permit)
     latencies = Latencies()
     fetches = FetchService(
         store, topics, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal
@@ -105,7 +130,7 @@ async def open_house(
                 clock,
                 recorder,
                 latencies,
-                dead_letters,
+                letters,
                 jobs.start_soon,
                 authorisation.refusal,
             )
@@ -113,10 +138,7 @@ async def open_house(
         authorisation.subscribed = subscriptions.address_of
         known = cluster or model.Cluster()
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
-        checking = NurseryOffload(threads=1)
         await nursery.start(checking.run)
-        copies = CopyService(store, publisher, table, clock, recorder)
-        behind = {**copies.handlers(), **transactions.handlers()}
         services: list[Service] = [
             fetches,
             subscriptions,
@@ -130,7 +152,7 @@ async def open_house(
             delays,
             dead_letters,
             gateways,
-            SchemaGate(behind, schemas, table, checking, publisher.refused),
+            pipeline,
         ]
         broker = Broker(
             services,
@@ -138,7 +160,7 @@ async def open_house(
             pump=pump,
             waiters=[fetches, subscriptions],
             metrics_text=recorder.text,
-            refused=publisher.refused,
+            refused=pipeline.refused,
             hold=store.hold,
             release=store.release,
         )
@@ -146,10 +168,23 @@ async def open_house(
         await nursery.start(gateways.run)
         await logins.start(accounts)
         await delays.start()
-        await copies.start()
+        await deduplication.start()
         await subscriptions.numbers.wait()
         try:
-            yield House(broker, pump, publisher, subscriptions, topics, dead_letters, copies, clock, latencies)
+            yield House(
+                broker,
+                pump,
+                pipeline,
+                appending,
+                proxying,
+                doors,
+                subscriptions,
+                topics,
+                dead_letters,
+                letters,
+                clock,
+                latencies,
+            )
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await subscriptions.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -36,6 +37,7 @@ class BrokerClient:
         self.listener = listener
         self.identity = Identity(authenticated=False)
         self.origin = Origin(listener.protocol, listener.name, "", peer)
+        self.ways: dict[str, Any] = {}
         self._dispatch = dispatch
         self._soon = soon
         self._on_completions = on_completions
@@ -88,6 +90,7 @@ class BrokerClient:
         """A login succeeded."""
         self.identity = identity
         self.origin = replace(self.origin, principal=identity.name)
+        self.ways.clear()  # routes may ask for the principal
 
     def answer(self, request_id: int, outcome: Outcome) -> None:
         """End a request."""

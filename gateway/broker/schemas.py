@@ -58,9 +58,6 @@ QUICK_BYTES, QUICK_MESSAGES = 8 << 10, 64
 
 Verdict = Mapping[int, SchemaViolation]
 """The messages of a batch that do not fit, by index."""
-Key = tuple[int, bytes]
-"""(version of a schema, values of a batch)."""
-Verdicts = dict[Key, Verdict]
 
 
 class Compiled(Protocol):
@@ -182,8 +179,6 @@ class SchemaService:
         self._offload = offload
         self._names: dict[str, _Name] = {}
         self._count = 0
-        self.verdicts: Verdicts = {}
-        """What is known already about the batch that is being published at this moment."""
         self._lanes: dict[str, deque[Callable[[], None]]] = {}
         for key, raw in store.table(TABLE).items():
             name, version = _split(key)
@@ -203,27 +198,16 @@ class SchemaService:
 
     # --- for publishing ---
 
-    def check(self, schema: str, columns: Columns) -> Verdict:
-        """What does not fit, by index. `schema` is a name (its latest version) or `<name>-v<version>`; NotFound."""
-        version = self._named(schema)
-        known = self.verdicts.get((id(version), columns.packed)) if self.verdicts else None
-        return known if known is not None else version.check(list(columns.values()))
+    def check_quickly(self, schema: str, columns: Columns) -> Verdict | None:
+        """What does not fit, by index; None if finding out might hold up the event loop. `schema` is a name (its latest
+        version) or `<name>-v<version>`; NotFound.
+        """
+        return self._named(schema).check_quickly(list(columns.values()))
 
-    def quick_check(self, schema: str, columns: Columns) -> Verdict | None:
-        """The same, remembered for the publish that follows; None if it is not known and might take long."""
+    def checking(self, schema: str, columns: Columns) -> Callable[[], Verdict]:
+        """The same, however long that takes: for a thread."""
         version = self._named(schema)
-        key = (id(version), columns.packed)
-        verdict = self.verdicts.get(key)
-        if verdict is None:
-            verdict = version.check_quickly(list(columns.values()))
-            if verdict is not None:
-                self.verdicts[key] = verdict
-        return verdict
-
-    def slow_check(self, schema: str, columns: Columns) -> tuple[Key, Callable[[], Verdict]]:
-        """The work of a check, to be done in a thread, and what to remember its verdict by."""
-        version = self._named(schema)
-        return (id(version), columns.packed), lambda: version.check(list(columns.values()))
+        return lambda: version.check(list(columns.values()))
 
     def _named(self, schema: str) -> _Version:
         entry = self._names.get(schema)

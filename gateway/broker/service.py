@@ -1,4 +1,4 @@
-"""How the parts of the broker fit together: callers, handlers, and the one way messages are prepared for the log.
+"""How the parts of the broker fit together: callers and handlers.
 
 Each part (groups, schemas, accounts, ...) is a service: a class that names the requests it serves in `handlers()`. The
 broker dispatches by request type. A handler runs synchronously, never awaits, and sees to it that `caller.answer` is
@@ -12,12 +12,10 @@ from typing import Any, Protocol
 
 import attrs
 
-from gateway.envelope import Batch, Columns, Origin
-from gateway.errors import GatewayError
-from gateway.requests import Identity, Outcome, Publish, Published, Request
-from gateway.routing.table import ResolvedProxy
+from gateway.envelope import Origin, Run
+from gateway.requests import Identity, Outcome, Request
 from gateway.settings import Limits
-from gateway.store.interface import Append, CreateTopic, Placement, Ticket
+from gateway.store.interface import Append, CreateTopic
 
 
 @attrs.frozen
@@ -57,6 +55,11 @@ class Caller(Protocol):
         ...
 
     @property
+    def ways(self) -> dict[str, Any]:
+        """What publishing has found out about the addresses this connection writes to."""
+        ...
+
+    @property
     def detached(self) -> bool:
         """Whether the connection is gone."""
         ...
@@ -85,64 +88,21 @@ class Service(Protocol):
         ...
 
 
-@attrs.frozen(eq=False)
-class ProxiedPart:
-    """Messages of a batch that go to a broker elsewhere instead of the log. `indexes` are theirs in the batch, None: all."""
+class LetterMaker(Protocol):
+    """Makes dead letters (`gateway.broker.letters`)."""
 
-    route: str
-    proxy: ResolvedProxy
-    columns: Columns
-    indexes: Sequence[int] | None
-
-    def members(self, count: int) -> Sequence[int]:
-        """Their indexes in a batch of that many."""
-        return self.indexes if self.indexes is not None else range(count)
-
-
-@attrs.frozen(eq=False)
-class Prepared:
-    """A batch that is routed, authorised, checked against its schema, transformed and spread over partitions: all that is
-    left is to append it. `finish` makes the reply once the placements are known.
-    """
-
-    appends: Sequence[Append]
-    creates: Sequence[CreateTopic]
-    finish: Callable[[Sequence[Placement]], Published]
-    parts: Sequence[tuple[str, int, int]]
-    """(route, messages, bytes) of what will be stored, for the accounting."""
-    started: float
-    proxied: Sequence[ProxiedPart] = ()
-    """What is not for the log. Only a plain publish can have such parts."""
-    letters: Sequence[tuple[str, int]] = ()
-    """(route, messages) among the parts that are dead letters. Only a plain publish can have such parts."""
-
-
-class Publishing(Protocol):
-    """The one way into the log. Listeners, transactions, delays, replays and bridges all come through here."""
-
-    def prepare(self, caller: Caller, batch: Batch, schema: str = "", create: bool = True) -> Prepared:
-        """Decide everything about a batch but its offsets. Raises a GatewayError that refuses it whole.
-
-        What was prepared is accounted for: it has to end in `commit` or `discard`. `create=False`: the topic must exist.
-        """
-        ...
-
-    def discard(self, prepared: Sequence[Prepared]) -> None:
-        """Prepared batches will not be committed (a transaction rolled back)."""
-        ...
-
-    def adopt(self, parts: Sequence[tuple[str, int, int]]) -> None:
-        """What an earlier process took and did not append (delayed messages) waits here now: it counts as received."""
-        ...
-
-    def refused(self, caller: Caller, request: Publish, error: GatewayError) -> None:
-        """Count a publish that was refused before it was prepared."""
-        ...
-
-    def commit(self, prepared: Sequence[Prepared], puts: Sequence[Any] = (), requires: Sequence[Any] = ()) -> Ticket:
-        """Append several prepared batches, with table writes (`Put`) and conditions (`Require`), in one unit. The
-        ticket's placements are in the order of the appends; accounting is done here.
-        """
+    def dead_letter_append(
+        self,
+        run: Run,
+        index: int,
+        *,
+        reason: str,
+        attempts: int,
+        first_error: str,
+        last_error: str,
+        topic: str = "",
+    ) -> tuple[Sequence[CreateTopic], Append]:
+        """The operations that put one message into the dead letters."""
         ...
 
 

@@ -14,7 +14,10 @@ import attrs
 import msgspec
 import trio
 
-from gateway.broker.service import Caller, Clock, Prepared, Publishing
+from gateway.broker.publish.appending import Appending
+from gateway.broker.publish.pipeline import Pipeline
+from gateway.broker.publish.publication import Prepared
+from gateway.broker.service import Caller, Clock
 from gateway.bulk.wire import LONGEST_PRODUCER, Append, Appended, Producer, Refusal, Stretch, columns_of
 from gateway.envelope import Batch, Columns
 from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, OutcomeUnknown, RequestError
@@ -59,9 +62,10 @@ def _key(producer: str, epoch: int, sequence: int) -> bytes:
 class Appends:
     """Serves appends."""
 
-    def __init__(self, store: Store, publishing: Publishing, clock: Clock) -> None:
+    def __init__(self, store: Store, pipeline: Pipeline, appending: Appending, clock: Clock) -> None:
         self._store = store
-        self._publishing = publishing
+        self._pipeline = pipeline
+        self._appending = appending
         self._clock = clock
         self._locks: dict[str, _Turn] = {}
 
@@ -115,7 +119,7 @@ class Appends:
         stored = await self._store.get(APPENDS, key)
         if stored is not None:
             return _repeated(body, stored, digest)
-        prepared = self._prepare(caller, body, columns)
+        prepared = await self._prepare(caller, body, columns)
         parts = [(append.topic, append.partition, append.columns.count) for append in prepared.appends]
         sequence = max(body.sequence, head.sequence) if head is not None and head.epoch == body.epoch else body.sequence
         new = msgspec.msgpack.encode(_Head(body.epoch, sequence, self._clock.now_ms()))
@@ -125,7 +129,7 @@ class Appends:
         ]
         if head is not None and head.epoch < body.epoch:
             puts += [Put(APPENDS, old, None) for old in await self._rows(body.producer, body.epoch)]
-        ticket = self._publishing.commit([prepared], puts, [Require(APPENDS, key, None)])
+        ticket = self._appending.commit([prepared], puts, [Require(APPENDS, key, None)])
         try:
             placements = await ticket.wait()
         except ConditionFailed:
@@ -136,12 +140,12 @@ class Appends:
             return _repeated(body, stored, digest)
         return _appended(parts, placements)
 
-    def _prepare(self, caller: Caller, body: Append, columns: Columns) -> Prepared:
+    async def _prepare(self, caller: Caller, body: Append, columns: Columns) -> Prepared:
         batch = Batch(body.address, columns, partition=body.partition)
-        prepared = self._publishing.prepare(caller, batch, create=body.create)
-        refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
+        prepared = await self._pipeline.prepare(caller, batch, create=body.create)
+        refused = prepared.refused
         if refused:
-            self._publishing.discard([prepared])
+            self._appending.discard([prepared])
             shown = [Refusal(index, error.message) for index, error in sorted(refused.items())]
             raise Refused(refused[shown[0].index], shown)
         return prepared

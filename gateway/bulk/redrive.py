@@ -14,14 +14,16 @@ import attrs
 import trio
 from msgspec.structs import replace
 
-from gateway.broker.dead_letters import PREFIX, Facts, split_headers
-from gateway.broker.failing import TRANSFORM
-from gateway.broker.service import Caller, Clock, Prepared, Publishing
+from gateway.broker.letters import PREFIX, Facts, split_headers
+from gateway.broker.publish.appending import TRANSFORM, Appending
+from gateway.broker.publish.pipeline import Pipeline
+from gateway.broker.publish.publication import Prepared
+from gateway.broker.service import Caller, Clock
 from gateway.bulk.wire import Redrive, Redriven
 from gateway.envelope import Batch, BatchIds, Columns, Run
 from gateway.errors import ConditionFailed, Conflict, InvalidRequest, RequestError, UnknownTopic
 from gateway.requests import Published
-from gateway.store.interface import Append, Placement, Put, Require, Store, Ticket, Unit
+from gateway.store.interface import Append, Put, Require, Store, Ticket, Unit
 
 TABLE = "redriven"
 MOST = 1_000
@@ -55,9 +57,10 @@ def _life(topic: str, epoch: int) -> bytes:
 class Redrives:
     """Serves redrives."""
 
-    def __init__(self, store: Store, publishing: Publishing, clock: Clock) -> None:
+    def __init__(self, store: Store, pipeline: Pipeline, appending: Appending, clock: Clock) -> None:
         self._store = store
-        self._publishing = publishing
+        self._pipeline = pipeline
+        self._appending = appending
         self._clock = clock
         self._ids = BatchIds()
         self._lock = trio.Lock()
@@ -115,11 +118,11 @@ class Redrives:
             if asked.dry_run:
                 self._check_target(asked, target)
                 return Redriven(offset, "would", target)
-            prepared = self._again(caller, asked, letter, target)
+            prepared = await self._again(caller, asked, letter, target)
         except RequestError as error:
             return Redriven(offset, "refused", asked.to, error.message)
         rows = [Put(TABLE, key, target.encode())]
-        return _UnderWay(offset, target, self._publishing.commit([prepared], rows, [Require(TABLE, key, None)]))
+        return _UnderWay(offset, target, self._appending.commit([prepared], rows, [Require(TABLE, key, None)]))
 
     async def _end(self, one: _UnderWay) -> Redriven:
         try:
@@ -145,13 +148,12 @@ class Redrives:
         if not asked.to and target not in self._store.topics:
             raise UnknownTopic(f"the topic {target} is gone: name another place with --to")
 
-    def _again(self, caller: Caller, asked: Redrive, letter: _Letter, target: str) -> Prepared:
+    async def _again(self, caller: Caller, asked: Redrive, letter: _Letter, target: str) -> Prepared:
         if asked.to:
-            prepared = self._publishing.prepare(caller, Batch(asked.to, letter.columns))
-            refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
-            if refused:
-                self._publishing.discard([prepared])
-                raise next(iter(refused.values()))
+            prepared = await self._pipeline.prepare(caller, Batch(asked.to, letter.columns))
+            if prepared.refused:
+                self._appending.discard([prepared])
+                raise next(iter(prepared.refused.values()))
             return prepared
         self._check_target(asked, target)
         partitions = len(self._store.topics[target].partitions)
@@ -159,7 +161,7 @@ class Redrives:
         now = self._clock.now_ms()
         meta = replace(letter.run.meta_of(0)[0], id=self._ids.next(now))
         parts = ((meta.route, 1, letter.columns.value_bytes),)
-        self._publishing.adopt(parts)
+        self._appending.adopt(parts)
         append = Append(target, partition, letter.columns, meta)
         return Prepared([append], (), lambda _placed: Published(target, now), parts, self._clock.now())
 

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from gateway.broker.assembly import House
-from gateway.broker.dead_letters import SUFFIX
+from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Caller, ListenerInfo
 from gateway.bulk import wire
 from gateway.bulk.appends import Appends
@@ -53,8 +53,8 @@ class Bulk:
         self._table = table
         self._listeners = listeners
         self.ranges = Ranges(store)
-        self.appends = Appends(store, house.publisher, house.clock)
-        self.redrives = Redrives(store, house.publisher, house.clock)
+        self.appends = Appends(store, house.pipeline, house.appending, house.clock)
+        self.redrives = Redrives(store, house.pipeline, house.appending, house.clock)
 
     def caller(self, peer: str, protocol: str = "", listener: str = "") -> Caller:
         """Who publishes: routed like a client of that listener, remembered as what it is."""

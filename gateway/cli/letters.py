@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import attrs
 import msgspec
 
-from gateway.broker.dead_letters import Facts, letters_topic, split_headers
+from gateway.broker.letters import Facts, letters_topic, split_headers
 from gateway.bulk.wire import Redrive, Redriven, Topic
 from gateway.envelope import Envelope, Headers
 from gateway.errors import InvalidRequest, UnknownTopic

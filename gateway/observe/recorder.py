@@ -6,6 +6,7 @@ library's locked counters cost) and the library only does what it is good at: th
 
 from __future__ import annotations
 
+import functools
 import math
 import platform
 from bisect import bisect_left
@@ -20,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from gateway.errors import Status
 from gateway.observe import metrics as m
+from gateway.recorder import PublishMeter
 
 Labels = tuple[str, ...]
 
@@ -117,6 +119,7 @@ class PrometheusRecorder(_Told, Collector):
         self._listeners = dict(listeners or {})
         self._cells = {family.name: _Cells(family, max_series) for family in m.FAMILIES}
         self._refreshers: list[Callable[[], None]] = []
+        self._meters: dict[tuple[str, str], PublishMeter] = {}
         self._damaged: set[tuple[str, int, int, int]] = set()
         cells = self._cells
         self._received = cells[m.RECEIVED_MESSAGES.name], cells[m.RECEIVED_BYTES.name]
@@ -176,6 +179,24 @@ class PrometheusRecorder(_Told, Collector):
     def publish_latency(self, route: str, seconds: float) -> None:
         """From receipt to reply."""
         self._latency.observe((route or m.NO_ROUTE,), seconds)
+
+    def publish_meter(self, route: str, listener: str, /) -> PublishMeter:
+        """The one meter of a route and a listener."""
+        meter = self._meters.get((route, listener))
+        if meter is None:
+            meter = self._meters[route, listener] = PublishMeter()
+            meter.collect = functools.partial(self._read_off, route, listener, meter)
+        return meter
+
+    def _read_off(self, route: str, listener: str, meter: PublishMeter) -> None:
+        if meter.received_messages:
+            self.received(route, listener, meter.received_messages, meter.received_bytes)
+        if meter.stored_messages:
+            self.stored(route, meter.stored_messages, meter.stored_bytes)
+        for seconds in meter.latencies:
+            self.publish_latency(route, seconds)
+        meter.received_messages = meter.received_bytes = meter.stored_messages = meter.stored_bytes = 0
+        meter.latencies.clear()
 
     def connections(self, listener: str, change: int) -> None:
         """A connection came (+1) or went (-1)."""
@@ -274,6 +295,8 @@ class PrometheusRecorder(_Told, Collector):
         """Every family, for the client library."""
         for refresh in self._refreshers:
             refresh()
+        for meter in self._meters.values():
+            meter.collect()
         overflow = self._cells[m.SERIES_OVERFLOW.name]
         for name, cells in self._cells.items():
             if cells.overflowed:

@@ -91,6 +91,8 @@ class RoutingTable:
             name: tuple(compile_ingest(ingest) for ingest in upstream.ingest)
             for name, upstream in config.upstreams.items()
         }
+        self.version: object = object()
+        """Another one whenever the table has become another."""
         self._topics = TopicRules(config, self.routes)
         self._views = _views(self.routes, config, specs)
         self._plans: dict[tuple[str, str, str, str], Plan] = {}
@@ -107,6 +109,7 @@ class RoutingTable:
             other.mirrors,
             other.ingests,
         )
+        self.version = other.version
         self._topics, self._views = other._topics, other._views
         self._plans, self._readers, self._names = other._plans, other._readers, other._names
 

@@ -8,11 +8,10 @@ fails the message counts as backlog, is counted nowhere else, and the letter is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import attrs
 
-from gateway.broker.service import Clock, Timers
+from gateway.broker.service import Clock, LetterMaker, Timers
 from gateway.envelope import Run
 from gateway.recorder import ConsumerCounts, Recorder
 from gateway.store.ack_window import AckWindow
@@ -54,24 +53,6 @@ class Tally:
     expired: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
-
-
-class LetterMaker(Protocol):
-    """What is needed of the dead-letter service."""
-
-    def dead_letter_append(
-        self,
-        run: Run,
-        index: int,
-        *,
-        reason: str,
-        attempts: int,
-        first_error: str,
-        last_error: str,
-        topic: str = "",
-    ) -> tuple[Sequence[CreateTopic], Append]:
-        """The operations that put one message into the dead letters."""
-        ...
 
 
 @attrs.frozen(eq=False)

@@ -13,7 +13,7 @@ import trio
 
 from gateway.bridges.assembly import Bridges, open_bridges
 from gateway.broker.assembly import House, open_house
-from gateway.broker.dead_letters import split_headers
+from gateway.broker.letters import split_headers
 from gateway.config import model
 from gateway.recorder import NullRecorder
 from gateway.routing.table import RoutingTable, compile_table

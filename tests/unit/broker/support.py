@@ -17,15 +17,21 @@ from gateway.broker.accounts import Accounts
 from gateway.broker.acls import AccessLists
 from gateway.broker.authorisation import Authorisation
 from gateway.broker.dead_letters import DeadLetterService
-from gateway.broker.delays import DelayService
+from gateway.broker.letters import Letters
 from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
-from gateway.broker.publish import Publisher
+from gateway.broker.publish.appending import Appending
+from gateway.broker.publish.deduplication import Deduplication
+from gateway.broker.publish.delays import DelayService
+from gateway.broker.publish.door import Doors
+from gateway.broker.publish.pipeline import Pipeline
+from gateway.broker.publish.proxying import Proxying
+from gateway.broker.publish.transactions import TransactionService
+from gateway.broker.publish.validation import Validation
 from gateway.broker.schemas import SchemaService
 from gateway.broker.service import ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.broker.topics import TopicService
-from gateway.broker.transactions import TransactionService
 from gateway.config import model
 from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
@@ -62,6 +68,7 @@ class RecordingCaller:
         self.id = RecordingCaller._numbers
         self.listener = ListenerInfo("door", protocol, auth if auth is not None else model.AuthNone(), settings)
         self.identity = Identity(authenticated=False)
+        self.ways: dict[str, Any] = {}
         self.origin = Origin(protocol, "door", "", f"peer-{self.id}")
         self.answers: dict[int, Outcome] = {}
         self.answered = trio.Event()
@@ -95,7 +102,8 @@ class Bench:
     clock: FakeClock
     pump: Pump
     offload: NurseryOffload
-    publisher: Publisher
+    doors: Doors
+    letters: Letters
     topics: TopicService
     accounts: Accounts
     acls: AccessLists
@@ -184,14 +192,30 @@ async def open_bench(
         authorisation = Authorisation(accounts, acls, clock)
         authorisation.subscribed = {2: "t"}.get
         schemas = SchemaService(store, offload)
-        publisher = Publisher(store, table, clock, NullRecorder(), schemas)
-        transactions = TransactionService(store, publisher, clock, pump)
-        delays = DelayService(store, publisher, clock, pump, offload, head=8)
-        publisher.divert(in_transaction=transactions.publish_in, later=delays.publish_later)
-        dead_letters = DeadLetterService(store, publisher, topics, table, clock, offload, authorisation.permit)
+        recorder = NullRecorder()
+        doors = Doors(recorder)
+        appending = Appending(store, clock, recorder, doors)
+        transactions = TransactionService(store, appending, clock, pump)
+        delays = DelayService(store, appending, clock, pump, offload, head=8)
+        letters = Letters(store, table)
+        pipeline = Pipeline(
+            store,
+            table,
+            clock,
+            recorder,
+            doors=doors,
+            appending=appending,
+            deduplication=Deduplication(store, clock, doors),
+            validation=Validation(schemas, table, offload, doors),
+            transactions=transactions,
+            delays=delays,
+            letters=letters,
+            proxying=Proxying(clock, recorder, doors),
+        )
+        dead_letters = DeadLetterService(store, appending, topics, table, clock, offload, authorisation.permit)
         await delays.start()
         handlers: dict[type[Request], Callable[[Any, Any], None]] = {}
-        for service in (publisher, topics, accounts, acls, schemas, transactions, delays, dead_letters):
+        for service in (pipeline, topics, accounts, acls, schemas, transactions, delays, dead_letters):
             handlers.update(service.handlers())
         yield Bench(
             store,
@@ -199,7 +223,8 @@ async def open_bench(
             clock,
             pump,
             offload,
-            publisher,
+            doors,
+            letters,
             topics,
             accounts,
             acls,

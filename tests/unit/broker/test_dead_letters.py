@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker.dead_letters import MOST_REPLAYS, PREFIX, Facts, letters_topic, split_headers
+from gateway.broker.dead_letters import MOST_REPLAYS
+from gateway.broker.letters import PREFIX, Facts, letters_topic, split_headers
 from gateway.config import model
 from gateway.envelope import Batch, Columns, Headers, Run
 from gateway.errors import Conflict, Denied, NotFound, NotRouted, UnknownTopic
@@ -36,7 +37,7 @@ def run_of(bench: Bench, topic: str, partition: int = 0) -> Run:
 def bury(bench: Bench, topic: str, *indexes: int, error: str = "boom") -> None:
     """As a subscription does with what it could not deliver."""
     for index in indexes:
-        creates, append = bench.dead_letters.dead_letter_append(
+        creates, append = bench.letters.dead_letter_append(
             run_of(bench, topic), index, reason="max_deliveries", attempts=3, first_error="first", last_error=error
         )
         assert bench.store.submit(Unit(creates=creates, appends=[append])).error is None
@@ -105,7 +106,7 @@ async def test_an_answer_holds_so_many_bytes(tmp_path: Path) -> None:
         state = bench.store.topics["big"]
         for offset in range(state.partitions[0].end):
             result = await bench.store.read("big", 0, offset, 1, 1, bench.clock.now_ms())
-            creates, append = bench.dead_letters.dead_letter_append(
+            creates, append = bench.letters.dead_letter_append(
                 result.runs[0], 0, reason="size", attempts=0, first_error="", last_error=""
             )
             bench.store.submit(Unit(creates=creates, appends=[append]))
@@ -118,7 +119,7 @@ async def test_a_replay_is_the_message_as_it_was_where_it_was(tmp_path: Path) ->
         caller = await put(bench, "orders", b"a", b"b", ttl_ms=60_000)
         partition = next(n for n, state in enumerate(bench.store.topics["orders"].partitions) if state.end)
         run = run_of(bench, "orders", partition)
-        creates, append = bench.dead_letters.dead_letter_append(
+        creates, append = bench.letters.dead_letter_append(
             run, 1, reason="r", attempts=1, first_error="", last_error=""
         )
         bench.store.submit(Unit(creates=creates, appends=[append]))
@@ -130,7 +131,7 @@ async def test_a_replay_is_the_message_as_it_was_where_it_was(tmp_path: Path) ->
         assert third.headers == (*HEADERS, (PREFIX + "count", b"1"))
         assert third.id not in (first.id, second.id)  # whoever drops what it knows must not drop this
         assert len(await letters(bench, "orders")) == 1  # it stays until it is purged
-        assert all(door.unaccounted == 0 for door in bench.publisher.doors())
+        assert all(door.unaccounted == 0 for door in bench.doors.counts())
 
 
 def run_of_all(bench: Bench, topic: str, partition: int) -> list:  # type: ignore[type-arg]
@@ -146,7 +147,7 @@ async def test_a_message_that_dies_again_and_again_is_counted_and_then_left(tmp_
             latest = run_of_all(bench, "orders", 0)[-1].offset
             result = bench.store.read_cached("orders", 0, latest, 1, 1000, bench.clock.now_ms())
             assert result is not None
-            creates, append = bench.dead_letters.dead_letter_append(
+            creates, append = bench.letters.dead_letter_append(
                 result.runs[0], 0, reason="r", attempts=1, first_error="", last_error=""
             )
             bench.store.submit(Unit(creates=creates, appends=[append]))
@@ -183,7 +184,7 @@ async def test_topics_may_share_letters_and_a_replay_needs_the_right_on_where_it
     async with open_bench(tmp_path) as bench:
         await bench.accounts.start([users])
         await put(bench, "private", b"a")
-        creates, append = bench.dead_letters.dead_letter_append(
+        creates, append = bench.letters.dead_letter_append(
             run_of(bench, "private"), 0, reason="r", attempts=1, first_error="", last_error="", topic="orders.dlq"
         )
         bench.store.submit(Unit(creates=creates, appends=[append]))

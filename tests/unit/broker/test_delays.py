@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.broker import delays as module
-from gateway.broker.delayed_rows import id_of, key_of, key_of_id
+from gateway.broker.publish import delays as module
+from gateway.broker.publish.delayed_rows import id_of, key_of, key_of_id
 from gateway.config import model
 from gateway.envelope import Batch, Columns
 from gateway.errors import InvalidRequest, NotFound, Throttled
@@ -29,7 +29,7 @@ async def rows(bench: Bench) -> int:
 
 
 def unaccounted(bench: Bench) -> dict[str, int]:
-    return {door.route: door.unaccounted for door in bench.publisher.doors() if door.unaccounted}
+    return {door.route: door.unaccounted for door in bench.doors.counts() if door.unaccounted}
 
 
 async def test_a_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from trio.testing import MockClock
 
 from gateway.broker.groups import decode_key, encode_key
-from gateway.broker.partitions import fnv1a
+from gateway.broker.publish.partitions import fnv1a
 from gateway.config import model
 from gateway.errors import InvalidRequest, UnknownGroup, UnknownPartition, UnknownTopic
 from gateway.requests import (

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.broker.dead_letters import split_headers
+from gateway.broker.letters import split_headers
 from gateway.recorder import ConsumerCounts, NullRecorder
 from gateway.requests import Redelivery, Start
 from tests.unit.broker.house import Client, Opened, opened, values

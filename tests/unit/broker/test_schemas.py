@@ -78,14 +78,14 @@ async def test_each_kind_is_checked_before_and_after_a_restart(
         assert (await problems(bench, "s", good), bool(await problems(bench, "s", bad))) == ([], True)
     async with open_bench(tmp_path) as bench:
         assert (await problems(bench, "s", good), bool(await problems(bench, "s", bad))) == ([], True)
-        assert set(bench.schemas.check("s", Columns.of([bad, good, bad]))) == {0, 2}
+        assert set(bench.schemas.checking("s", Columns.of([bad, good, bad]))()) == {0, 2}
 
 
 async def test_an_unknown_schema_accepts_everything_when_asked_and_nothing_when_required(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         assert await problems(bench, "none", b"anything") == []
         with pytest.raises(NotFound, match="no schema found for topic: none"):
-            bench.schemas.check("none", Columns.of([b"anything"]))
+            bench.schemas.checking("none", Columns.of([b"anything"]))()
 
 
 async def test_a_version_can_be_named(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ async def test_a_version_can_be_named(tmp_path: Path) -> None:
         await register(bench, 1, "orders", "json", ORDER)
         await register(bench, 2, "orders", "json", ORDER_2)
         old_only = Columns.of([b'{"id":"a"}'])
-        assert bench.schemas.check("orders-v1", old_only) == {}
-        found = bench.schemas.check("orders", old_only)
+        assert bench.schemas.checking("orders-v1", old_only)() == {}
+        found = bench.schemas.checking("orders", old_only)()
         assert found[0].problems == ("missing required field: n",)
         assert found[0].message == "schema validation failed: missing required field: n"
         for odd in ("orders-v3", "orders-v", "orders-vx", "-v1", "orders-v²"):
             with pytest.raises(NotFound):
-                bench.schemas.check(odd, old_only)
+                bench.schemas.checking(odd, old_only)()
 
 
 async def test_deleting_one_version_never_gives_its_number_again(tmp_path: Path) -> None:

@@ -352,7 +352,7 @@ async def test_the_accounting_sees_a_message_that_was_lost(tmp_path: Path, autoj
         window = lost.cursors[0].position.window
         window.settle(window.low)  # by nobody
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [1]
-        gateway.house.publisher._doors["identity"].stored -= 1
+        gateway.house.doors.of("identity").stored -= 1
         assert [door.unaccounted for door in gateway.house.snapshot().doors] == [1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.broker import transactions as module
+from gateway.broker.publish import transactions as module
 from gateway.config import model
 from gateway.errors import Conflict, InvalidRequest, NotFound, Throttled, UnknownTopic, Unsupported
 from gateway.requests import DONE, Begin, Begun, Commit, DeleteTopic, Published, Rollback
@@ -22,7 +22,7 @@ async def begin(bench: Bench, caller: RecordingCaller, number: int = 1, **more: 
 
 
 def unaccounted(bench: Bench) -> dict[str, int]:
-    return {door.route: door.unaccounted for door in bench.publisher.doors() if door.unaccounted}
+    return {door.route: door.unaccounted for door in bench.doors.counts() if door.unaccounted}
 
 
 async def test_nothing_is_visible_until_one_commit_shows_all_topics(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_rollback_forgets(tmp_path: Path) -> None:
         assert await bench.ask(caller, Rollback(3, name)) == DONE
         assert bench.values("a") == []
         assert isinstance(await bench.ask(caller, Commit(4, name)), Conflict)
-        assert [door.rolled_back for door in bench.publisher.doors()] == [1]
+        assert [door.rolled_back for door in bench.doors.counts()] == [1]
         assert unaccounted(bench) == {}
 
 

@@ -42,7 +42,9 @@ async def test_two_at_once_are_one(tmp_path: Path) -> None:
         async def append(service: Appends) -> None:
             found.append(await service.append(api.caller("peer"), body(b"a", b"b")))
 
-        other = Appends(opened_house.store, opened_house.house.publisher, opened_house.house.clock)
+        other = Appends(
+            opened_house.store, opened_house.house.pipeline, opened_house.house.appending, opened_house.house.clock
+        )
         async with trio.open_nursery() as nursery:
             # one waits for its turn; the other does not know of it, as after a client that was cut off in the midst
             nursery.start_soon(append, api.appends)

@@ -30,7 +30,7 @@ async def bury(
     result = await house.store.read(topic, 0, reply.base_offset, len(values), 1 << 20, 0)
     for run in result.runs:
         for index in range(run.count):
-            creates, append = house.house.dead_letters.dead_letter_append(
+            creates, append = house.house.letters.dead_letter_append(
                 run, index, reason="test", attempts=3, first_error="one", last_error="two"
             )
             await house.store.submit(Unit(creates=creates, appends=[append])).wait()

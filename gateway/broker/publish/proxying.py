@@ -16,9 +16,11 @@ from typing import Protocol
 import attrs
 from msgspec.structs import replace
 
-from gateway.broker.service import Caller, Clock, Prepared, ProxiedPart
+from gateway.broker.publish.door import Doors
+from gateway.broker.publish.publication import Part, Prepared, Publication
+from gateway.broker.service import Caller, Clock
 from gateway.envelope import Batch
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, TargetLost
 from gateway.recorder import Recorder
 from gateway.requests import Outcome, Publish, Published
 from gateway.routing.table import ResolvedProxy
@@ -43,14 +45,6 @@ class ProxySender(Protocol):
         ...
 
 
-class ProxyDoor(Protocol):
-    """What a route's accounting has for these messages."""
-
-    proxying: int
-    proxied: int
-    refused: int
-
-
 @attrs.define(eq=False)
 class _Joined:
     """A publish whose parts are under way."""
@@ -66,54 +60,64 @@ class _Joined:
 class Proxying:
     """Sends the parts and joins their answers."""
 
-    def __init__(self, sender: ProxySender, clock: Clock, recorder: Recorder, door: Callable[[str], ProxyDoor]) -> None:
-        self._sender = sender
+    def __init__(self, clock: Clock, recorder: Recorder, doors: Doors) -> None:
         self._clock = clock
         self._recorder = recorder
-        self._door = door
+        self._doors = doors
+        self.sender: ProxySender | None = None
+        """Connected when there are upstreams; until then nobody is there to take anything."""
 
     def start(
-        self, caller: Caller, request: Publish, batch: Batch, prepared: Prepared, commit: Callable[[Prepared], Ticket]
+        self,
+        publication: Publication,
+        prepared: Prepared,
+        request: Publish,
+        commit: Callable[[Sequence[Prepared]], Ticket],
     ) -> None:
         """Send what is proxied, commit what is not, answer when all is known."""
+        batch = publication.batch
         count = batch.columns.count
-        joined = _Joined(caller, request, len(prepared.proxied), [(0, 0)] * count)
-        if prepared.appends or prepared.parts:
+        joined = _Joined(publication.caller, request, len(publication.proxied), [(0, 0)] * count)
+        if prepared.appends:
             joined.left += 1
 
             def stored(ticket: Ticket) -> None:
-                proxied = {index for part in prepared.proxied for index in part.members(count)}
+                publication.end(ticket.error)
+                proxied = {index for part in publication.proxied for index in part.members(count)}
                 others = [index for index in range(count) if index not in proxied]
                 self._take_in(joined, others, ticket.error or prepared.finish(ticket.placements), own=True)
 
-            commit(prepared).on_done(stored)
+            commit((prepared,)).on_done(stored)
         else:
-            local = prepared.finish(())
-            joined.refused.update(local.refused)
-        for part in prepared.proxied:
+            joined.refused.update(prepared.refused)
+        for part in publication.proxied:
             self._send(joined, batch, part)
 
     # --- inside ---
 
-    def _send(self, joined: _Joined, batch: Batch, part: ProxiedPart) -> None:
-        columns = part.columns
+    def _send(self, joined: _Joined, batch: Batch, part: Part) -> None:
+        columns, route, proxy = part.columns, part.route.name, part.route.proxy
+        assert proxy is not None
         size = columns.value_bytes
         started = self._clock.now()
-        out = replace(batch, address=part.proxy.address, columns=columns)
+        out = replace(batch, address=proxy.address, columns=columns)
 
         def sent() -> None:
-            self._recorder.delivered(part.route, part.proxy.upstream, columns.count, size)
+            self._recorder.delivered(route, proxy.upstream, columns.count, size)
 
         def ended(outcome: Outcome) -> None:
-            self._account(part, outcome)
-            self._recorder.publish_latency(part.route, self._clock.now() - started)
+            self._account(part, proxy.upstream, outcome)
+            self._recorder.publish_latency(route, self._clock.now() - started)
             self._take_in(joined, part.members(batch.columns.count), outcome, own=False)
 
-        self._sender.send(joined.caller.id, part.proxy, out, sent, ended)
+        if self.sender is None:
+            ended(TargetLost(f"nobody is connected to {proxy.upstream} yet"))
+        else:
+            self.sender.send(joined.caller.id, proxy, out, sent, ended)
 
-    def _account(self, part: ProxiedPart, outcome: Outcome) -> None:
-        count = part.columns.count
-        door = self._door(part.route)
+    def _account(self, part: Part, upstream: str, outcome: Outcome) -> None:
+        count, route = part.columns.count, part.route.name
+        door = self._doors.of(route)
         door.proxying -= count
         if isinstance(outcome, GatewayError):
             lost: Sequence[GatewayError] = [outcome] * count
@@ -121,12 +125,12 @@ class Proxying:
             lost = list(outcome.refused.values()) if isinstance(outcome, Published) else ()
         door.refused += len(lost)
         for error in lost[:1] if len(set(map(type, lost))) <= 1 else lost:
-            self._recorder.refused(part.route, error.status, len(lost) if len(set(map(type, lost))) <= 1 else 1)
+            self._recorder.refused(route, error.status, len(lost) if len(set(map(type, lost))) <= 1 else 1)
         taken = count - len(lost)
         door.proxied += taken
         if taken:
             size = part.columns.value_bytes * taken // count  # the share, where single members were refused
-            self._recorder.acknowledged(part.route, part.proxy.upstream, taken, size)
+            self._recorder.acknowledged(route, upstream, taken, size)
 
     def _take_in(self, joined: _Joined, members: Sequence[int], outcome: Outcome, *, own: bool) -> None:
         """One part's answer. `own`: it speaks of the whole batch's indexes, not of its members'."""

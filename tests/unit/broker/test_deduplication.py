@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.broker import copies as module
+from gateway.broker.publish import deduplication as module
 from gateway.config import model
 from gateway.envelope import Batch, Columns, Copies
 from gateway.errors import InvalidRequest
@@ -140,7 +140,7 @@ async def test_a_source_of_which_nothing_is_taken_leaves_nothing_behind(tmp_path
         await client.ask(RegisterSchema(0, "object", "json", SCHEMA))
         for number in range(5):
             await client.ask(copied(0, b"[]", b"1", source=bytes([number]) * 16))
-        assert not place.house.copies._windows
+        assert not place.house.pipeline.deduplication._windows
         assert not place.store.table(module.TABLE)
 
 

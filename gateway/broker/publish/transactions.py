@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from gateway.broker.permissions import Permission
-from gateway.broker.placing import with_ttl
-from gateway.broker.service import Caller, Clock, Handler, Prepared, Publishing, Timers
+from gateway.broker.publish.appending import Appending
+from gateway.broker.publish.publication import Prepared
+from gateway.broker.service import Caller, Clock, Handler, Timers
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, Throttled, Unsupported
 from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Request, Rollback
-from gateway.store.interface import Durability, Placement, Store, Ticket
+from gateway.store.interface import Durability, Store, Ticket
 
 TIMEOUT = 60.0
 LONGEST_TIMEOUT = 900.0
@@ -66,15 +67,15 @@ class _Connection:
 
 
 class TransactionService:
-    """Serves Begin, Commit and Rollback; publishing hands over what belongs into a transaction."""
+    """Serves Begin; what belongs into a transaction, and its end, come through the pipeline."""
 
     def __init__(
-        self, store: Store, publishing: Publishing, clock: Clock, timers: Timers, permit: Permit = lambda *_: None
+        self, store: Store, appending: Appending, clock: Clock, timers: Timers, permit: Permit = lambda *_: None
     ) -> None:
         """`permit` raises unless the caller has a right on an address now."""
         self._permit = permit
         self._store = store
-        self._publishing = publishing
+        self._appending = appending
         self._clock = clock
         self._timers = timers
         self._connections: dict[int, _Connection] = {}
@@ -83,7 +84,7 @@ class TransactionService:
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """The requests it serves."""
-        return {Begin: self.begin, Commit: self.commit, Rollback: self.rollback}
+        return {Begin: self.begin}
 
     def begin(self, caller: Caller, request: Begin) -> None:
         """Open a transaction."""
@@ -102,37 +103,32 @@ class TransactionService:
         transaction.cancel_timer = self._timers.call_at(self._clock.now() + timeout, lambda: self._expire(transaction))
         caller.answer(request.id, Begun(transaction.id))
 
-    def publish_in(self, caller: Caller, request: Publish) -> None:
+    def admit(self, caller: Caller, request: Publish) -> None:
+        """Raise unless there is room for a batch in an open transaction of the caller's."""
+        transaction = self._find(caller, request.transaction)
+        if request.deliver_at_ms or request.delay_ms:
+            raise Unsupported("a message inside a transaction cannot be delayed")
+        columns = request.batch.columns
+        if transaction.messages + columns.count > MOST_MESSAGES or transaction.bytes + columns.value_bytes > MOST_BYTES:
+            raise Throttled("the transaction is too large")
+        if self._bytes + columns.value_bytes > MOST_BYTES_TOGETHER:
+            raise Throttled("the open transactions hold too much together")
+
+    def keep(self, caller: Caller, request: Publish, prepared: Prepared) -> None:
         """Keep a batch until the commit; the reply comes at once, with offset 0."""
-        try:
-            transaction = self._find(caller, request.transaction)
-            if request.deliver_at_ms or request.delay_ms:
-                raise Unsupported("a message inside a transaction cannot be delayed")
-            columns = request.batch.columns
-            if transaction.messages + columns.count > MOST_MESSAGES or (
-                transaction.bytes + columns.value_bytes > MOST_BYTES
-            ):
-                raise Throttled("the transaction is too large")
-            if self._bytes + columns.value_bytes > MOST_BYTES_TOGETHER:
-                raise Throttled("the open transactions hold too much together")
-        except GatewayError as refusal:
-            self._publishing.refused(caller, request, refusal)
-            raise
         now_ms = self._clock.now_ms()
-        batch = with_ttl(request.batch, now_ms + request.ttl_ms) if request.ttl_ms else request.batch
-        prepared = self._publishing.prepare(caller, batch, request.schema, request.create)
+        columns = request.batch.columns
+        transaction = self._find(caller, request.transaction)  # it may have ended while the batch was being validated
         kinds = self._kinds(prepared) | ({transaction.kind} - {None})
         if len(kinds) > 1:
-            self._publishing.discard([prepared])
             raise Unsupported("a transaction is over memory topics or over stored ones, not both")
         transaction.kind = next(iter(kinds), None)
         transaction.prepared.append(prepared)
-        transaction.addresses.add(batch.address)
+        transaction.addresses.add(request.batch.address)
         transaction.messages += columns.count
         transaction.bytes += columns.value_bytes
         self._bytes += columns.value_bytes
-        reply = prepared.finish([Placement(0, now_ms)] * len(prepared.appends))
-        caller.answer(request.id, Published(reply.topic_address, now_ms, refused=reply.refused))
+        caller.answer(request.id, Published(request.batch.address, now_ms, refused=prepared.refused))
 
     def commit(self, caller: Caller, request: Commit) -> None:
         """Append everything in one unit, if the caller may still write all of it."""
@@ -142,7 +138,7 @@ class TransactionService:
                 self._permit(caller, Permission.WRITE, address)
         except GatewayError:
             self._end(transaction, "rolled back")
-            self._publishing.discard(transaction.prepared)
+            self._appending.discard(transaction.prepared)
             raise
         self._end(transaction, "committed")
         if not transaction.prepared:
@@ -156,13 +152,13 @@ class TransactionService:
                 ended.append((transaction.id, "failed"))  # the latest word about an id counts
             caller.answer(request.id, ticket.error or DONE)
 
-        self._publishing.commit(transaction.prepared).on_done(done)
+        self._appending.commit(transaction.prepared, done=done)
 
     def rollback(self, caller: Caller, request: Rollback) -> None:
         """Forget everything."""
         transaction = self._find(caller, request.transaction)
         self._end(transaction, "rolled back")
-        self._publishing.discard(transaction.prepared)
+        self._appending.discard(transaction.prepared)
         caller.answer(request.id, DONE)
 
     # --- inside ---
@@ -199,10 +195,10 @@ class TransactionService:
     def _expire(self, transaction: Transaction) -> None:
         transaction.cancel_timer = lambda: None  # it is what is running
         self._end(transaction, "timed out")
-        self._publishing.discard(transaction.prepared)
+        self._appending.discard(transaction.prepared)
 
     def _leave(self, connection: int) -> None:
         for transaction in list(self._connections[connection].open.values()):
             self._end(transaction, "rolled back")
-            self._publishing.discard(transaction.prepared)
+            self._appending.discard(transaction.prepared)
         del self._connections[connection]

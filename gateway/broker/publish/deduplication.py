@@ -15,20 +15,16 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import attrs
-from msgspec.structs import replace
 
-from gateway.broker.publish import Publisher
-from gateway.broker.service import Caller, Clock, Handler, Prepared
-from gateway.envelope import Batch, Copies
+from gateway.broker.publish.door import Doors
+from gateway.broker.publish.publication import Publication
+from gateway.broker.service import Caller, Clock
+from gateway.envelope import Copies
 from gateway.errors import GatewayError, InvalidRequest, Throttled
-from gateway.recorder import DoorCounts, Recorder
-from gateway.requests import Publish, Published, Request
-from gateway.routing.table import RoutingTable
-from gateway.store.interface import Durability, Placement, Put, Store, Ticket, Unit
+from gateway.store.interface import Durability, Put, Store, Unit
 
 TABLE = "copies"
 SLOTS = 1 << 16
@@ -91,26 +87,31 @@ class Window:
         return {number: self.segments[number].tobytes() for number in numbers}
 
 
-class CopyService:
-    """Takes every Publish; those that say what they copy are looked up before they are stored."""
+@attrs.define(eq=False)
+class _Claim:
+    """What of one batch is new: until it is known how that ends, nobody else may store it."""
 
-    def __init__(
-        self, store: Store, publisher: Publisher, table: RoutingTable, clock: Clock, recorder: Recorder
-    ) -> None:
+    source: bytes
+    window: Window
+    marks: dict[int, tuple[int, int]]
+    """Slot and mark of each new message, by its index in the batch."""
+    slots: Iterable[int] = ()
+    """All that it keeps from others."""
+
+
+class Deduplication:
+    """Two steps: before the messages are looked at what came twice is left out, and when all is decided the marks of the
+    others go into the unit that appends them.
+    """
+
+    def __init__(self, store: Store, clock: Clock, doors: Doors) -> None:
         self._store = store
-        self._publisher = publisher
-        self._table = table
         self._clock = clock
-        self._recorder = recorder
+        self._doors = doors
         self._windows: dict[bytes, Window] = {}
         """In the order they were last used."""
         self._held = 0
         """Segments of all of them."""
-        self._duplicates: Counter[str] = Counter()
-
-    def handlers(self) -> Mapping[type[Request], Handler]:
-        """Publish, in front of the publisher."""
-        return {Publish: self.publish}
 
     async def start(self) -> None:
         """Read every window of earlier processes."""
@@ -125,82 +126,61 @@ class CopyService:
             self._forget(source)
         self._held = sum(len(window.segments) for window in self._windows.values())
 
-    def doors(self, doors: Iterable[DoorCounts]) -> Iterable[DoorCounts]:
-        """The accounting at the door, with what came twice."""
-        for door in doors:
-            twice = self._duplicates[door.route]
-            yield attrs.evolve(door, received=door.received + twice, duplicate=twice) if twice else door
-
-    # --- the handler ---
-
-    def publish(self, caller: Caller, request: Publish) -> None:
-        """Store a batch, without what is stored already."""
-        batch = request.batch
-        copies = batch.copies
-        if copies is None or self._proxied(caller, batch):
-            self._publisher.publish(caller, request)
+    def leave_out(self, publication: Publication) -> None:
+        """Leave out what is stored already. What a broker elsewhere answers is not stored here: it could not come twice."""
+        copies = publication.batch.copies
+        if copies is None or any(part.route.proxy is not None for part in publication.parts):
             return
-        if copies.count != batch.columns.count:
+        if copies.count != publication.batch.columns.count:
             raise InvalidRequest("not as many copies as messages")
-        source = _source(caller, copies)
+        source = _source(publication.caller, copies)
         window = self._windows.pop(source, None) or Window()
-        if window.segments:
-            self._windows[source] = window  # the last one used is the last in line
-        marks = marks_of(copies)
+        self._windows[source] = window  # the last one used is the last in line
         slots = [offset % SLOTS for offset in offsets_of(copies)]
-        storing = window.storing
-        if storing and not storing.isdisjoint(slots):
+        if not window.storing.isdisjoint(slots):
             raise Throttled("these messages are being stored")  # nobody knows yet how that ends
-        fresh: list[int] = []
+        claim = _Claim(source, window, {})
         here: dict[int, int] = {}
-        for index, slot in enumerate(slots):
-            mark = marks[index]
+        for index, (slot, mark) in enumerate(zip(slots, marks_of(copies), strict=True)):
             if window.mark(slot) != mark and here.get(slot) != mark:
                 here[slot] = mark
-                fresh.append(index)
-        if len(fresh) < len(slots):
-            self._count(caller, batch, sorted(set(range(len(slots))) - set(fresh)))
-        if not fresh:
-            caller.answer(request.id, Published(batch.address, self._clock.now_ms()))
+                claim.marks[index] = slot, mark
+        for part in publication.parts:
+            came = part.columns.count
+            part.keep([at for at in range(came) if part.member(at) in claim.marks])
+            self._doors.drop(part.route.name, came - part.columns.count, "duplicate")
+        claim.slots = here
+        window.storing.update(here)
+        publication.claim = claim
+        publication.ended.append(lambda error: self._ended(claim, error))
+
+    def remember(self, publication: Publication) -> None:
+        """The marks of what is taken go with it into the log."""
+        claim = publication.claim
+        if claim is None:
             return
-        kept = batch if len(fresh) == len(slots) else replace(batch, columns=batch.columns.pick(fresh))
-        prepared = self._publisher.prepare(caller, kept, request.schema, request.create)
-        refused = prepared.finish([Placement(0, 0)] * len(prepared.appends)).refused
-        taken = [slots[index] for number, index in enumerate(fresh) if number not in refused]
+        window, refused = claim.window, publication.refused
+        claim.marks = {index: place for index, place in claim.marks.items() if index not in refused}
         held = len(window.segments)
-        for number, index in enumerate(fresh):
-            if number not in refused:
-                window.note(slots[index], marks[index])
-        storing.update(taken)
+        for slot, mark in claim.marks.values():
+            window.note(slot, mark)  # known before it is stored: the slots are claimed until that is sure
         if len(window.segments) > held:
-            self._windows[source] = window
             self._held += len(window.segments) - held
             self._make_room()
-        puts = self._puts(source, window, taken) if self._durable(prepared) else []
-
-        def done(ticket: Ticket) -> None:
-            storing.difference_update(taken)
-            if ticket.error is not None:
-                for slot in taken:
-                    window.note(slot, 0)
-                caller.answer(request.id, ticket.error)
-                return
-            caller.answer(request.id, _placed(prepared.finish(ticket.placements), fresh, len(slots)))
-
-        self._publisher.commit((prepared,), puts).on_done(done)
+        if claim.marks and self._durable(publication):
+            publication.puts += self._puts(claim)
 
     # --- inside ---
 
-    def _proxied(self, caller: Caller, batch: Batch) -> bool:
-        """Whether a broker elsewhere answers: nothing is stored here that could come twice."""
-        try:
-            plan = self._table.writer(
-                caller.listener.protocol, caller.listener.name, batch.address, caller.origin.principal
-            )
-        except GatewayError:
-            return False  # refused further on, where that is counted
-        routes = (plan.route,) if plan.route is not None else plan.candidates
-        return any(route.proxy is not None for route in routes)
+    def _ended(self, claim: _Claim, error: GatewayError | None) -> None:
+        window = claim.window
+        window.storing.difference_update(claim.slots)
+        if error is not None:
+            for slot, mark in claim.marks.values():
+                if window.mark(slot) == mark:
+                    window.note(slot, 0)
+        if not window.segments and not window.storing:  # nothing of it was taken
+            self._windows.pop(claim.source, None)
 
     def _make_room(self) -> None:
         while self._held > MAX_SEGMENTS:
@@ -215,34 +195,25 @@ class CopyService:
         rows = [_KEY.pack(source, number) for number in self._windows.pop(source).segments]
         self._store.submit(Unit(puts=[Put(TABLE, key, None) for key in (source, *rows)], synced=False))
 
-    def _puts(self, source: bytes, window: Window, slots: Sequence[int]) -> list[Put]:
-        puts = [Put(TABLE, _KEY.pack(source, number), value) for number, value in window.rows(slots).items()]
+    def _puts(self, claim: _Claim) -> list[Put]:
+        window = claim.window
+        rows = window.rows([slot for slot, _mark in claim.marks.values()])
+        puts = [Put(TABLE, _KEY.pack(claim.source, number), value) for number, value in rows.items()]
         window.used_ms = self._clock.now_ms()
         if window.used_ms >= window.written_ms + TOUCH_MS:
             window.written_ms = window.used_ms
-            puts.append(Put(TABLE, source, _USED.pack(window.used_ms)))
+            puts.append(Put(TABLE, claim.source, _USED.pack(window.used_ms)))
         return puts
 
-    def _durable(self, prepared: Prepared) -> bool:
+    def _durable(self, publication: Publication) -> bool:
         """What goes to memory is gone after a crash, and may be stored again then."""
-        created = {create.topic: create.config for create in prepared.creates}
-        for append in prepared.appends:
+        created = {create.topic: create.config for create in publication.creates}
+        for append in publication.appends:
             state = self._store.topics.get(append.topic)
             config = state.config if state is not None else created[append.topic]
             if config.durability is not Durability.MEMORY:
                 return True
         return False
-
-    def _count(self, caller: Caller, batch: Batch, indexes: Sequence[int]) -> None:
-        columns = batch.columns.pick(indexes)
-        plan = self._table.writer(
-            caller.listener.protocol, caller.listener.name, batch.address, caller.origin.principal
-        )
-        for route, chosen in plan.split(columns)[0]:
-            part = columns if chosen is None else columns.pick(chosen)
-            self._duplicates[route.name] += part.count
-            self._recorder.received(route.name, caller.listener.name, part.count, part.value_bytes)
-            self._recorder.dropped(route.name, "duplicate", part.count)
 
     def _load(self, key: bytes, value: bytes) -> None:
         window = self._windows.setdefault(key[:16], Window())
@@ -257,11 +228,3 @@ def _source(caller: Caller, copies: Copies) -> bytes:
     """Nobody else can make the window of a source forget or believe anything."""
     owner = f"{caller.listener.name}\0{caller.origin.principal}\0".encode()
     return hashlib.blake2b(owner + copies.source, digest_size=16).digest()
-
-
-def _placed(reply: Published, fresh: Sequence[int], count: int) -> Published:
-    """The reply for the whole batch: what came twice has no place of its own here."""
-    if len(fresh) == count:
-        return reply
-    refused = {fresh[index]: error for index, error in reply.refused.items()}
-    return Published(reply.topic_address, reply.timestamp_ms, reply.partition, reply.base_offset, refused=refused)

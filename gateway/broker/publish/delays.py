@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from gateway.broker.delayed_rows import Row, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
 from gateway.broker.offload import Offload
-from gateway.broker.placing import with_ttl
-from gateway.broker.service import Caller, Clock, Handler, Publishing, Timers
+from gateway.broker.publish.appending import Appending
+from gateway.broker.publish.delayed_rows import Row, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
+from gateway.broker.publish.publication import Prepared
+from gateway.broker.service import Caller, Clock, Handler, Timers
 from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, NotFound, Throttled
 from gateway.requests import DONE, CancelDelayed, Delayed, Publish, Request
-from gateway.store.interface import Placement, Put, Require, Store, Ticket, Unit
+from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 TABLE = "delays"
 LONGEST_DELAY_MS = 86_400_000
@@ -45,10 +46,10 @@ class DelayService:
     """Serves CancelDelayed; publishing hands over what is due later."""
 
     def __init__(
-        self, store: Store, publishing: Publishing, clock: Clock, timers: Timers, offload: Offload, head: int = HEAD
+        self, store: Store, appending: Appending, clock: Clock, timers: Timers, offload: Offload, head: int = HEAD
     ) -> None:
         self._store = store
-        self._publishing = publishing
+        self._appending = appending
         self._clock = clock
         self._timers = timers
         self._offload = offload
@@ -88,7 +89,7 @@ class DelayService:
         while page := await self._store.scan(TABLE, first, _PAGE):
             for key, raw in page:
                 waiting = _Waiting(decode(raw), raw)
-                self._publishing.adopt(waiting.row.parts())
+                self._appending.adopt(waiting.row.parts())
                 self._count(raw, 1)
                 self._place(key, waiting)
             first = page[-1][0] + b"\0"
@@ -96,21 +97,19 @@ class DelayService:
 
     # --- taking ---
 
-    def publish_later(self, caller: Caller, request: Publish) -> None:
+    def admit(self, request: Publish) -> None:
+        """Raise for a delay that is too long, or if too many messages wait already."""
+        ahead = request.deliver_at_ms - self._clock.now_ms() if request.deliver_at_ms else request.delay_ms
+        if request.delay_ms < 0 or ahead > LONGEST_DELAY_MS:
+            raise InvalidRequest(f"a delay is between 0 and {LONGEST_DELAY_MS} ms")
+        if self._waiting + request.batch.columns.count > MOST_WAITING or self._bytes > MOST_BYTES:
+            raise Throttled("too many delayed messages")
+
+    def keep(self, caller: Caller, request: Publish, prepared: Prepared) -> None:
         """Keep a batch until it is due."""
         now_ms = self._clock.now_ms()
         due_ms = request.deliver_at_ms or now_ms + request.delay_ms
-        try:
-            if request.delay_ms < 0 or due_ms - now_ms > LONGEST_DELAY_MS:
-                raise InvalidRequest(f"a delay is between 0 and {LONGEST_DELAY_MS} ms")
-            if self._waiting + request.batch.columns.count > MOST_WAITING or self._bytes > MOST_BYTES:
-                raise Throttled("too many delayed messages")
-        except GatewayError as refusal:
-            self._publishing.refused(caller, request, refusal)
-            raise
-        batch = with_ttl(request.batch, now_ms + request.ttl_ms) if request.ttl_ms else request.batch
-        prepared = self._publishing.prepare(caller, batch, request.schema, request.create)
-        reply = prepared.finish([Placement(0, now_ms)] * len(prepared.appends))
+        batch = request.batch
         ids = [""] * batch.columns.count
         kept: dict[bytes, _Waiting] = {}
         for index, row in sorted(rows_of(batch.address, prepared).items()):
@@ -120,14 +119,14 @@ class DelayService:
 
         def done(ticket: Ticket) -> None:
             if ticket.error is not None:
-                self._publishing.discard([prepared])
+                self._appending.discard([prepared])
                 caller.answer(request.id, ticket.error)
                 return
             for key, waiting in kept.items():
                 self._count(waiting.raw, 1)
                 self._place(key, waiting)
             self._arm()
-            caller.answer(request.id, Delayed(now_ms, ids, reply.refused))
+            caller.answer(request.id, Delayed(now_ms, ids, prepared.refused))
 
         # the topics are made now: their settings are known now
         puts = [Put(TABLE, key, waiting.raw) for key, waiting in kept.items()]
@@ -202,7 +201,7 @@ class DelayService:
     def _append(self, due: Mapping[bytes, _Waiting]) -> None:
         self._firing.update(due)
         started = self._clock.now()
-        ticket = self._publishing.commit(
+        ticket = self._appending.commit(
             [waiting.row.prepared(started) for waiting in due.values()],
             [Put(TABLE, key, None) for key in due],
             [Require(TABLE, key, waiting.raw) for key, waiting in due.items()],
@@ -218,7 +217,7 @@ class DelayService:
                 return
             self._failures += 1
             for waiting in due.values():
-                self._publishing.adopt(waiting.row.parts())  # the failed commit was counted as a refusal
+                self._appending.adopt(waiting.row.parts())  # the failed commit was counted as a refusal
             wait = min(_FIRST_RETRY * 2 ** min(self._failures, 10), _LONGEST_RETRY)
             self._timers.call_at(self._clock.now() + wait, lambda: self._look_again(due))
 
@@ -250,7 +249,7 @@ class DelayService:
 
     def _forget(self, waiting: _Waiting) -> None:
         self._count(waiting.raw, -1)
-        self._publishing.discard([waiting.row.prepared(0.0)])
+        self._appending.discard([waiting.row.prepared(0.0)])
 
     # --- the rows behind the horizon ---
 

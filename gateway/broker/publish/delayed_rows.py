@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 
-from gateway.broker.service import Prepared
+from gateway.broker.publish.publication import Prepared
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin
 from gateway.requests import Published
 from gateway.store.interface import Append

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker.dead_letters import split_headers
+from gateway.broker.letters import split_headers
 from gateway.config import model
 from gateway.errors import Conflict, InvalidRequest
 from gateway.requests import Begin, Published, ReadDeadLetters, ReplayDeadLetter
@@ -26,7 +26,7 @@ def stored(house: Opened, topic: str) -> Sequence[bytes]:
 
 
 def balanced(house: Opened) -> bool:
-    return all(door.unaccounted == 0 for door in house.house.publisher.doors())
+    return all(door.unaccounted == 0 for door in house.house.doors.counts())
 
 
 async def test_it_is_kept_as_it_came_with_the_reason(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_it_is_kept_as_it_came_with_the_reason(tmp_path: Path) -> None:
         assert "the payload is not JSON" in facts.first_error
         assert facts.first_error == facts.last_error
         assert (run.meta_of(0)[0].route, run.meta_of(0)[0].origin.listener) == ("r", "door")
-        (door,) = house.house.publisher.doors()
+        (door,) = house.house.doors.counts()
         assert (door.received, door.stored, door.filtered, door.refused) == (4, 3, 1, 0)
         assert balanced(house)
 
