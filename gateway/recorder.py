@@ -8,6 +8,10 @@ from typing import Protocol
 import attrs
 
 from gateway.errors import Status
+from gateway.requests import Totals
+
+TRIMMED, NOTHING_TRIMMED, MERGED, NOTHING_MERGED = UPKEEP = ("trimmed", "nothing_trimmed", "merged", "nothing_merged")
+"""What a step of the store's upkeep may do."""
 
 MOST_LATENCIES = 4_096
 """Kept one by one until somebody collects them, or until they are so many."""
@@ -123,8 +127,16 @@ class Recorder(Protocol):
         """Set a gauge that `gateway.observe.metrics` declares."""
         ...
 
-    def text(self) -> str:
-        """All metrics in Prometheus' text format."""
+    def fetch_latency(self, listener: str, seconds: float) -> None:
+        """From a read by offset to its answer; the time it waited for a message does not count."""
+        ...
+
+    def upkeep(self, done: str, chunks: int, size: int) -> None:
+        """The store took a step of its upkeep (one of UPKEEP)."""
+        ...
+
+    def totals(self) -> Totals:
+        """Everything so far, but for the lag."""
         ...
 
 
@@ -160,9 +172,12 @@ class NullRecorder:
     def mirror_latency(self, route: str, target: str, seconds: float) -> None: ...
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
 
-    def text(self) -> str:
+    def fetch_latency(self, listener: str, seconds: float) -> None: ...
+    def upkeep(self, done: str, chunks: int, size: int) -> None: ...
+
+    def totals(self) -> Totals:
         """Nothing."""
-        return ""
+        return Totals()
 
 
 # --- the accounting identity: what the broker samples at one instant between two commits ---

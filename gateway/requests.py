@@ -725,14 +725,41 @@ class Cluster(msgspec.Struct, frozen=True):
     members: Sequence[Member]
 
 
-class ReadMetrics(Request, frozen=True):
-    """-> MetricsText."""
+class ReadTotals(Request, frozen=True):
+    """-> Totals."""
 
 
-class MetricsText(msgspec.Struct, frozen=True):
-    """The metrics in Prometheus' text format."""
+Quantiles = tuple[float, float, float]
+"""Half, 95 and 99 of 100 took no longer, in seconds."""
 
-    text: str
+
+class Totals(msgspec.Struct, frozen=True):
+    """What the gateway has done since it started, over all listeners and topics together."""
+
+    received: int = 0
+    received_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    connections: int = 0
+    held_back: int = 0
+    """How often a peer was not read from because it did not read."""
+    cut_off: int = 0
+    """Peers that were closed because they did not read."""
+    damaged: int = 0
+    upkeep: Mapping[str, Upkeep] = {}
+    """By what was done (`gateway.recorder.UPKEEP`)."""
+    publishes: Quantiles = (0.0, 0.0, 0.0)
+    fetches: Quantiles = (0.0, 0.0, 0.0)
+    lag: int = 0
+    """Messages behind what groups have committed."""
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """Steps of one kind of the store's upkeep, and the chunks and bytes that they did away with."""
+
+    steps: int = 0
+    chunks: int = 0
+    size: int = 0
 
 
 Reply = (
@@ -759,7 +786,7 @@ Reply = (
     | Roles
     | ClusterAnswer
     | Cluster
-    | MetricsText
+    | Totals
 )
 """Every reply there is."""
 

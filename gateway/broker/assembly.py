@@ -142,7 +142,7 @@ async def open_house(
         services: list[Service] = [
             fetches,
             subscriptions,
-            GroupService(store, table, topics),
+            GroupService(store, table, topics, recorder, jobs.start_soon),
             topics,
             logins,
             acls,
@@ -159,7 +159,6 @@ async def open_house(
             authorisation=authorisation,
             pump=pump,
             waiters=[fetches, subscriptions],
-            metrics_text=recorder.text,
             refused=pipeline.refused,
             hold=store.hold,
             release=store.release,

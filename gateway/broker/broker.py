@@ -13,7 +13,7 @@ from gateway.broker.service import Caller, Handler, ListenerInfo, Service
 from gateway.broker.timers import Pump
 from gateway.broker.waiting import Waiters
 from gateway.errors import GatewayError, ShuttingDown, Unsupported
-from gateway.requests import DONE, Cancel, Completion, MetricsText, Publish, ReadMetrics, Request
+from gateway.requests import DONE, Cancel, Completion, Publish, Request
 
 Job = Callable[[], Awaitable[None]]
 
@@ -68,18 +68,16 @@ class Broker:
         authorisation: Authorises,
         pump: Pump,
         waiters: Sequence[Waiters],
-        metrics_text: Callable[[], str],
         refused: Callable[[Caller, Publish, GatewayError], None],
         hold: Callable[[], None],
         release: Callable[[int], None],
     ) -> None:
-        self._handlers: dict[type[Request], Handler] = {Cancel: self._cancel, ReadMetrics: self._metrics}
+        self._handlers: dict[type[Request], Handler] = {Cancel: self._cancel}
         for service in services:
             self._handlers.update(service.handlers())
         self._authorise = authorisation.authorise
         self._pump = pump
         self._waiters = waiters
-        self._metrics_text = metrics_text
         self._refused = refused
         self._hold = hold
         """Around the requests of one read, so that the store commits together what came together."""
@@ -123,6 +121,3 @@ class Broker:
             if waiters.cancel(caller, request.request):
                 break
         caller.answer(request.id, DONE)
-
-    def _metrics(self, caller: Caller, request: ReadMetrics) -> None:
-        caller.answer(request.id, MetricsText(self._metrics_text()))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 
+import trio
+from msgspec.structs import replace
+
 from gateway.broker.service import Caller, Handler
 from gateway.broker.topics import TopicService
 from gateway.errors import UnknownGroup, UnknownPartition
+from gateway.recorder import Recorder
 from gateway.requests import (
     DONE,
     CommitOffset,
@@ -18,12 +22,15 @@ from gateway.requests import (
     JoinGroup,
     ListGroups,
     ReadOffset,
+    ReadTotals,
     Request,
 )
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Put, Store, Ticket, Unit
 
 TABLE = "group_offsets"
+GROUPS_AT_ONCE = 500
+"""Looked at before others are served."""
 _VALUE = struct.Struct(">Q")
 _TAIL = struct.Struct(">I")
 
@@ -49,8 +56,17 @@ def decode_key(key: bytes) -> tuple[str, str, int]:
 class GroupService:
     """Serves the group requests."""
 
-    def __init__(self, store: Store, table: RoutingTable, topics: TopicService) -> None:
+    def __init__(
+        self,
+        store: Store,
+        table: RoutingTable,
+        topics: TopicService,
+        recorder: Recorder,
+        start_soon: Callable[..., None],
+    ) -> None:
         self._store = store
+        self._recorder = recorder
+        self._start_soon = start_soon
         self._table = table
         self._topics = topics
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
@@ -69,6 +85,7 @@ class GroupService:
             JoinGroup: self.join,
             ListGroups: self.list_groups,
             DeleteGroup: self.delete,
+            ReadTotals: self.totals,
         }
 
     def commit(self, caller: Caller, request: CommitOffset) -> None:
@@ -145,6 +162,23 @@ class GroupService:
             done(ticket)
 
         self._store.submit(Unit(puts=puts)).on_done(forget)
+
+    def totals(self, caller: Caller, request: ReadTotals) -> None:
+        """What the gateway counts, and how far all groups together are behind."""
+
+        async def count() -> None:
+            lag, dense = 0, self._store.capabilities.dense_offsets
+            for number, ((topic, _group), offsets) in enumerate(list(self._offsets.items()) if dense else ()):
+                state = self._store.topics.get(topic)
+                partitions = state.partitions if state is not None else ()
+                for partition, offset in offsets.items():
+                    if partition < len(partitions):
+                        lag += max(0, partitions[partition].end - max(offset, partitions[partition].start))
+                if number % GROUPS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            caller.answer(request.id, replace(self._recorder.totals(), lag=lag))
+
+        self._start_soon(caller, request, count)
 
     def _forget_topic(self, topic: str) -> None:
         victims = [key for key in set(self._offsets) | set(self._members) if key[0] == topic]

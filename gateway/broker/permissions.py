@@ -89,7 +89,7 @@ PERMISSIONS: Mapping[type[Request], Permission] = {
     r.ClusterJoin: Permission.ADMIN,
     r.ClusterLeave: Permission.ADMIN,
     r.ClusterStatus: Permission.LOGIN,
-    r.ReadMetrics: Permission.ADMIN,
+    r.ReadTotals: Permission.LOGIN,
 }
 
 

@@ -58,6 +58,7 @@ class FetchService:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Answer with what is there; wait for it if there is nothing and the request allows it."""
+        began = self._clock.now()
         state, partition = self._topics.partition(caller, request.address, request.partition)
         if request.offset < partition.start:
             raise OffsetOutOfRange(first=partition.start, next_offset=partition.end)
@@ -78,14 +79,14 @@ class FetchService:
         cached = self._store.read_cached(*wanted)
         sieve = request.sieve
         if cached is not None and sieve is None:
-            self._answer(caller, request, cached, partition.start, partition.end)
+            self._answer(caller, request, cached, partition.start, partition.end, began)
             return
 
         async def later() -> None:
             found = cached if cached is not None else await self._store.read(*wanted)
             if sieve is not None:
                 found = await self._sifted(sieve, found)
-            self._answer(caller, request, found, partition.start, partition.end)
+            self._answer(caller, request, found, partition.start, partition.end, began)
 
         self._start_soon(caller, request, later)
 
@@ -137,7 +138,7 @@ class FetchService:
             raise refusal
         self.fetch(caller, replace(request, hold_until=None))
 
-    def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int) -> None:
+    def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int, began: float) -> None:
         runs, next_offset = result.runs, result.next_offset
         if request.value_limit is not None:
             runs, next_offset = _carriable(runs, next_offset, request.value_limit)
@@ -147,6 +148,7 @@ class FetchService:
             runs, next_offset = _gapless(runs, next_offset)
         if runs:
             record_delivered(self._recorder, self._latencies, runs, caller.listener, self._clock.now_ms())
+        self._recorder.fetch_latency(caller.listener.name, self._clock.now() - began)
         caller.answer(request.id, Fetched(runs, next_offset, start, end))
 
 

@@ -134,6 +134,11 @@ DEAD_LETTERED_MESSAGES = _counter(
 PUBLISH_LATENCY = _histogram(
     "gateway_publish_latency_seconds", "route", "Time from the receipt of a batch to its reply."
 )
+FETCH_LATENCY = _histogram(
+    "gateway_fetch_latency_seconds",
+    "listener",
+    "Time from a read by offset to its answer, without waiting for messages.",
+)
 UNACCOUNTED = _gauge(
     "gateway_route_unaccounted_messages",
     "route",
@@ -170,6 +175,11 @@ STORE_COMMITS = _counter("gateway_store_commits", "durability", "Commits written
 STORE_COMMIT_RECORDS = _counter("gateway_store_committed_records", "", "Records written by commits.")
 STORE_COMMIT_BYTES = _counter("gateway_store_committed_bytes", "", "Bytes of the chunks written by commits.")
 STORE_COMMIT_SECONDS = _histogram("gateway_store_commit_seconds", "durability", "How long a commit takes.")
+UPKEEP_STEPS = _counter(
+    "gateway_store_upkeep_steps", "outcome", "Steps of retention and of merging small chunks, by what they did."
+)
+UPKEEP_CHUNKS = _counter("gateway_store_upkeep_chunks", "outcome", "Chunks that such steps removed or merged.")
+UPKEEP_BYTES = _counter("gateway_store_upkeep_bytes", "outcome", "Bytes of those chunks.")
 STORE_DAMAGED_READS = _counter(
     "gateway_store_damaged_reads", "", "Reads refused because what is stored fails its checksum or is not there."
 )

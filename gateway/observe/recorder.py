@@ -21,7 +21,8 @@ from prometheus_client.registry import Collector
 
 from gateway.errors import Status
 from gateway.observe import metrics as m
-from gateway.recorder import PublishMeter
+from gateway.recorder import UPKEEP, PublishMeter
+from gateway.requests import Quantiles, Totals, Upkeep
 
 Labels = tuple[str, ...]
 
@@ -73,6 +74,12 @@ class _Cells:
         """A histogram without observations: a count per bucket, one above the last bound, and the sum."""
         return self.histograms.setdefault(labels, [0.0] * (len(self.family.buckets) + 2))
 
+    def quantiles(self) -> Quantiles:
+        """Over all series, as far as the buckets tell: between two bounds times are taken to lie evenly."""
+        counts = [sum(column) for column in zip(*(cell[:-1] for cell in self.histograms.values()), strict=True)]
+        half, most, nearly_all = (_quantile(self.family.buckets, counts, share) for share in (0.5, 0.95, 0.99))
+        return half, most, nearly_all
+
     def collect(self) -> Metric:
         family = self.family
         metric: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -94,6 +101,17 @@ class _Cells:
             total += count
             buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
         return buckets
+
+
+def _quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
+    wanted = share * sum(counts)
+    below = 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if wanted <= count and count:
+            return below + (bound - below) * wanted / count
+        wanted -= count
+        below = bound
+    return below if wanted else 0.0
 
 
 class _Told:
@@ -128,6 +146,7 @@ class PrometheusRecorder(_Told, Collector):
         self._acknowledged = cells[m.ACKNOWLEDGED_MESSAGES.name], cells[m.ACKNOWLEDGED_BYTES.name]
         self._refused = cells[m.REFUSED_MESSAGES.name]
         self._latency = cells[m.PUBLISH_LATENCY.name]
+        self._fetch_latency = cells[m.FETCH_LATENCY.name]
         _foresee(cells, self._listeners)
         self.foreseen = Foreseen(cells, tuple(self._listeners))
         self.foreseen.routes(routes, targets)
@@ -281,6 +300,40 @@ class PrometheusRecorder(_Told, Collector):
         family = m.GAUGES[name]
         self._cells[name].set(tuple(labels[label] for label in family.labels), value)
 
+    def fetch_latency(self, listener: str, seconds: float) -> None:
+        """How long a read by offset took."""
+        self._fetch_latency.observe((listener,), seconds)
+
+    def upkeep(self, done: str, chunks: int, size: int) -> None:
+        """The store trimmed or merged chunks, or looked in vain."""
+        for family, amount in ((m.UPKEEP_STEPS, 1), (m.UPKEEP_CHUNKS, chunks), (m.UPKEEP_BYTES, size)):
+            self._cells[family.name].add((done,), amount)
+
+    def totals(self) -> Totals:
+        """Sums over all labels."""
+
+        def total(family: m.Family, **wanted: str) -> int:
+            places = [(family.labels.index(label), value) for label, value in wanted.items()]
+            series = self._cells[family.name].values.items()
+            return int(sum(value for labels, value in series if all(labels[at] == what for at, what in places)))
+
+        return Totals(
+            received=total(m.RECEIVED_MESSAGES),
+            received_bytes=total(m.RECEIVED_BYTES),
+            delivered=total(m.DELIVERED_MESSAGES),
+            delivered_bytes=total(m.DELIVERED_BYTES),
+            connections=total(m.CONNECTIONS),
+            held_back=total(m.LIMIT_HITS, limit="output"),
+            cut_off=total(m.CONNECTIONS_REFUSED, reason="write_timeout"),
+            damaged=total(m.STORE_DAMAGED_RANGES),
+            upkeep={
+                done: Upkeep(*(total(one, outcome=done) for one in (m.UPKEEP_STEPS, m.UPKEEP_CHUNKS, m.UPKEEP_BYTES)))
+                for done in UPKEEP
+            },
+            publishes=self._latency.quantiles(),
+            fetches=self._fetch_latency.quantiles(),
+        )
+
     def text(self) -> str:
         """All metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry).decode()
@@ -371,6 +424,11 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
         cells[m.CONFIG_RELOADS.name].add((outcome,), 0)
     cells[m.CONFIG_RELOADED.name].set((), 1)
     cells[m.LOOP_LAG.name].declare(())
+    for listener in listeners:
+        cells[m.FETCH_LATENCY.name].declare((listener,))
+    for done in UPKEEP:
+        for family in (m.UPKEEP_STEPS, m.UPKEEP_CHUNKS, m.UPKEEP_BYTES):
+            cells[family.name].add((done,), 0)
     cells[m.STORE_COMMIT_RECORDS.name].add((), 0)
     cells[m.STORE_COMMIT_BYTES.name].add((), 0)
     cells[m.STORE_DAMAGED_READS.name].add((), 0)

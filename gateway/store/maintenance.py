@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import CorruptChunk
+from gateway.recorder import MERGED, NOTHING_MERGED, NOTHING_TRIMMED, TRIMMED, Recorder
 from gateway.store.catalogue import Log, Topic, row_id
 from gateway.store.chunk import decode
 from gateway.store.committer import Job
@@ -35,7 +36,8 @@ RetentionFloor = Callable[[str, int], int | None]
 class Maintenance:
     """Knows what is due."""
 
-    def __init__(self, visible: Visible, now_ms: Callable[[], int]) -> None:
+    def __init__(self, visible: Visible, now_ms: Callable[[], int], recorder: Recorder) -> None:
+        self.recorder = recorder
         self.floor: RetentionFloor = lambda _topic, _partition: None
         self._visible = visible
         self._now_ms = now_ms
@@ -72,7 +74,7 @@ class Maintenance:
             if oldest is not None:
                 return Trim(self, oldest, self._now_ms())
         if visible.mergeable:
-            return Merge(visible, visible.mergeable.pop())
+            return Merge(visible, visible.mergeable.pop(), self.recorder)
         if visible.catalogue.dead:
             return Clear(visible, next(iter(visible.catalogue.dead)))
         return None
@@ -122,7 +124,7 @@ class Trim(Job):
         self._hard_before = now_ms - int(seconds * 1000 * HARD_LIMIT) if seconds is not None else 0
         self._floor = owner.floor(*log.key)
         self._start = log.state.start
-        self._size = 0
+        self._gone = self._size = 0
         self._slack = log.slack
         self._head_ms = log.head_ms
 
@@ -141,6 +143,7 @@ class Trim(Job):
             gone += 1
         if not gone:
             return
+        self._gone = gone
         last = rows[gone - 1]
         follower = rows[gone] if gone < len(rows) else None
         self._start = (last[0] & MAX_OFFSET) + last[1]
@@ -168,6 +171,7 @@ class Trim(Job):
 
     def apply(self) -> None:
         """Move the start."""
+        self._owner.recorder.upkeep(TRIMMED if self._gone else NOTHING_TRIMMED, self._gone, self._size)
         self._owner.trimmed(self._log, self._start, self._size, self._slack, self._head_ms)
 
     def give_up(self) -> None:
@@ -178,12 +182,13 @@ class Trim(Job):
 class Merge(Job):
     """Turns neighbouring small chunks into one: one record a chunk costs twice the space and scans thirty times slower."""
 
-    def __init__(self, visible: Visible, log: Log) -> None:
+    def __init__(self, visible: Visible, log: Log, recorder: Recorder) -> None:
         self._visible = visible
+        self._recorder = recorder
         self._log = log
         self._merge_from = max(log.merge_from, log.state.start)
         self._merged = 0
-        self._saved = 0
+        self._replaced = self._size = self._saved = 0
         self._slack = log.slack
 
     def write(self, writer: Writer) -> None:
@@ -196,7 +201,7 @@ class Merge(Job):
         row = chunk_row(log, run, 0, number)
         position = end - row[6]  # at the end of its stretch, so that the log's own position stands
         row = (*row[:5], position, *row[6:])
-        self._saved = size - row[6]
+        self._replaced, self._size, self._saved = len(ids), size, size - row[6]
         before = log.position - log.state.bytes - log.slack  # where the first chunk is
         first = position if run.base_offset == log.state.start else before
         self._slack = log.position - first - (log.state.bytes - self._saved)
@@ -254,6 +259,7 @@ class Merge(Job):
     def apply(self) -> None:
         """Go on from there the next time."""
         log = self._log
+        self._recorder.upkeep(MERGED if self._replaced else NOTHING_MERGED, self._replaced, self._size)
         log.state.bytes -= self._saved
         log.slack = self._slack
         log.merge_from = max(log.merge_from, self._merge_from)

@@ -104,8 +104,8 @@ async def open_store(
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)
-        maintenance = Maintenance(visible, now_ms)
         recorder = recorder or NullRecorder()
+        maintenance = Maintenance(visible, now_ms, recorder)
         committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder)
         loop = CommitLoop(committer, catalogue) if mode is Mode.THREAD else None
         engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4), recorder, loop)

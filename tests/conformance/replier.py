@@ -80,7 +80,7 @@ def reply(request: Request) -> Outcome:
             return r.ClusterAnswer(True, "ok")
         case r.ClusterStatus():
             return r.Cluster("gateway", [r.Member("gateway", "127.0.0.1:9092", True, True)])
-        case r.ReadMetrics():
-            return r.MetricsText("# none\n")
+        case r.ReadTotals():
+            return r.Totals()
         case _:
             return r.DONE

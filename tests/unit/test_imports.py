@@ -36,7 +36,7 @@ RULES = [
     Rule("gateway/envelope.py", ("gateway.errors",), PURE),
     Rule("gateway/requests.py", ("gateway.errors", "gateway.envelope"), PURE),
     Rule("gateway/settings.py", ("gateway.errors",), PURE),
-    Rule("gateway/recorder.py", ("gateway.errors",), PURE),
+    Rule("gateway/recorder.py", ("gateway.errors", "gateway.requests"), PURE),
     Rule("gateway/docs/web.py", ("gateway.docs",), ("aioquic",)),
     Rule("gateway/docs", ("gateway.docs",), PURE),
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),

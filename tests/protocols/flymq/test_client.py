@@ -34,8 +34,8 @@ from gateway.requests import (
     PartitionInfo,
     Publish,
     Published,
-    ReadMetrics,
     ReadOffset,
+    ReadTotals,
     Settle,
     Settled,
     Start,
@@ -209,8 +209,8 @@ def test_an_answer_cut_off_is_an_error_of_its_request() -> None:
     script.quiet()
 
 
-@pytest.mark.parametrize("request_", [CacheGet(5, "c", "k"), ReadMetrics(5)])
-def test_what_flymq_cannot_say(request_: CacheGet | ReadMetrics) -> None:
+@pytest.mark.parametrize("request_", [CacheGet(5, "c", "k"), ReadTotals(5)])
+def test_what_flymq_cannot_say(request_: CacheGet | ReadTotals) -> None:
     script = client().submit(request_)
     script.expect(5, Unsupported)
     script.quiet()

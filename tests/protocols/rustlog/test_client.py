@@ -109,8 +109,6 @@ def test_groups_topics_and_metrics():
     assert [(t.address, len(t.partitions)) for t in listed.topics] == [("", 1), ("demo", 1), ("orders", 3), ("tr", 1)]
     script.submit(requests.DescribeTopics(7, "demo")).sends(v.DESCRIBE_DEMO).feed(v.DESCRIBED_DEMO)
     script.expect(7, requests.Topics)
-    script.submit(requests.ReadMetrics(8)).sends(framed(b"\x09")).feed(framed(b"\x09\x00\x00\x00\x04a 1\n"))
-    script.expect(8, requests.MetricsText, text="a 1\n")
     script.quiet()
 
 

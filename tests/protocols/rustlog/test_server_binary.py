@@ -337,9 +337,56 @@ def test_high_watermarks_are_real():
     script.sends(v.DESCRIBED_PARTITION[:-1] + b"\x09").quiet()
 
 
-def test_metrics_are_real():
-    script = serving().feed(framed(b"\x09")).answer(requests.ReadMetrics, requests.MetricsText("a 1\n"))
-    script.sends(framed(b"\x09\x00\x00\x00\x04a 1\n")).quiet()
+NAMES = """
+    messages_produced_total messages_fetched_total bytes_in_total bytes_out_total active_connections
+    throttled_consumers_total slow_consumers_total segments_deleted_total bytes_reclaimed_total compaction_runs_total
+    compaction_skipped_segments_total retention_noop_runs_total checkpoint_corruption_total
+    compaction_segments_rewritten_total compaction_records_dropped_total compaction_bytes_rewritten_total
+    fetch_latency_ns_p50 fetch_latency_ns_p95 fetch_latency_ns_p99
+    produce_latency_ns_p50 produce_latency_ns_p95 produce_latency_ns_p99
+    consumer_lag{topic="",partition="",group=""}
+"""
+"""Wire 7: these and no others."""
+
+
+def test_metrics_have_the_originals_names_and_real_values():
+    totals = requests.Totals(
+        received=3,
+        received_bytes=30,
+        delivered=2,
+        connections=4,
+        upkeep={"trimmed": requests.Upkeep(1, 5, 700), "nothing_merged": requests.Upkeep(6)},
+        publishes=(0.0005, 0.001, 0.25),
+        lag=11,
+    )
+    script = serving().feed(framed(b"\x09")).answer(requests.ReadTotals, totals)
+    sent = script.sent()
+    assert sent[4:5] == b"\x09"
+    assert int.from_bytes(sent[5:9], "big") == len(sent) - 9
+    text = sent[9:].decode()
+    values = dict(line.split(" ") for line in text.splitlines() if not line.startswith("#"))
+    assert list(values) == NAMES.split()
+    assert text.count("# HELP ") == text.count("# TYPE ") == len(values)
+    assert text.startswith(
+        "# HELP messages_produced_total Messages received.\n# TYPE messages_produced_total counter\n"
+    )
+    wanted = {
+        "messages_produced_total": 3,
+        "bytes_in_total": 30,
+        "messages_fetched_total": 2,
+        "active_connections": 4,
+        "segments_deleted_total": 5,
+        "bytes_reclaimed_total": 700,
+        "compaction_skipped_segments_total": 6,
+        "produce_latency_ns_p50": 500_000,
+        "produce_latency_ns_p99": 250_000_000,
+        'consumer_lag{topic="",partition="",group=""}': 11,
+    }
+    assert {name: int(value) for name, value in values.items() if value != "0"} == {
+        **wanted,
+        "produce_latency_ns_p95": 1_000_000,
+    }
+    script.quiet()
 
 
 def test_offset_beyond_every_log_comes_back_as_it_was():

@@ -18,6 +18,7 @@ from gateway.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from gateway.protocols.rustlog.server.exposition import exposition
 from gateway.protocols.rustlog.wire.frames import MAX_FRAME
 from gateway.requests import Request
 from gateway.wire.session import Close
@@ -262,7 +263,11 @@ TYPED = [
             "segment_count": 1,
         },
     ),
-    ({"type": "MetricsFetch"}, requests.MetricsText("a 1\n"), {"type": "MetricsFetchResponse", "metrics": "a 1\n"}),
+    (
+        {"type": "MetricsFetch"},
+        requests.Totals(received=7),
+        {"type": "MetricsFetchResponse", "metrics": exposition(requests.Totals(received=7))},
+    ),
 ]
 
 
@@ -331,7 +336,7 @@ def test_white_space_before_the_object():
 
 @pytest.mark.parametrize("rest", [b"", b"anything", b"{not json"])
 def test_tab_is_the_metrics_unless_json_follows(rest):
-    serving().feed(framed(b"\t" + rest)).expect(requests.ReadMetrics)
+    serving().feed(framed(b"\t" + rest)).expect(requests.ReadTotals)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ REQUESTS: dict[type[r.Request], r.Request] = {
         r.ClusterJoin(1, "h:1"),
         r.ClusterLeave(1),
         r.ClusterStatus(1),
-        r.ReadMetrics(1),
+        r.ReadTotals(1),
     )
 }
 
@@ -127,7 +127,7 @@ MATRIX: dict[type[r.Request], tuple[type[GatewayError] | None, ...]] = {
     r.ClusterJoin: (_, D, D, D, D, U, U),
     r.ClusterLeave: (_, D, D, D, D, U, U),
     r.ClusterStatus: (_, _, _, _, _, U, U),
-    r.ReadMetrics: (_, D, D, D, D, U, U),
+    r.ReadTotals: (_, _, _, _, _, U, U),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from gateway.broker.groups import GroupService
+from gateway.recorder import NullRecorder
 from gateway.requests import GroupOffset, ReadOffset
 from tests.unit.broker.support import FakeClock, RecordingCaller, open_bench
 
@@ -65,7 +66,7 @@ async def test_killed(tmp_path: Path, lines: int) -> None:
         later = pairs(await bench.on_disk("later"))
         assert later == list(range(1, len(later) + 1))
         assert said["delayed"] <= set(later)
-        groups = GroupService(bench.store, bench.table, bench.topics)
+        groups = GroupService(bench.store, bench.table, bench.topics, NullRecorder(), start_soon=lambda *_: None)
         reader = RecordingCaller()
         groups.handlers()[ReadOffset](reader, ReadOffset(1, "a", "group", 0))
         kept = reader.answers[1]

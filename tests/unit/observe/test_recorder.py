@@ -13,6 +13,7 @@ from gateway.errors import Status
 from gateway.observe import metrics as m
 from gateway.observe.recorder import DAMAGED_KEPT, PrometheusRecorder
 from gateway.recorder import Recorder
+from gateway.requests import Upkeep
 
 
 def samples(recorder: PrometheusRecorder) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -187,3 +188,33 @@ def test_the_process_and_the_build_are_described() -> None:
     assert {"process_resident_memory_bytes", "process_open_fds", "python_gc_collections_total"} <= names
     build = next(dict(labels) for (name, labels) in found if name == "gateway_build_info")
     assert build["version"] == "1.2.3"
+
+
+def test_totals_are_sums_over_all_labels() -> None:
+    recorder = PrometheusRecorder(routes=["r"], listeners={"a": "blipmq", "b": "felix"})
+    recorder.received("r", "a", 2, 20)
+    recorder.received("", "b", 1, 5)
+    recorder.delivered("r", "b", 3, 30)
+    recorder.connections("a", 1)
+    recorder.connections("b", 1)
+    recorder.connections("b", -1)
+    recorder.limit_hit("a", "output")
+    recorder.limit_hit("a", "in_flight")
+    recorder.refused_connection("b", "write_timeout")
+    recorder.upkeep("trimmed", 3, 300)
+    recorder.upkeep("trimmed", 1, 100)
+    for _ in range(98):
+        recorder.publish_latency("r", 0.0004)
+    recorder.publish_latency("", 0.2)
+    recorder.publish_latency("", 100.0)
+    recorder.fetch_latency("a", 0.0009)
+    totals = recorder.totals()
+    assert (totals.received, totals.received_bytes, totals.delivered, totals.delivered_bytes) == (3, 25, 3, 30)
+    assert (totals.connections, totals.held_back, totals.cut_off, totals.damaged) == (1, 1, 1, 0)
+    assert totals.upkeep["trimmed"] == Upkeep(2, 4, 400)
+    assert totals.upkeep["merged"] == Upkeep()
+    half, most, nearly_all = totals.publishes
+    assert 0.00025 < half < most <= 0.0005
+    assert 0.1 < nearly_all <= 0.25
+    assert all(0.0005 < value <= 0.001 for value in totals.fetches)
+    assert PrometheusRecorder().totals().publishes == (0.0, 0.0, 0.0)

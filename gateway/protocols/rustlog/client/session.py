@@ -31,8 +31,6 @@ from gateway.protocols.rustlog.wire.frames import (
     Fetch,
     GroupPosition,
     ListTopics,
-    Metrics,
-    MetricsFetch,
     OffsetCommit,
     OffsetFetch,
     Operation,
@@ -240,8 +238,6 @@ class RustlogClient:
                 self._simple(request, ListTopics(), _listed)
             case requests.DescribeTopics(address=topic) if self._binary:
                 self._simple(request, DescribeTopic(topic), _described)
-            case requests.ReadMetrics() if self._binary:
-                self._simple(request, MetricsFetch(), _metrics)
             case _:
                 self._finish(request.id, Unsupported(f"RustLog cannot express {type(request).__name__}"))
 
@@ -366,7 +362,3 @@ def _described(answer: Answer) -> Outcome:
         return requests.Topics(())
     partitions = [requests.PartitionInfo(state.id, 0, state.high_watermark) for state in answer.partitions]
     return requests.Topics([requests.TopicInfo(answer.topic, partitions)])
-
-
-def _metrics(answer: Answer) -> Outcome:
-    return requests.MetricsText(answer.text if isinstance(answer, Metrics) else "")

@@ -11,6 +11,7 @@ import attrs
 from gateway import requests
 from gateway.envelope import Batch
 from gateway.errors import AlreadyExists, GatewayError, InvalidRequest, NotFound, TooLarge, UnknownPartition
+from gateway.protocols.rustlog.server.exposition import exposition
 from gateway.protocols.rustlog.settings import FreshGroup
 from gateway.protocols.rustlog.wire import binary, frames
 from gateway.protocols.rustlog.wire.codec import CODECS, Codec, Gathering
@@ -196,7 +197,7 @@ class Desk:
         self._ask(requests.DescribeTopics(next(self._ids), topic), _Pending(self.replies.take(), encoding, operation))
 
     def _metrics(self, encoding: frames.Encoding, operation: frames.MetricsFetch) -> None:
-        self._ask(requests.ReadMetrics(next(self._ids)), _Pending(self.replies.take(), encoding, operation))
+        self._ask(requests.ReadTotals(next(self._ids)), _Pending(self.replies.take(), encoding, operation))
 
     def _ping(self, encoding: frames.Encoding, _: frames.Ping) -> None:
         self.say(encoding, frames.Pong())
@@ -275,8 +276,8 @@ class Desk:
                 answer = frames.TopicList([(topic.address, len(topic.partitions)) for topic in topics])
             case _, requests.Topics():
                 answer = _described(operation, outcome)
-            case frames.MetricsFetch(), requests.MetricsText(text=text):
-                answer = frames.Metrics(text)
+            case frames.MetricsFetch(), requests.Totals():
+                answer = frames.Metrics(exposition(outcome))
             case _:
                 answer = _refusal(pending, outcome)
         self._answer(pending, answer)
