@@ -178,22 +178,41 @@ def command_line() -> str:
     return "\n\n".join(parts)
 
 
+# --- complete configurations ---
+
+
+def example(name: str) -> Callable[[], str]:
+    """A file that users may copy, and the tests serve as it is."""
+    path = PAGES / "examples" / f"{name}.yaml"
+    return lambda: f"`{path}`; the tests serve it as it is.\n\n```yaml\n{path.read_text()}```"
+
+
 # --- where they go ---
 
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("configuration", "## Every key"): configuration,
     ("command-line", "## Every command"): command_line,
     ("metrics", "## Every metric"): metrics.table,
+    **{(name, "## A complete file"): example(name) for name in ("forward", "ingest", "mirror", "proxy")},
+    ("routing", "## A complete file"): example("transform"),
+    ("security", "## A complete file"): example("secured"),
 }
 
 
 def replaced(text: str, heading: str, part: str) -> str:
     """The page with this part below the heading."""
-    rank = heading.split(" ", maxsplit=1)[0]
+    rank = len(heading.split(" ", maxsplit=1)[0])
     before, found, rest = text.partition(heading + "\n")
     assert found, f"there is no {heading!r}"
-    following = re.search(rf"^{'#'}{{1,{len(rank)}}} ", rest, re.MULTILINE)
-    after = rest[following.start() :] if following else ""
+    lines = rest.split("\n")
+    fenced = False
+    end = len(lines)
+    for number, line in enumerate(lines):
+        fenced ^= line.startswith("```")
+        if not fenced and re.match(rf"#{{1,{rank}}} ", line):
+            end = number
+            break
+    after = "\n".join(lines[end:])
     return f"{before}{heading}\n\n{part.strip()}\n" + (f"\n{after}" if after else "")
 
 
