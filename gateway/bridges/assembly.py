@@ -111,6 +111,14 @@ class Bridges:
         for ingest in self.ingests.all:
             yield f"ingest {ingest.pool.name} {ingest.name}", ingest.problem
 
+    def waiting(self) -> Iterator[tuple[str, str]]:
+        """The upstreams that are away, why, and what waits for them."""
+        now = trio.current_time()
+        for pool in self.upstreams.first.values():
+            if pool.away_since is not None:
+                away = f"away for {now - pool.away_since:.0f} s: {pool.problem}"
+                yield f"upstream {pool.name}", f"{away}; {self.forwards.backlog(pool)} messages wait"
+
     def admit(self) -> None:
         """The gateway serves: what is pulled from elsewhere may come in."""
         self.ingests.admit()

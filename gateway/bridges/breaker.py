@@ -1,13 +1,15 @@
-"""Whether it is worth asking a target at all, and which of its addresses: two small state machines without a clock."""
+"""Whether a target was there at all, whether it is worth asking, and which of its addresses: without a clock."""
 
 from __future__ import annotations
 
 import enum
 import random
 from collections.abc import Mapping
+from typing import TypeGuard
 
 import attrs
 
+from gateway.errors import Status, TargetError, TargetRefused
 from gateway.settings import Backoff, Seconds
 
 FAILURES_TO_OPEN = 5
@@ -19,6 +21,18 @@ BACKOFF = Backoff(Seconds(0.1), Seconds(10.0))
 def jittered(delay: float, chance: random.Random) -> float:
     """A delay made up to half shorter, so that those who failed together do not come back together."""
     return delay * (1.0 - chance.random() / 2.0)
+
+
+def refuses_login(outcome: object) -> TypeGuard[TargetRefused]:
+    """Whether an upstream does not let us in with these credentials: nothing will get better by itself, and nothing that
+    was asked is to blame.
+    """
+    return isinstance(outcome, TargetRefused) and outcome.refusal is Status.UNAUTHENTICATED
+
+
+def is_outage(outcome: object) -> bool:
+    """Whether nobody has said anything about what was asked: it says nothing about a message, and costs it nothing."""
+    return isinstance(outcome, TargetError) and (refuses_login(outcome) or not isinstance(outcome, TargetRefused))
 
 
 class Circuit(enum.Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -9,7 +10,7 @@ import attrs
 
 from gateway.bridges.forward_rows import cursor_row, source_of
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
-from gateway.bridges.pool import UpstreamPool, refuses_login
+from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Position, PositionContext, Tally
 from gateway.broker.latencies import Latencies
 from gateway.broker.service import Clock, LetterMaker
@@ -27,7 +28,9 @@ READ_BYTES = 1 << 20
 REQUEST_BYTES = 1 << 20
 READ_AGAIN = 5.0
 """Seconds until a range that could not be read is looked at again."""
-REFUSED, ATTEMPTS, SIZE = "refused", "max_deliveries", "size"
+LATE_CHECK = 1.0
+"""Seconds between two looks at what has waited for too long."""
+REFUSED, ATTEMPTS, SIZE, OUTAGE = "refused", "max_deliveries", "size", "outage"
 
 
 @attrs.frozen(eq=False)
@@ -92,6 +95,7 @@ class PartitionForward:
         self.stopping = False
         """It sends nothing more."""
         self._timer: tuple[float, Callable[[], None]] | None = None
+        self._late_timer: Callable[[], None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -101,12 +105,6 @@ class PartitionForward:
     def wake(self) -> None:
         """Something may be possible now: look in the next pass."""
         self._context.pump.soon(self, self._turn)
-
-    def unreachable(self, error: GatewayError) -> None:
-        """The upstream could not be reached."""
-        if not self.stopping:
-            self._give_up(self._lanes.unreachable(error, self._context.clock.now()))
-            self.wake()
 
     def stop(self) -> None:
         """Send nothing more; what is under way ends, and is written."""
@@ -119,6 +117,8 @@ class PartitionForward:
         self.position.close()
         if self._timer is not None:
             self._timer[1]()
+        if self._late_timer is not None:
+            self._late_timer()
 
     def backlog(self, state: PartitionState) -> int:
         """Messages that are not settled."""
@@ -141,6 +141,7 @@ class PartitionForward:
             read = self._read_on(state.partitions[self.partition])
             if not self._send() or not read:
                 break
+        self._leave_late()
         self.position.save_soon(at_once=self.position.unsaved * 4 >= self.target.window)
         self._set_timer()
 
@@ -284,9 +285,7 @@ class PartitionForward:
     def _ended(self, entries: Sequence[Entry], size: int, outcome: Outcome) -> None:
         self.in_flight -= len(entries)
         now = self._context.clock.now()
-        if refuses_login(outcome):
-            self._lanes.give_back(entries)  # no message is to blame: all wait until we are let in
-        elif isinstance(outcome, GatewayError):
+        if isinstance(outcome, GatewayError):
             self._give_up(self._lanes.failed(entries, outcome, now))
             self.position.tried(entries)
         elif isinstance(outcome, Published) and outcome.refused:
@@ -309,6 +308,32 @@ class PartitionForward:
             reason = ATTEMPTS if entry.attempts >= self.target.retry.max else REFUSED
             self.position.give_up(entry, reason)
         self.position.save_soon()
+
+    def _leave_late(self) -> None:
+        """An outage may have a limit: what has waited for so long in it goes to the dead letters."""
+        limit, since, now = self.target.retry.outage, self.pool.away_since, self._context.clock.now()
+        if since is None or math.isinf(limit) or not self._letters_topic:
+            return
+        if now < since + limit:
+            self._look_at(since + limit)
+            return
+        stored_until = self._context.clock.now_ms() - 1000 * limit
+        while not self.position.letters:
+            late = self._lanes.take_late(
+                self.target.window, lambda entry: entry.run.times[entry.index] <= stored_until, now
+            )
+            for entry in late:
+                entry.say(self.pool.problem)
+                self.position.give_up(entry, OUTAGE)
+            self.position.save_soon()
+            if not late:
+                self._look_at(now + LATE_CHECK)
+                return
+
+    def _look_at(self, when: float) -> None:
+        if self._late_timer is not None:
+            self._late_timer()
+        self._late_timer = self._context.pump.call_at(when, self.wake)
 
     def _set_timer(self) -> None:
         due = self._lanes.next_due()

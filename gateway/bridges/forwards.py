@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -14,7 +15,6 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Tally
 from gateway.broker.letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
-from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
@@ -70,7 +70,7 @@ class Forwards:
         """
         for name, pool in pools.items():
             if self._pools.get(name) is not pool:
-                pool.on_change.append(lambda error, pool=pool: self._changed(pool, error))  # type: ignore[misc]
+                pool.on_change.append(partial(self._changed, pool))
         self._rules, self._pools = rules, pools
         self._letters = self._letters_of(rules)
         for forward in self._all():
@@ -133,6 +133,15 @@ class Forwards:
                     if forward.epoch == state.epoch:
                         yield forward.counts(state.partitions[forward.partition])
 
+    def backlog(self, pool: UpstreamPool) -> int:
+        """Messages that wait for these connections."""
+        left = 0
+        for forward in self._all():
+            state = self._store.topics.get(forward.topic)
+            if forward.pool is pool and state is not None and state.epoch == forward.epoch:
+                left += forward.backlog(state.partitions[forward.partition])
+        return left
+
     def uses(self, pool: UpstreamPool) -> bool:
         """Whether one of them sends over these connections, or waits for an answer there."""
         return any(forward.pool is pool for forward in self._all())
@@ -155,13 +164,9 @@ class Forwards:
         """As they are now: what is done with one may bring a topic, and others with it."""
         return [forward for forwards in self._running.values() for forward in forwards]
 
-    def _changed(self, pool: UpstreamPool, error: GatewayError | None) -> None:
+    def _changed(self, pool: UpstreamPool) -> None:
         for forward in self._all():
-            if forward.pool is not pool:
-                continue
-            if error is not None and not pool.connected:
-                forward.unreachable(error)
-            else:
+            if forward.pool is pool:
                 forward.wake()
 
     def _grown(self, pairs: Iterable[tuple[str, int]]) -> None:

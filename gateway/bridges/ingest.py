@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from gateway.bridges.breaker import BACKOFF, jittered
+from gateway.bridges.breaker import BACKOFF, jittered, refuses_login
 from gateway.bridges.ingest_cursors import Bookmark
 from gateway.bridges.ingest_entry import Entry, Stored
 from gateway.bridges.ingest_intake import Alarm, Intake
 from gateway.bridges.ingest_memory import IngestMemory
-from gateway.bridges.pool import UpstreamPool, refuses_login
+from gateway.bridges.pool import UpstreamPool
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, OffsetOutOfRange, Status, TargetLost, TargetRefused, Unsupported

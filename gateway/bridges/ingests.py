@@ -10,6 +10,7 @@ what its route needs besides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -200,7 +201,7 @@ class Ingests:
         """
         for name, pool in pools.items():
             if self._pools.get(name) is not pool:
-                pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+                pool.on_change.append(partial(self._changed, pool))
         self._pools = pools
         staying = [ingest for ingest in self.all if pools.get(ingest.pool.name) is ingest.pool]
         self._leaving = [*self._leaving, *(ingest for ingest in self.all if ingest not in staying)]

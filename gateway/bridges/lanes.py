@@ -15,9 +15,9 @@ import operator
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gateway.bridges.breaker import jittered
+from gateway.bridges.breaker import is_outage, jittered
 from gateway.broker.consume.position import Message
 from gateway.config.model import Retry
 from gateway.envelope import Columns, Copies, Run
@@ -27,10 +27,13 @@ from gateway.errors import (
     RequestError,
     ShuttingDown,
     Status,
+    TargetLost,
     TargetRefused,
     Throttled,
 )
 
+LOSSES_TO_FEAR = 3
+"""A message that was under way at so many lost connections in a row goes with nothing beside it."""
 PARK_MESSAGES = 4_096
 PARK_BYTES = 16 << 20
 """How much may be parked for one partition before its forward stops reading on."""
@@ -48,25 +51,36 @@ def is_final(error: GatewayError) -> bool:
 class Entry(Message):
     """One message on its way."""
 
-    __slots__ = ("alone", "key", "size")
+    __slots__ = ("alone", "key", "losses", "size")
 
     def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
         super().__init__(run, index, attempts)
         columns = run.columns
         self.key = columns.key(index)
         self.size = columns.ends[index] - (columns.ends[index - 1] if index else 0)
+        self.losses = 0
+        """How often it was under way when its connection was lost."""
         self.alone = False
         """It was in a request that was refused for good as a whole: alone it turns out whether it was the reason."""
 
     @property
     def suspect(self) -> bool:
         """Whether it must not be in a request with others."""
-        return self.alone or self.attempts > 0
+        return self.alone or self.attempts > 0 or self.feared
+
+    @property
+    def feared(self) -> bool:
+        """Whether nothing else may be under way with it: it may be what makes the upstream hang up each time."""
+        return self.losses >= LOSSES_TO_FEAR
 
     def failed(self, error: GatewayError) -> None:
         """It was tried in vain once more."""
         self.attempts += 1
-        self.last_error = error.message[:LONGEST_TARGET_TEXT]
+        self.say(error.message)
+
+    def say(self, problem: str) -> None:
+        """What its letter is to say."""
+        self.last_error = problem[:LONGEST_TARGET_TEXT]
         self.first_error = self.first_error or self.last_error
 
 
@@ -96,6 +110,9 @@ class Lanes:
         self._ready: deque[Lane] = deque()
         self._delayed: list[tuple[float, int, Lane]] = []
         self._numbers = itertools.count()
+        self._busy = 0
+        """Lanes of which something is under way."""
+        self._feared_under_way = False
         self.held = 0
         """Messages in lanes, not those under way."""
         self.parked = 0
@@ -127,8 +144,16 @@ class Lanes:
             self._ready.appendleft(heapq.heappop(self._delayed)[2])
         chosen: list[Entry] = []
         ready = self._ready
+        if self._feared_under_way:
+            return chosen
         while ready and len(chosen) < most and most_bytes > 0:
             lane = ready[0]
+            if lane.queue[0].feared:
+                if not self._busy:
+                    ready.popleft()
+                    self._feared_under_way = True
+                    return [self._take(lane)]
+                break
             if lane.queue[0].suspect:
                 if chosen:
                     break
@@ -161,10 +186,14 @@ class Lanes:
         again: list[Entry] = []
         for index, error in sorted(refused.items()):
             entry = entries[index]
+            if is_outage(error):
+                entry.losses += isinstance(error, TargetLost)
+                again.append(entry)
+                continue
             entry.failed(error)
             (given_up.append((entry, error)) if self._hopeless(entry, error) else again.append(entry))
         self._return(again)
-        self._park(again, now)
+        self._park([entry for entry in again if entry.attempts], now)
         self._go_on(entries)
         return given_up
 
@@ -172,6 +201,8 @@ class Lanes:
         """A request came to nothing as a whole. Returns the messages that are given up."""
         if len(entries) == 1:
             return self.answered(entries, {0: error}, now)
+        if is_outage(error):
+            return self.answered(entries, dict.fromkeys(range(len(entries)), error), now)
         heads = list({entry.key: entry for entry in reversed(entries)}.values())
         if is_final(error):
             for entry in entries:
@@ -190,22 +221,14 @@ class Lanes:
         self._go_on(entries)
         return given_up
 
-    def unreachable(self, error: GatewayError, now: float) -> list[tuple[Entry, GatewayError]]:
-        """Nobody could be reached: an attempt of the head of each lane that was free to go. Returns those given up."""
-        while self._delayed and self._delayed[0][0] <= now:
-            self._ready.append(heapq.heappop(self._delayed)[2])
-        waiting = list(self._ready)
-        heads = [self._take(lane) for lane in waiting]
-        self._ready.clear()
-        given_up: list[tuple[Entry, GatewayError]] = []
-        again: list[Entry] = []
-        for head in heads:
-            head.failed(error)
-            (given_up.append((head, error)) if self._hopeless(head, error) else again.append(head))
-        self._return(again)
-        self._park(again, now)
-        self._go_on(heads)
-        return given_up
+    def take_late(self, most: int, late: Callable[[Entry], bool], now: float) -> list[Entry]:
+        """Of what might go out now, that for which it is too late; it is gone from here."""
+        chosen = self.choose(most, PARK_BYTES, now)
+        taken = [entry for entry in chosen if late(entry)]
+        gone = {entry.offset for entry in taken}
+        self._return([entry for entry in chosen if entry.offset not in gone])
+        self._go_on(chosen)
+        return taken
 
     # --- inside ---
 
@@ -213,6 +236,7 @@ class Lanes:
         return self._gives_up and (is_final(error) or entry.attempts >= self._retry.max)
 
     def _take(self, lane: Lane) -> Entry:
+        self._busy += not lane.busy
         lane.busy = True
         entry = lane.queue.popleft()
         self.held -= 1
@@ -249,7 +273,8 @@ class Lanes:
         """The lanes of these are free again."""
         for key in {entry.key: None for entry in entries}:
             lane = self._lanes[key]
-            lane.busy = False
+            self._busy -= lane.busy
+            lane.busy = self._feared_under_way = False
             if not lane.queue:
                 del self._lanes[key]
                 continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import attrs
 
@@ -256,7 +257,7 @@ class Mirrors:
         """
         for name, pool in pools.items():
             if self._pools.get(name) is not pool:
-                pool.on_change.append(lambda _error, pool=pool: self._changed(pool))  # type: ignore[misc]
+                pool.on_change.append(partial(self._changed, pool))
         self._rules, self._pools = rules, pools
         before, self._running = self._running, {}
         if rules and not self._listening:

@@ -10,15 +10,14 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from typing import TypeGuard
 
 import attrs
 import trio
 
-from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, jittered
+from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, is_outage, jittered, refuses_login
 from gateway.broker.timers import Pump
 from gateway.config import model
-from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
+from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Request
@@ -40,13 +39,6 @@ def client_tls(upstream: model.Upstream, transport: Transport) -> ClientTls | No
     if isinstance(tls, model.TlsSystem) or transport is Transport.QUIC:
         return ClientTls()
     return None
-
-
-def refuses_login(outcome: object) -> TypeGuard[TargetRefused]:
-    """Whether an upstream does not let us in with these credentials: nothing will get better by itself, and nothing that
-    was asked is to blame.
-    """
-    return isinstance(outcome, TargetRefused) and outcome.refusal is Status.UNAUTHENTICATED
 
 
 @attrs.define(eq=False)
@@ -158,11 +150,14 @@ class UpstreamPool:
         self.upstream = upstream
         self.spec = spec
         self.timers = timers
-        self.on_change: list[Callable[[GatewayError | None], None]] = []
-        """Called when a connection came up (None), and after a failed attempt to connect (why)."""
+        self.on_change: list[Callable[[], None]] = []
+        """Called when a connection came up, and after a failed attempt to connect."""
         self.problem = "not connected yet"
+        self.away_since: float | None = None
+        """Since when nobody has answered there."""
         self._proven_by_answers = False
-        """A connection was up when the login was refused: the next one being up does not mean that it is not."""
+        """A connection was up when the login was refused, or took requests and answered none: the next one being up does not
+        mean that all is well."""
         self.refused = ""
         """What the upstream said when it would not let us in; empty again once it does."""
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
@@ -173,6 +168,7 @@ class UpstreamPool:
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
         self._tell_at = 0.0
+        self._told = False
         self.report_to(recorder)
 
     @property
@@ -235,8 +231,9 @@ class UpstreamPool:
 
     def judge(self, outcome: Outcome) -> None:
         """What an answer says about the target as a whole; a refusal that is final says nothing about it."""
+        if not isinstance(outcome, GatewayError) or (isinstance(outcome, TargetRefused) and not is_outage(outcome)):
+            self._reached()
         if not isinstance(outcome, GatewayError):
-            self._let_in()
             if self.breaker.state is not Circuit.CLOSED:
                 self.timers.call_at(trio.current_time(), self._try_again)
             self.breaker.succeeded()
@@ -246,7 +243,9 @@ class UpstreamPool:
     def leave(self, connection: Connection, error: GatewayError) -> None:
         """Take a connection out of use: what is under way on it ends with this."""
         if self.withdraw(connection):
-            self.problem = error.message if not self._connections else ""
+            self.problem = ""
+            if not self._connections:
+                self._is_away(error)
         connection.end(error)
 
     def withdraw(self, connection: Connection) -> bool:
@@ -262,42 +261,55 @@ class UpstreamPool:
         now = trio.current_time()
         if now >= self._tell_at:
             self._tell_at = now + TELL_AGAIN
+            self._told = True
             self._recorder.upstream_failed(self.name, error.message)
 
     def shut_out(self, error: GatewayError, *, connected: bool) -> None:
         """The upstream does not let us in."""
         self.tell_people(error)
         self._proven_by_answers = connected
-        self.refused = self.problem = error.message
+        self.refused = error.message
+        self._is_away(error)
         self._recorder.gauge("gateway_upstream_login_refused", 1.0, upstream=self.name)
 
     # --- inside ---
 
-    def _let_in(self) -> None:
+    def _is_away(self, error: GatewayError) -> None:
+        self.problem = error.message
+        if self.away_since is None:
+            self.away_since = trio.current_time()
+
+    def _reached(self) -> None:
+        """Somebody is there, and lets us in."""
+        self._proven_by_answers = False
         if self.refused:
             self.refused = ""
             self._recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=self.name)
+        if self.away_since is not None:
+            if self._told:
+                self._told = False
+                self._recorder.upstream_back(self.name, trio.current_time() - self.away_since)
+            self.away_since = None
 
     def _try_again(self) -> None:
         if self._trial is not None:
             self._trial()
             self._trial = None
-        self._tell(None)
+        self._changed()
 
-    def _tell(self, error: GatewayError | None) -> None:
+    def _changed(self) -> None:
         for callback in self.on_change:
-            callback(error)
+            callback()
 
     async def _keep_up(self) -> None:
         failures = 0
         while True:
-            refused = False
             for index in self._preference.order():
                 used = await self._connect(index)
                 if isinstance(used, GatewayError):
-                    refused = refused or refuses_login(used)
                     self.tell_people(used)
                 elif used.deaf:
+                    self._proven_by_answers = True
                     self._preference.was_deaf()  # the next may be better
                 else:
                     # up, and down again before it was of any use: no storm
@@ -305,11 +317,9 @@ class UpstreamPool:
                     break
             else:
                 failures += 1
-                if refused:  # nothing is tried in vain while nobody lets us in: it all waits
-                    self._tell(None)
-                elif isinstance(used, GatewayError):
-                    self.problem = self.problem if self._connections else used.message
-                    self._tell(used)
+                if isinstance(used, GatewayError) and not self._connections:
+                    self._is_away(used)
+                self._changed()
             await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
 
     async def _connect(self, index: int) -> GatewayError | Connection:
@@ -340,9 +350,9 @@ class UpstreamPool:
             self._connections.append(connection)
             self.problem = ""
             if not self._proven_by_answers:
-                self._let_in()
+                self._reached()
             self._recorder.gauge("gateway_upstream_connected", 1.0, upstream=self.name)
-            self._tell(None)
+            self._changed()
             await connection.over.wait()
             nursery.cancel_scope.cancel()
 

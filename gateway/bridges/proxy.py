@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 import attrs
 from msgspec.structs import replace
 
-from gateway.bridges.pool import Connection, UpstreamPool, refuses_login
+from gateway.bridges.breaker import refuses_login
+from gateway.bridges.pool import Connection, UpstreamPool
 from gateway.broker.service import Clock, Timers
 from gateway.envelope import Batch
 from gateway.errors import (
@@ -132,7 +133,7 @@ class ProxyLane:
     def send_over(self, pool: UpstreamPool) -> None:
         """From now on everything that is not sent yet goes over these connections."""
         self.pool = pool
-        pool.on_change.append(lambda _error: self._send_on())
+        pool.on_change.append(self._send_on)
         self._send_on()
 
     def uses(self, pool: UpstreamPool) -> bool:

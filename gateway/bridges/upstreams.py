@@ -70,6 +70,14 @@ class Upstreams:
         return {name: pool for (each, name), pool in self._pools.items() if each is use}
 
     @property
+    def first(self) -> Mapping[str, UpstreamPool]:
+        """The pool of each upstream that speaks for it."""
+        found: dict[str, UpstreamPool] = {}
+        for use in Use:
+            found = {**self.of(use), **found}
+        return found
+
+    @property
     def used(self) -> frozenset[str]:
         """The upstreams there are connections to."""
         return frozenset(name for _use, name in self._pools)
@@ -88,11 +96,8 @@ class Upstreams:
             if self._pools.get(question) is not pool:
                 self._retired.append((question[0], pool))
                 pool.report_to(NullRecorder())
-        first: dict[str, UpstreamPool] = {}
-        for use in Use:
-            first = {**self.of(use), **first}
         for pool in self._pools.values():
-            pool.report_to(self._recorder if first[pool.name] is pool else NullRecorder())
+            pool.report_to(self._recorder if self.first[pool.name] is pool else NullRecorder())
 
     async def close_retired(self, uses: Container[Use], in_use: Callable[[UpstreamPool], bool]) -> None:
         """Close what is out of these uses, each as soon as nobody needs it any more."""

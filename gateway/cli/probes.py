@@ -14,7 +14,8 @@ from pathlib import Path
 
 import trio
 
-from gateway.bridges.pool import client_tls, refuses_login
+from gateway.bridges.breaker import refuses_login
+from gateway.bridges.pool import client_tls
 from gateway.config import model
 from gateway.config.document import Notebook
 from gateway.config.values import show_endpoint

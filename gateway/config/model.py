@@ -7,6 +7,7 @@ are called in the file is in `gateway.config.grammar`.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -339,6 +340,7 @@ class Retry:
         Backoff,
         Says("The first wait, doubling up to the longest."),
     ] = attrs.Factory(lambda: Backoff(Seconds(0.1), Seconds(30.0)))
+    outage: Annotated[Seconds, Says("How long a message waits for an upstream that is away.")] = Seconds(math.inf)
 
 
 class Scope(enum.Enum):

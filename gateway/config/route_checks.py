@@ -5,6 +5,7 @@ nothing reaches, losses nobody agreed to.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -256,6 +257,10 @@ def _check_targets(route: model.Route, specs: Specs, notes: Notebook) -> None:
         elif isinstance(target, model.Forward | model.Mirror | model.Proxy) and target.upstream not in notes.upstreams:
             hint = suggestion(target.upstream, frozenset(notes.upstreams))
             notes.complain(target, "upstream", f"no upstream is called {target.upstream!r}{hint}")
+        if isinstance(target, model.Forward) and not math.isinf(target.retry.outage) and not target.dead_letter:
+            notes.complain(
+                target, "retry.outage", "needs a dead_letter: what has waited for so long has to go somewhere"
+            )
         if isinstance(target, model.Mirror) and target.percent == 0:
             notes.complain(target, "percent", "expected more than 0")
 

@@ -68,7 +68,12 @@ def admin_app(
 
     async def readyz(_request: Request) -> Response:
         problems = health.problems()
-        body = {"ready": not problems, "phase": health.phase.value, "problems": list(problems)}
+        body = {
+            "ready": not problems,
+            "phase": health.phase.value,
+            "problems": list(problems),
+            "waiting": list(health.waiting()),
+        }
         return JSONResponse(body, 503 if problems else 200)
 
     return Starlette(

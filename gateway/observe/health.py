@@ -29,6 +29,7 @@ class Health:
         self._recorder = recorder
         self._store = store
         self._conditions: list[Callable[[], Iterable[tuple[str, str]]]] = []
+        self._notices: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self.phase = Phase.STARTING
         self.enter(Phase.STARTING)
 
@@ -45,6 +46,14 @@ class Health:
     def conditions(self, problems: Callable[[], Iterable[tuple[str, str]]]) -> None:
         """Also ask this: it names conditions, and says of each what is wrong, or an empty text."""
         self._conditions.append(problems)
+
+    def notices(self, waiting: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Also show this: what is worth knowing, and no reason to be sent no traffic."""
+        self._notices.append(waiting)
+
+    def waiting(self) -> Sequence[str]:
+        """What the gateway waits for, ready or not."""
+        return [f"{name}: {text}" for notices in self._notices for name, text in notices()]
 
     def problems(self) -> Sequence[str]:
         """Why it is not ready; nothing when it is."""

@@ -121,6 +121,10 @@ class _Told:
         """Something is wrong with an upstream."""
         log.warning("an upstream fails", upstream=upstream, problem=problem)
 
+    def upstream_back(self, upstream: str, seconds: float) -> None:
+        """An upstream answers again."""
+        log.info("an upstream is back", upstream=upstream, away_seconds=round(seconds, 1))
+
 
 class PrometheusRecorder(_Told, Collector):
     """Counts everything in `gateway.observe.metrics`. Call it from the event loop's thread only."""

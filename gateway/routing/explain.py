@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -157,7 +158,9 @@ def _targets(
             ending = f"then to {letters}" if letters else "then it waits"
             retry = rule.target.retry
             attempts = f"{retry.max} attempts, {show_backoff(retry.backoff)} apart, {ending}"
-            notes = (f"cursor {rule.target.name}", attempts)
+            unlimited = math.isinf(retry.outage)
+            waits = "without limit" if unlimited else f"for {show_duration(retry.outage)}, {ending}"
+            notes = (f"cursor {rule.target.name}", attempts, f"waits {waits}, while the upstream is away")
             steps.append(
                 Step("forward", where, (*notes, *_losses(route.compiled, config, carries, question, rule.target)))
             )

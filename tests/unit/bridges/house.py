@@ -34,6 +34,7 @@ class Counts(NullRecorder):
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
         self.problems: list[tuple[str, str]] = []
+        self.back: list[str] = []
 
     def delivered(self, route: str, target: str, messages: int, size: int) -> None:
         self.messages["delivered", target] += messages
@@ -49,6 +50,9 @@ class Counts(NullRecorder):
 
     def upstream_failed(self, upstream: str, problem: str) -> None:
         self.problems.append((upstream, problem))
+
+    def upstream_back(self, upstream: str, seconds: float) -> None:
+        self.back.append(upstream)
 
     def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
         self.messages["mirrored", outcome] += messages

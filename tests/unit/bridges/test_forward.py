@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -148,18 +149,57 @@ async def test_a_target_that_is_down_is_waited_for(tmp_path: Path):
     assert peer.values() == MANY[:100]
 
 
-async def test_connects_that_fail_are_attempts(tmp_path: Path):
+ONCE = model.Retry(1, Backoff(Seconds(0.001), Seconds(0.002)))
+
+
+async def test_an_outage_costs_no_attempt_is_shown_and_its_end_is_said(tmp_path: Path):
     peer = Peer()
     async with listening(peer):
         pass
-    twice = model.Retry(2, Backoff(Seconds(0.001), Seconds(0.002)))
-    target = forward(retry=twice, dead_letter="dead")
+    target = forward(retry=ONCE, dead_letter="dead")
     async with bridged(tmp_path, [upstream(peer.port)], route(target)) as gateway:
         await gateway.client().publish("orders", b"1", b"2", keys=[b"a", b"b"])
+        pool = gateway.bridges.pools["far"]
+        await peer.until(lambda: "cannot connect" in pool.problem)
+        assert (gateway.backlog(), await gateway.letters("dead")) == (2, [])
+        (away,) = gateway.bridges.waiting()
+        assert away[0] == "upstream far"
+        assert away[1].startswith("away for 0 s: cannot connect to 127.0.0.1:")
+        assert away[1].endswith("; 2 messages wait")
+        assert not any(text for _name, text in gateway.bridges.problems())
+        assert gateway.counts.back == []
+        async with listening(peer, peer.port):
+            await gateway.delivered()
+            assert gateway.counts.back == ["far"]
+            assert list(gateway.bridges.waiting()) == []
+            assert sorted(peer.values()) == [b"1", b"2"]
+            assert await gateway.letters("dead") == []
+
+
+async def test_an_outage_may_have_a_limit(tmp_path: Path, peer: Peer):
+    async with listening(gone := Peer()):
+        pass
+    target = forward(retry=attrs.evolve(ONCE, outage=Seconds(0.3)), dead_letter="dead")
+    async with bridged(tmp_path, [upstream(gone.port)], route(target)) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", keys=[b"a", b"b"])
         await gateway.delivered()
-        letters = await gateway.letters("dead")
-    assert sorted((value, attempts) for value, _, attempts, _, _ in letters) == [(b"1", 2), (b"2", 2)]
-    assert all("cannot connect" in last for *_, last in letters)
+        letters = sorted(await gateway.letters("dead"))
+        assert [letter[:3] for letter in letters] == [(b"1", "outage", 0), (b"2", "outage", 0)]
+        assert "cannot connect" in letters[0][3]
+        assert gateway.counts.messages["dead_lettered", "outage"] == 2
+        await gateway.reload([upstream(peer.port)], route(target))
+        await gateway.client().publish("orders", b"3")
+        await gateway.delivered()
+        assert peer.values() == [b"3"]
+
+
+async def test_a_message_that_kills_the_connection_each_time_does_not_hold_the_others(tmp_path: Path, peer: Peer):
+    peer.say = lambda key, _value: "reset" if key == b"bad" else "ok"
+    target = forward(retry=ONCE, dead_letter="dead")
+    async with bridged(tmp_path, [upstream(peer.port)], route(target)) as gateway:
+        await gateway.client().publish("orders", b"1", b"2", b"3", keys=[b"bad", b"good", b"better"])
+        await peer.until(lambda: {b"2", b"3"} <= set(peer.values()))
+        assert (gateway.backlog(), await gateway.letters("dead")) == (1, [])
 
 
 @pytest.mark.parametrize("how", ["reset", "torn", "lost", "mute"])
@@ -167,9 +207,11 @@ async def test_an_answer_that_never_comes_means_sending_again(tmp_path: Path, pe
     once = iter([how])
     peer.say = lambda _key, value: next(once, "ok") if value == b"0050" else "ok"
     keys = [b"k%d" % (number % 5) for number in range(100)]
-    async with bridged(tmp_path, [upstream(peer.port, timeout=0.3)], route(forward())) as gateway:
+    target = forward(retry=ONCE, dead_letter="dead")
+    async with bridged(tmp_path, [upstream(peer.port, timeout=0.3)], route(target)) as gateway:
         await gateway.client().publish("orders", *MANY[:100], keys=keys)
         await gateway.delivered()
+        assert await gateway.letters("dead") == []
     assert set(peer.values()) == set(MANY[:100])
     assert peer.connections == 2
     for key in set(keys):  # what came twice aside, in order

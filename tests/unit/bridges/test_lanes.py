@@ -7,15 +7,16 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bridges.lanes import PARK_MESSAGES, Entry, Lanes, columns_of
+from gateway.bridges.lanes import LOSSES_TO_FEAR, PARK_MESSAGES, Entry, Lanes, columns_of
 from gateway.config.model import Retry
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.errors import GatewayError, TargetLost, TargetRefused
+from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
 from gateway.settings import Backoff, Seconds
 
 META = BatchMeta(b"", Origin("toy", "door"))
 LATER = TargetRefused("later")
 NEVER = TargetRefused("never", final=True)
+LOGIN = TargetRefused("401", refusal=Status.UNAUTHENTICATED, final=True)
 
 
 def entries(*keys: bytes | None) -> list[Entry]:
@@ -79,9 +80,9 @@ def test_back_off_grows_and_ends_in_giving_up():
         waits.append(due - now)
         now = due
     assert waits[0] <= 1.0 <= waits[1] <= 2.0
-    ((given_up, _),) = some.failed(some.choose(1, 1 << 20, now), TargetLost("gone"), now)
+    ((given_up, _),) = some.failed(some.choose(1, 1 << 20, now), TargetRefused("still"), now)
     assert (given_up.offset, given_up.attempts) == (100, 3)
-    assert (given_up.first_error, given_up.last_error) == ("later", "gone")
+    assert (given_up.first_error, given_up.last_error) == ("later", "still")
     assert offsets(some.choose(9, 1 << 20, now)) == [101]
 
 
@@ -107,13 +108,42 @@ def test_without_dead_letters_a_lane_waits_for_ever():
     assert some.held == some.parked == 1
 
 
-def test_a_failed_connect_is_an_attempt_of_each_head():
-    some = lanes(b"a", b"a", b"b", most=2)
-    assert some.unreachable(LATER, 0.0) == []
-    assert some.unreachable(LATER, 0.1) == []  # they wait: not theirs
-    lost = some.unreachable(LATER, 10.0)
-    assert sorted(entry.offset for entry, _ in lost) == [100, 102]
-    assert offsets(some.choose(9, 1 << 20, 10.0)) == [101]
+def test_what_nobody_answered_is_no_attempt():
+    some = lanes(b"a", b"a", b"b", most=1)
+    for error in (TargetLost("gone"), TargetError("cannot connect"), LOGIN):
+        assert some.failed(some.choose(9, 1 << 20, 0.0), error, 0.0) == []
+    assert some.parked == 0
+    assert [entry.attempts for entry in some.choose(9, 1 << 20, 0.0)] == [0, 0, 0]
+
+
+def test_what_was_under_way_at_each_lost_connection_goes_with_nothing_beside_it():
+    some = lanes(b"a", b"b", b"c")
+    for _ in range(LOSSES_TO_FEAR):
+        assert some.failed(some.choose(9, 1 << 20, 0.0), TargetLost("gone"), 0.0) == []
+    killer = some.choose(9, 1 << 20, 0.0)
+    assert (offsets(killer), some.choose(9, 1 << 20, 0.0)) == ([100], [])
+    some.failed(killer, TargetLost("gone"), 0.0)
+    order = []
+    while chosen := some.choose(9, 1 << 20, 0.0):
+        order += offsets(chosen)
+        (some.failed(chosen, TargetLost("gone"), 0.0) if chosen[0].offset == 100 else some.delivered(chosen))
+        if len(order) == 4:
+            break
+    assert order == [101, 102, 100, 100]  # the others had their turn
+
+
+def test_what_nobody_answered_of_a_request_is_no_attempt():
+    some = lanes(b"a", b"b", most=1, atomic=False)
+    assert some.answered(some.choose(9, 1 << 20, 0.0), {0: TargetLost("gone")}, 0.0) == []
+    assert offsets(some.choose(9, 1 << 20, 0.0)) == [100]
+
+
+def test_what_has_waited_for_too_long_leaves_in_order_and_the_rest_stays():
+    some = lanes(b"a", b"b", b"a")
+    late = some.take_late(9, lambda entry: entry.offset != 101, 0.0)
+    assert offsets(late) == [100, 102]
+    assert some.held == 1
+    assert offsets(some.choose(9, 1 << 20, 0.0)) == [101]
 
 
 def test_the_park_has_a_bound():
@@ -153,8 +183,8 @@ def test_every_message_is_settled_once_and_each_key_in_order(keys, atomic, luck)
         request = under_way.pop(luck.randrange(len(under_way)))
         outcome = luck.choice(["ok", "ok", "later", "never", "parts", "down"])
         if outcome == "down":
-            give_up(some.unreachable(LATER, now))
-        if outcome in {"ok", "down"} or (outcome == "parts" and atomic):
+            assert some.failed(request, TargetLost("gone"), now) == []
+        elif outcome == "ok" or (outcome == "parts" and atomic):
             some.delivered(request)
             settled += request
             order += request

@@ -211,6 +211,8 @@ FORWARDS = [
      "routes[0].to[1].mirror.percent: expected a number from 0 to 100, not 101"),
     ("{store: {topic: t}}, {forward: {upstream: far, address: a, retry: {max: 0}}}",
      "routes[0].to[1].forward.retry.max: expected a whole number of at least 1, not 0"),
+    ("{store: {topic: t}}, {forward: {upstream: far, address: a, retry: {outage: 1h}}}",
+     "routes[0].to[1].forward.retry.outage: needs a dead_letter: what has waited for so long has to go somewhere"),
     ("{store: {topic: t}}, {forward: {upstream: far, address: a, start: middle}}",
      "routes[0].to[1].forward.start: expected earliest or now, not 'middle'"),
     ("{store: {topic: t}}, {forward: {upstream: far, address: a, name: f}}, {forward: {upstream: far, address: b, name: f}}",

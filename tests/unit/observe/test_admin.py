@@ -81,6 +81,10 @@ async def test_readiness_follows_the_phases_and_the_store_while_liveness_does_no
         it.health.conditions(lambda: [("legacy", text) for text in found])
         assert await ready() == (503, ["legacy: not connected"])
         found = [""]
+        it.health.notices(lambda: [("upstream far", "away for 3 s: gone; 2 messages wait")])
+        assert await ready() == (200, [])
+        shown = (await it.client.get("/readyz")).json()["waiting"]
+        assert shown == ["upstream far: away for 3 s: gone; 2 messages wait"]
         it.health.enter(Phase.DRAINING)
         assert await ready() == (503, ["draining"])
 

@@ -64,6 +64,7 @@ def test_the_way_of_an_order() -> None:
     assert steps["read", "felix: acme/shop/orders-x"] == ("on listener 'lix'",)
     pace = "10 attempts, 100ms..30s apart"
     assert steps["forward", "rustlog: far.x at far (h:1)"][:2] == ("cursor orders-far", f"{pace}, then to dead.x")
+    assert "waits without limit, while the upstream is away" in steps["forward", "rustlog: far.x at far (h:1)"]
     assert "headers lost" in steps["forward", "rustlog: far.x at far (h:1)"]
     assert steps["forward", "rustlog: wait.x at far (h:1)"][:2] == ("cursor waits", f"{pace}, then it waits")
     assert steps["mirror", "rustlog: m.x at far (h:1)"] == ("5 % of the messages",)
