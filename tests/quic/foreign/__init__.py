@@ -1,0 +1,1 @@
+"""The QUIC stacks of others, as clients of ours."""
