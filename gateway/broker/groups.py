@@ -29,6 +29,8 @@ from gateway.routing.table import RoutingTable
 from gateway.store.interface import Put, Store, Ticket, Unit
 
 TABLE = "group_offsets"
+MOST_LEFT = 10_000
+"""Groups without an offset or a member that are remembered, until the next start."""
 GROUPS_AT_ONCE = 500
 """Looked at before others are served."""
 _VALUE = struct.Struct(">Q")
@@ -72,6 +74,8 @@ class GroupService:
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._members: dict[tuple[str, str], set[int]] = {}
         """The connections that read as this group now."""
+        self._left: dict[tuple[str, str], None] = {}
+        """Groups that nobody reads as any more and that never committed: FlyMQ's clients expect to find them (wire 1)."""
         for key, value in store.table(TABLE).items():
             topic, group, partition = decode_key(key)
             self._offsets.setdefault((topic, group), {})[partition] = _VALUE.unpack(value)[0]
@@ -113,14 +117,18 @@ class GroupService:
         if state is not None and 0 <= request.partition < len(state.partitions):
             partition = state.partitions[request.partition]
             start, end = partition.start, partition.end
-        exists = offsets is not None or (topic, request.group) in self._members
+        exists = offsets is not None or (topic, request.group) in self._members or (topic, request.group) in self._left
         offset = offsets.get(request.partition) if offsets is not None else None
         caller.answer(request.id, GroupOffset(offset, exists, start, end))
+
+    def _known(self) -> set[tuple[str, str]]:
+        return {*self._offsets, *self._members, *self._left}
 
     def join(self, caller: Caller, request: JoinGroup) -> None:
         """Count the connection as a member until it goes."""
         member = (self._topics.name(caller, request.address), request.group)
         self._members.setdefault(member, set()).add(caller.id)
+        self._left.pop(member, None)
         caller.on_detach(lambda: self._leave(member, caller.id))
         caller.answer(request.id, DONE)
 
@@ -128,7 +136,7 @@ class GroupService:
         """Every group on every topic the caller has an address for."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
         found: list[GroupInfo] = []
-        for topic, group in sorted(set(self._offsets) | set(self._members)):
+        for topic, group in sorted(self._known()):
             if (wanted and topic != wanted) or (request.group and group != request.group):
                 continue
             address = self._table.address_of(caller.listener.protocol, caller.listener.name, topic)
@@ -141,8 +149,7 @@ class GroupService:
     def delete(self, caller: Caller, request: DeleteGroup) -> None:
         """Forget a group on a topic, or everywhere, and who was reading as it."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
-        known = set(self._offsets) | set(self._members)
-        victims = [key for key in known if key[1] == request.group and wanted in {"", key[0]}]
+        victims = [key for key in self._known() if key[1] == request.group and wanted in {"", key[0]}]
         if not victims:
             raise UnknownGroup(f"consumer group not found: {request.address}:{request.group}")
         self._delete(victims, lambda ticket: caller.answer(request.id, ticket.error or DONE))
@@ -159,6 +166,7 @@ class GroupService:
                 for victim in victims:
                     self._offsets.pop(victim, None)
                     self._members.pop(victim, None)
+                    self._left.pop(victim, None)
             done(ticket)
 
         self._store.submit(Unit(puts=puts)).on_done(forget)
@@ -181,7 +189,7 @@ class GroupService:
         self._start_soon(caller, request, count)
 
     def _forget_topic(self, topic: str) -> None:
-        victims = [key for key in set(self._offsets) | set(self._members) if key[0] == topic]
+        victims = [key for key in self._known() if key[0] == topic]
         if victims:
             self._delete(victims, lambda _ticket: None)
 
@@ -190,3 +198,6 @@ class GroupService:
         connections.discard(connection)
         if not connections:
             self._members.pop(member, None)
+            self._left[member] = None
+            if len(self._left) > MOST_LEFT:
+                del self._left[next(iter(self._left))]

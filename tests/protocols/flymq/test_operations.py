@@ -320,7 +320,10 @@ ROWS = [
     Row(
         Op.GET_LAG,
         AT,
-        [(ReadOffset, {"address": "test"}, GroupOffset(43, True, 0, 50))],
+        [
+            (ReadOffset, {"address": "test"}, GroupOffset(43, True, 0, 50)),
+            (DescribeTopics, {"address": "test"}, Topics([TopicInfo("test", [PartitionInfo(0, 0, 50)])])),
+        ],
         u64(43) + u64(43) + u64(50) + u64(7),
     ),
     Row(Op.DELETE_GROUP, s("test") + s("g1"), [(DeleteGroup, {"address": "test", "group": "g1"}, DONE)], SHORT_FLAG),

@@ -69,7 +69,6 @@ SAME: list[tuple[Request, Reply]] = [
     (r.Commit(5, "txn-1"), DONE),
     (r.Rollback(5, "txn-1"), DONE),
     (r.CommitOffset(5, "t", "g", 1, 9), DONE),
-    (r.ReadOffset(5, "t", "g", 1), r.GroupOffset(9, True, 0, 12)),
     (r.ReadOffset(5, "t", "g", 1), r.GroupOffset(None, False)),
     (r.ListGroups(5), r.Groups([GROUP])),
     (r.DeleteGroup(5, "t", "g"), DONE),
@@ -191,3 +190,10 @@ def test_a_reader_over_the_wire(dialect: Dialect) -> None:
     commit = pair.asked[-1]
     assert isinstance(commit, r.CommitOffset)
     assert (commit.group, commit.offset) == ("g", 4)
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_a_groups_offset_comes_with_the_end_of_its_log(dialect: Dialect) -> None:
+    kept = r.GroupOffset(9, True, 0, 12)
+    bounds = r.Topics([r.TopicInfo("t", [r.PartitionInfo(1, 0, 12)])])
+    assert Pair(dialect).ask(r.ReadOffset(5, "t", "g", 1), kept, bounds) == kept

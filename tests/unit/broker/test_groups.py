@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trio.testing import MockClock
 
+from gateway.broker import groups
 from gateway.broker.groups import decode_key, encode_key
 from gateway.broker.publish.partitions import fnv1a
 from gateway.config import model
@@ -65,7 +67,23 @@ async def test_members_count_while_they_are_connected(tmp_path: Path, autojump_c
         (group,) = (await client.ask(ListGroups(0))).groups
         assert (group.address, group.group, group.members, group.offsets) == ("t", "g", 1, [])
         member.side.detach()
+        (group,) = (await client.ask(ListGroups(0))).groups
+        assert (group.members, group.offsets) == (0, [])  # it is there, as at the original (FlyMQ wire 1, SUBSCRIBE)
+        assert (await client.ask(ReadOffset(0, "t", "g", 0))).group_exists
+        await client.ask(DeleteGroup(0, "t", "g"))
         assert not (await client.ask(ListGroups(0))).groups
+
+
+async def test_how_many_groups_without_anything_are_remembered_is_bounded(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(groups, "MOST_LEFT", 2)
+    async with opened(tmp_path) as gateway:
+        for name in "abc":
+            member = gateway.client()
+            await member.ask(JoinGroup(0, "t", name))
+            member.side.detach()
+        assert [group.group for group in (await gateway.client().ask(ListGroups(0))).groups] == ["b", "c"]
 
 
 async def test_deleting_a_group(tmp_path: Path, autojump_clock: MockClock):

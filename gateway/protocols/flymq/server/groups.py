@@ -68,9 +68,10 @@ def get_offset(call: Call, payload: bytes) -> Steps:
 def get_lag(call: Call, payload: bytes) -> Steps:
     """How far the group is behind the log's end, counting only what the log still has."""
     kept = yield from _read(call, payload)
+    found = yield from describe_partition(call, call.subject.topic, call.subject.partition)
     committed = kept.offset or 0
-    lag = max(0, kept.log_end - max(committed, kept.log_start))
-    return call.answer(committed, committed, kept.log_end, lag)
+    lag = max(0, found.end - max(committed, found.start))
+    return call.answer(committed, committed, found.end, lag)
 
 
 def reset_offset(call: Call, payload: bytes) -> Steps:

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import attrs
+import msgspec
+
 from gateway.envelope import Batch, Columns
 from gateway.errors import Conflict, InvalidRequest, NotFound, UnknownTopic
 from gateway.protocols.flymq.server.operations import Call, Operation, Operations, Steps, expect
@@ -23,6 +26,7 @@ from gateway.requests import (
     ClusterLeave,
     ClusterStatus,
     Commit,
+    DeadLetter,
     DeadLetters,
     Delayed,
     DescribeTopics,
@@ -39,6 +43,55 @@ from gateway.requests import (
 LONGEST_DELAY_MS = 86_400_000
 LONGEST_TTL_MS = 100 * 366 * 86_400_000
 LARGEST_RETRIES = (1 << 31) - 1
+LONGEST_ERROR = 1000
+"""Characters, of an id too."""
+MOST_LOOKED_THROUGH = 1000
+
+
+class ClientLetter(msgspec.Struct):
+    """A dead letter as the original keeps it, which only clients ever write there (FlyMQ wire 4, DLQ)."""
+
+    id: str | None = ""
+    original_topic: str | None = ""
+    original_offset: int | None = 0
+    payload: bytes | None = b""
+    reason: str | None = ""
+    error_message: str | None = ""
+    retry_count: int | None = 0
+
+
+_decode_letter = msgspec.json.Decoder(ClientLetter).decode
+
+
+@attrs.frozen
+class Listed:
+    """A dead letter as it is listed."""
+
+    id: str
+    value: bytes
+    error: str
+    retries: int
+    topic: str = ""
+    """Where a client says that it came from."""
+
+
+def _listed(letter: DeadLetter) -> Listed | None:
+    """None for what nobody put there as a letter: the original passes over it, too."""
+    value = letter.columns.value(0)
+    if letter.reason:
+        error = letter.last_error or letter.reason
+        return Listed(letter.id, value, error[:LONGEST_ERROR], min(letter.attempts, LARGEST_RETRIES))
+    try:
+        own = _decode_letter(value)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return Listed(
+        (own.id or "")[:LONGEST_ERROR],
+        own.payload or b"",
+        (own.error_message or "")[:LONGEST_ERROR],
+        max(-LARGEST_RETRIES, min(own.retry_count or 0, LARGEST_RETRIES)),
+        own.original_topic or "",
+    )
 
 
 def fetch_dlq(call: Call, payload: bytes) -> Steps:
@@ -50,12 +103,13 @@ def fetch_dlq(call: Call, payload: bytes) -> Steps:
     entries: list[tuple[str, bytes, str, int]] = []
     room = FETCH_BYTES
     for letter in letters:
-        value = letter.columns.value(0)
-        room -= len(value)
+        listed = _listed(letter)
+        if listed is None:
+            continue
+        room -= len(listed.value)
         if entries and room < 0:
             break
-        error = letter.last_error or letter.reason
-        entries.append((letter.id, value, error[:1000], min(letter.attempts, LARGEST_RETRIES)))
+        entries.append((listed.id, listed.value, listed.error, listed.retries))
     return call.answer(entries)
 
 
@@ -68,8 +122,19 @@ def replay_dlq(call: Call, payload: bytes) -> Steps:
     except UnknownTopic:
         raise
     except NotFound:
-        return call.answer(False, "message not found")
+        return (yield from _replay_by_own_id(call, topic, letter))
     return call.answer(True, "OK")
+
+
+def _replay_by_own_id(call: Call, topic: str, letter: str) -> Steps:
+    """A letter that a client wrote goes back to where it says it came from; the original looks through as many."""
+    letters = expect(DeadLetters, (yield ReadDeadLetters(call.id(), topic, MOST_LOOKED_THROUGH))).letters
+    for listed in map(_listed, letters):
+        if listed is not None and listed.topic and listed.id == letter:
+            call.subject = Subject(listed.topic)
+            yield Publish(call.id(), Batch(listed.topic, Columns.of([listed.value]), round_robin=True))
+            return call.answer(True, "OK")
+    return call.answer(False, "message not found")
 
 
 def purge_dlq(call: Call, payload: bytes) -> Steps:

@@ -13,6 +13,7 @@ import attrs
 from gateway.errors import (
     GatewayError,
     OffsetOutOfRange,
+    SchemaViolation,
     Status,
     TargetRefused,
     UnknownGroup,
@@ -65,6 +66,8 @@ class Subject:
 
 def words(error: GatewayError, subject: Subject) -> str:
     """The text of the ERROR frame."""
+    if isinstance(error, SchemaViolation) and error.problems:
+        return f"schema validation failed: [{' '.join(error.problems)}]"
     template = NAMED.get(type(error)) or WORDS[error.status]
     return template.format(
         message=error.message,
