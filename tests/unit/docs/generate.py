@@ -5,6 +5,8 @@ A part is what stands below a heading, up to the next of its rank. What is above
 
 from __future__ import annotations
 
+import enum
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +15,15 @@ from typing import Any
 import attrs
 import click
 
+from gateway.bridges import breaker
 from gateway.cli.main import cli
 from gateway.config.schema import json_schema
 from gateway.observe import metrics
+from gateway.protocols.registry import protocols
+from tests.unit.test_imports import RULES, VALUES
 
 PAGES = Path("gateway/docs")
+Transitions = Mapping[tuple[enum.Enum, enum.Enum], enum.Enum]
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -178,6 +184,65 @@ def command_line() -> str:
     return "\n\n".join(parts)
 
 
+# --- rooms and states ---
+
+
+def first_sentence(module: str) -> str:
+    text = " ".join((importlib.import_module(module).__doc__ or "").split())
+    return re.split(r"(?<=[.?!]) ", text)[0]
+
+
+def rooms() -> str:
+    """Who may import whom, from the rules that the tests hold."""
+
+    def shown(package: str) -> str:
+        return "itself" if package == "{self}" else f"`{package.removeprefix('gateway.')}`"
+
+    rows = []
+    for rule in RULES:
+        where = rule.where.removesuffix(".py").removesuffix("/*").replace("/", ".")
+        others = [package for package in rule.may if package not in {*VALUES, where}]
+        may = [*(["values"] if set(VALUES) <= set(rule.may) else []), *map(shown, others)]
+        plain = rule.where.removeprefix("gateway/")
+        rows.append((f"`{plain}`", first_sentence(where), ", ".join(may) or "–"))
+    values = ", ".join(shown(package) for package in VALUES)
+    return f"Values are {values}.\n\n" + table(("room", "what it is", "may import, beside itself"), iter(rows))
+
+
+def is_transition(key: object, to: object) -> bool:
+    return isinstance(key, tuple) and isinstance(to, enum.Enum) and type(key[0]) is type(to)
+
+
+def state_tables() -> Iterator[tuple[str, Transitions]]:
+    """Every table of states of a protocol, and the bridges' own."""
+    for name in protocols():
+        module = importlib.import_module(f"gateway.protocols.{name}.states")
+        for variable, value in vars(module).items():
+            if isinstance(value, Mapping) and all(is_transition(*item) for item in value.items()):
+                yield f"{name}: {variable.lower()}" if variable != "TABLE" else name, value
+    yield "circuit of an upstream", breaker.CIRCUIT
+
+
+def drawn(transitions: Transitions) -> str:
+    """Each state with the arrows that leave it; what changes nothing stands beside its name."""
+    lines = []
+    for state in dict.fromkeys(key[0] for key in transitions):
+        out: dict[enum.Enum, list[str]] = {}
+        for (at, event), to in transitions.items():
+            if at is state:
+                out.setdefault(to, []).append(event.name.lower())
+        stays = out.pop(state, [])
+        lines.append(state.name.lower() + (f"   (stays: {', '.join(stays)})" if stays else ""))
+        for number, (to, events) in enumerate(out.items(), 1):
+            branch = "└" if number == len(out) else "├"
+            lines.append(f"  {branch}── {', '.join(events)} ──► {to.name.lower()}")
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def states() -> str:
+    return "\n\n".join(f"**{name}**\n\n{drawn(transitions)}" for name, transitions in state_tables())
+
+
 # --- complete configurations ---
 
 
@@ -193,6 +258,8 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("configuration", "## Every key"): configuration,
     ("command-line", "## Every command"): command_line,
     ("metrics", "## Every metric"): metrics.table,
+    ("architecture", "### Who may import whom"): rooms,
+    ("architecture", "### Drawn from the tables"): states,
     **{(name, "## A complete file"): example(name) for name in ("forward", "ingest", "mirror", "proxy")},
     ("routing", "## A complete file"): example("transform"),
     ("security", "## A complete file"): example("secured"),
