@@ -53,6 +53,8 @@ class Relay:
         self._ways = [Way(random.Random(seed + n), loss, disorder, double) for n in range(2)]
         self._nursery: trio.Nursery | None = None
         self.moves = 0
+        self.versions: set[int] = set()
+        """What the long headers of both sides say; 0 is Version Negotiation."""
 
     @property
     def port(self) -> int:
@@ -75,6 +77,7 @@ class Relay:
                 self._nursery.start_soon(self._backward, self._outer)
                 while True:
                     datagram, self._client = await self._inner.recvfrom(LARGEST)
+                    self._note(datagram)
                     for passing in self._ways[0].passes(datagram):
                         await self._outer.sendto(passing, self._server)
         finally:
@@ -85,8 +88,13 @@ class Relay:
         while True:
             datagram, _ = await outer.recvfrom(LARGEST)
             assert self._client is not None
+            self._note(datagram)
             for passing in self._ways[1].passes(datagram):
                 await self._inner.sendto(passing, self._client)
+
+    def _note(self, datagram: bytes) -> None:
+        if datagram[0] & 0x80:
+            self.versions.add(int.from_bytes(datagram[1:5], "big"))
 
     @staticmethod
     def _socket() -> trio.socket.SocketType:
