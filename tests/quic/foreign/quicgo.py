@@ -56,6 +56,8 @@ class ForeignStreams(Streams):
     def __init__(self) -> None:
         super().__init__()
         self.link = Orders()
+        self.port = 0
+        self.ready = False
         self.why = ""
         self._reports: list[dict[str, Any]] = []
 
@@ -69,6 +71,10 @@ class ForeignStreams(Streams):
         if what == "gone":
             self.why = self.why or rest
             self.lost()
+            return
+        if what in {"port", "ready"}:
+            self.port, self.ready = int(rest or self.port), what == "ready"
+            self._change()
             return
         number, _, rest = rest.partition(" ")
         channel = int(number)
@@ -94,16 +100,37 @@ async def quic_go_streams(
     program: Path, port: int, alpn: str | None = None, options: Sequence[str] = ()
 ) -> AsyncIterator[ForeignStreams]:
     """A connection of quic-go's to a port of this machine."""
-    command = [str(program), "-address", f"127.0.0.1:{port}", *(["-alpn", alpn] if alpn else []), *options]
+    async with _running([str(program), "-address", f"127.0.0.1:{port}", *_offer(alpn), *options]) as wire:
+        await wire.until(lambda: wire.ready or wire.gone)
+        assert wire.ready, wire.why
+        yield wire
+
+
+@asynccontextmanager
+async def quic_go_listening(
+    program: Path, alpn: str | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[ForeignStreams]:
+    """A server of quic-go's on its `port`; what happens is what happens on the one connection that it accepts."""
+    async with _running([str(program), *_offer(alpn), *options]) as wire:
+        await wire.until(lambda: wire.port > 0 or wire.gone)
+        assert wire.port, wire.why
+        yield wire
+
+
+def _offer(alpn: str | None) -> Sequence[str]:
+    return ["-alpn", alpn] if alpn else []
+
+
+@asynccontextmanager
+async def _running(command: Sequence[str]) -> AsyncIterator[ForeignStreams]:
     running = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     stdin, stdout = running.stdin, running.stdout
     assert stdin is not None
     assert stdout is not None
     wire = ForeignStreams()
-    lines = _lines(stdout)
 
     async def listen() -> None:
-        async for line in lines:
+        async for line in _lines(stdout):
             wire.happened(line)
 
     async def speak() -> None:
@@ -114,8 +141,6 @@ async def quic_go_streams(
             await stdin.send_all(words)
 
     try:
-        first = await anext(lines)
-        assert first == "ready", first
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
             nursery.start_soon(speak)
@@ -123,7 +148,7 @@ async def quic_go_streams(
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await stdin.aclose()  # it says goodbye to the server, and ends
+            await stdin.aclose()  # it says goodbye to the other side, and ends
             with trio.move_on_after(GOODBYE):
                 await running.wait()
             running.kill()

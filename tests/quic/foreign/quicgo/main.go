@@ -1,4 +1,4 @@
-// A QUIC client of quic-go's that is nothing but streams of bytes: commands come by lines on standard input, what happens
+// A QUIC peer of quic-go's that is nothing but streams of bytes: commands come by lines on standard input, what happens
 // goes out by lines on standard output.
 //
 //	open N bidi|uni   a stream of ours, N below zero     opened N bidi|uni   the peer's, N is its id
@@ -8,17 +8,25 @@
 //	stop N CODE       ask the peer to stop sending       stopped N CODE
 //	report            what the connection went through   report JSON
 //	close CODE        end the connection                 gone WHY
+//
+// Before all that a listener says "port N", and everybody "ready" once the handshake is done.
 package main
 
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -258,8 +266,35 @@ func (c *client) obey(words []string) error {
 	return nil
 }
 
+func meet(address string, trust *tls.Config, config *quic.Config, out *output) (quic.Connection, error) {
+	if address != "" {
+		return quic.DialAddr(address, trust, config)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{"localhost"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	trust.Certificates = []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}}
+	listener, err := quic.ListenAddr("127.0.0.1:0", trust, config)
+	if err != nil {
+		return nil, err
+	}
+	out.say("port %d", listener.Addr().(*net.UDPAddr).Port)
+	return listener.Accept(context.Background())
+}
+
 func main() {
-	address := flag.String("address", "", "HOST:PORT")
+	address := flag.String("address", "", "HOST:PORT to dial; without it one connection is accepted on a port that is said")
 	alpn := flag.String("alpn", "", "application protocol; none is offered without it")
 	ids := flag.Int("ids", 0, "length of our connection ids; 0 is none")
 	keys := flag.Uint64("keys", 0, "packets after which keys are updated")
@@ -289,7 +324,7 @@ func main() {
 	if *alpn != "" {
 		trust.NextProtos = []string{*alpn}
 	}
-	connection, err := quic.DialAddr(*address, trust, config)
+	connection, err := meet(*address, trust, config, out)
 	if err != nil {
 		out.say("gone %v", err)
 		return
