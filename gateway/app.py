@@ -37,7 +37,7 @@ from gateway.config.model import (
 )
 from gateway.config.values import show_endpoint
 from gateway.errors import TargetError
-from gateway.observe.accounting import Accounting
+from gateway.observe.accounting import Accounting, GroupLags
 from gateway.observe.health import Health, Phase
 from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.lag import watching_lag
@@ -200,6 +200,7 @@ class Gateway:
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
             self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
+            self.recorder.on_scrape(GroupLags(self.recorder, config.metrics.groups, house.groups.positions))
             sizes = Sizes(
                 self.recorder,
                 Path(config.storage.path),
@@ -287,7 +288,8 @@ class Gateway:
         from gateway.observe.audit import audit_route
 
         admin = self._config.admin or Admin()
-        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot), *docs_routes()]
+        groups = functools.partial(house.groups.positions, self._config.metrics.groups)
+        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot, groups), *docs_routes()]
         return admin_app(self.recorder, self.health, token=admin.token, routes=routes)
 
     def _admin_tls(self) -> ssl.SSLContext | None:

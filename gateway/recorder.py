@@ -254,6 +254,20 @@ class ConsumerCounts:
 
 
 @attrs.frozen
+class GroupPosition:
+    """Where a consumer group is on one partition: what it has committed, in a log that goes from `start` to `end`."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int
+    start: int
+    end: int
+    lag: int | None
+    """Messages it has not committed; None where offsets do not count messages."""
+
+
+@attrs.frozen
 class Snapshot:
     """Both halves of the identity at one instant."""
 

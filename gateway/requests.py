@@ -336,6 +336,40 @@ class Groups(msgspec.Struct, frozen=True):
     groups: Sequence[GroupInfo]
 
 
+class ResetTo(enum.Enum):
+    """Where a group is put."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a group elsewhere on a topic, on one partition or on all. `value` is an offset, or a time in milliseconds."""
+
+    group: str
+    topic: str
+    to: ResetTo
+    value: int = 0
+    partition: int | None = None
+    dry_run: bool = False
+    force: bool = False
+    """Although connections read as this group now."""
+
+
+class GroupMove(msgspec.Struct, frozen=True):
+    """Where a group was on a partition (None: nowhere), and where it is."""
+
+    partition: int
+    before: int | None
+    after: int
+    start: int
+    end: int
+    lag: int | None
+    """Messages it will read; None where offsets do not count messages."""
+
+
 class DeleteGroup(Write, frozen=True):
     """-> Done; UnknownGroup if it does not exist. An empty address deletes it on every topic."""
 

@@ -58,6 +58,7 @@ class House:
     letters: Letters
     clock: Clock
     latencies: Latencies
+    groups: GroupService
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
 
@@ -139,10 +140,11 @@ async def open_house(
         known = cluster or model.Cluster()
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         await nursery.start(checking.run)
+        groups = GroupService(store, table, topics, recorder, jobs.start_soon)
         services: list[Service] = [
             fetches,
             subscriptions,
-            GroupService(store, table, topics, recorder, jobs.start_soon),
+            groups,
             topics,
             logins,
             acls,
@@ -183,6 +185,7 @@ async def open_house(
                 letters,
                 clock,
                 latencies,
+                groups,
             )
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import trio
 from msgspec.structs import replace
 
+from gateway.broker.group_offsets import TABLE, decode_key, encode_key, lag_of, moves_of, offset_of, row_of, unit_of
 from gateway.broker.service import Caller, Handler
 from gateway.broker.topics import TopicService
-from gateway.errors import UnknownGroup, UnknownPartition
-from gateway.recorder import Recorder
+from gateway.errors import ConditionFailed, Conflict, UnknownGroup, UnknownPartition
+from gateway.recorder import GroupPosition, Recorder
 from gateway.requests import (
     DONE,
     CommitOffset,
     DeleteGroup,
     GroupInfo,
+    GroupMove,
     GroupOffset,
+    GroupReset,
     Groups,
     JoinGroup,
     ListGroups,
@@ -28,31 +30,10 @@ from gateway.requests import (
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Put, Store, Ticket, Unit
 
-TABLE = "group_offsets"
 MOST_LEFT = 10_000
 """Groups without an offset or a member that are remembered, until the next start."""
 GROUPS_AT_ONCE = 500
 """Looked at before others are served."""
-_VALUE = struct.Struct(">Q")
-_TAIL = struct.Struct(">I")
-
-
-def encode_key(topic: str, group: str, partition: int) -> bytes:
-    """Length-prefixed, so that no two keys collide whatever the names hold."""
-    parts = (topic.encode(), group.encode())
-    return b"".join(_TAIL.pack(len(part)) + part for part in parts) + _TAIL.pack(partition)
-
-
-def decode_key(key: bytes) -> tuple[str, str, int]:
-    """The opposite of `encode_key`."""
-    parts: list[str] = []
-    position = 0
-    for _ in range(2):
-        (size,) = _TAIL.unpack_from(key, position)
-        position += _TAIL.size
-        parts.append(key[position : position + size].decode())
-        position += size
-    return parts[0], parts[1], _TAIL.unpack_from(key, position)[0]
 
 
 class GroupService:
@@ -78,7 +59,7 @@ class GroupService:
         """Groups that nobody reads as any more and that never committed: FlyMQ's clients expect to find them (wire 1)."""
         for key, value in store.table(TABLE).items():
             topic, group, partition = decode_key(key)
-            self._offsets.setdefault((topic, group), {})[partition] = _VALUE.unpack(value)[0]
+            self._offsets.setdefault((topic, group), {})[partition] = offset_of(value)
         topics.after_delete.append(self._forget_topic)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -105,7 +86,7 @@ class GroupService:
                 self._offsets.setdefault((topic, request.group), {})[request.partition] = request.offset
             caller.answer(request.id, ticket.error or DONE)
 
-        put = Put(TABLE, encode_key(topic, request.group, request.partition), _VALUE.pack(request.offset))
+        put = Put(TABLE, encode_key(topic, request.group, request.partition), row_of(request.offset))
         self._store.submit(Unit(puts=[put])).on_done(done)
 
     def read(self, caller: Caller, request: ReadOffset) -> None:
@@ -123,6 +104,31 @@ class GroupService:
 
     def _known(self) -> set[tuple[str, str]]:
         return {*self._offsets, *self._members, *self._left}
+
+    def positions(self, groups: Container[str]) -> Iterator[GroupPosition]:
+        """Where these groups are now, on every partition that each has committed."""
+        dense = self._store.capabilities.dense_offsets
+        for (topic, group), offsets in self._offsets.items():
+            state = self._store.topics.get(topic) if group in groups else None
+            for number, offset in offsets.items() if state is not None else ():
+                if state is not None and number < len(state.partitions):
+                    one = state.partitions[number]
+                    lag = lag_of(offset, one, dense=dense)
+                    yield GroupPosition(group, topic, number, offset, one.start, one.end, lag)
+
+    async def reset(self, asked: GroupReset) -> Sequence[GroupMove]:
+        """Put a group elsewhere, unless somebody reads as it; with `dry_run` only say where it would be."""
+        moves = await moves_of(self._store, asked)
+        readers = len(self._members.get((asked.topic, asked.group), ()))
+        if readers and not asked.force:
+            raise Conflict(f"{readers} connections read {asked.topic} as {asked.group}, and would commit over it")
+        if not asked.dry_run:
+            try:
+                await self._store.submit(unit_of(asked, moves)).wait()
+            except ConditionFailed:
+                raise Conflict(f"{asked.group} has committed on {asked.topic} meanwhile: nothing is changed") from None
+            self._offsets.setdefault((asked.topic, asked.group), {}).update({one.partition: one.after for one in moves})
+        return moves
 
     def join(self, caller: Caller, request: JoinGroup) -> None:
         """Count the connection as a member until it goes."""
@@ -181,7 +187,7 @@ class GroupService:
                 partitions = state.partitions if state is not None else ()
                 for partition, offset in offsets.items():
                     if partition < len(partitions):
-                        lag += max(0, partitions[partition].end - max(offset, partitions[partition].start))
+                        lag += lag_of(offset, partitions[partition], dense=dense) or 0
                 if number % GROUPS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
             caller.answer(request.id, replace(self._recorder.totals(), lag=lag))

@@ -24,6 +24,7 @@ from gateway.bulk.appends import Refused
 from gateway.bulk.ranges import RangeAsked
 from gateway.bulk.service import Bulk
 from gateway.errors import Denied, GatewayError, InvalidRequest, RequestTimeout, TooLarge, Truncated
+from gateway.requests import GroupReset
 
 MOST_STREAMS = 16
 """Ranges that are sent at a time; further ones wait."""
@@ -138,6 +139,21 @@ class Api:
             caller = self._bulk.caller(_peer(request), body.protocol, body.listener)
             return _json(wire.RedriveResult(await self._bulk.redrives.redrive(caller, body)))
 
+    async def groups(self, request: Request) -> Response:
+        """Where consumer groups are."""
+        text = request.query_params.get("from", "")
+        try:
+            first = bytes.fromhex(text)
+        except ValueError:
+            raise InvalidRequest(f"from: what an earlier answer called `following`, not {text!r}") from None
+        names = (request.query_params.get(name, "") for name in ("group", "topic"))
+        return _json(await self._bulk.groups(first, *names))
+
+    async def reset_group(self, request: Request) -> Response:
+        """A group elsewhere."""
+        async with self._bodies:
+            return _json(await self._bulk.reset_group(await _decoded(request, GroupReset)))
+
     async def redriven(self, request: Request) -> Response:
         """Which letters have been redriven."""
         epoch, partition, first = (_number(request, name) for name in ("epoch", "partition", "first"))
@@ -175,6 +191,8 @@ def bulk_routes(bulk: Bulk, host: str, token: str) -> Sequence[BaseRoute]:
         route(wire.PRODUCER, "GET", api.producer),
         route(wire.REDRIVE, "POST", api.redrive),
         route(wire.REDRIVEN, "GET", api.redriven),
+        route(wire.GROUPS, "GET", api.groups),
+        route(wire.RESET_GROUP, "POST", api.reset_group),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
+from gateway.broker import group_offsets
 from gateway.broker.assembly import House
 from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Caller, ListenerInfo
@@ -17,13 +18,15 @@ from gateway.bulk.ranges import RangeAsked, Ranges
 from gateway.bulk.redrive import Redrives
 from gateway.envelope import Origin
 from gateway.errors import ConditionFailed, Conflict, InvalidRequest, StoreError, UnknownTopic
-from gateway.requests import Completion
+from gateway.requests import Completion, GroupReset
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import DeleteTopic, Store, TopicState, Unit
 
 LISTENER, PROTOCOL = "admin", "bulk"
 """Where what is appended here came in, as the log and the metrics tell it."""
 SWEEP_SECONDS = 3600.0
+GROUPS_AT_A_TIME = 1_000
+"""Rows of committed offsets in one answer."""
 _ANYWHERE = 1 << 62
 
 
@@ -74,6 +77,18 @@ class Bulk:
         """The first offset stored at or after a time."""
         self.ranges.find(RangeAsked(topic, partition, _ANYWHERE))
         return await self._store.offset_for_time(topic, partition, timestamp_ms)
+
+    async def groups(self, first: bytes, group: str = "", topic: str = "") -> wire.GroupPositions:
+        """Where groups are, a page of all their rows at a time, of which these are kept."""
+        rows = await self._store.scan(group_offsets.TABLE, first, GROUPS_AT_A_TIME)
+        following = (rows[-1][0] + b"\0").hex() if len(rows) == GROUPS_AT_A_TIME else ""
+        dense = self._store.capabilities.dense_offsets
+        found = group_offsets.positions(rows, self._store.topics, dense=dense, group=group, topic=topic)
+        return wire.GroupPositions(found, following)
+
+    async def reset_group(self, asked: GroupReset) -> wire.GroupMoves:
+        """Put a group elsewhere."""
+        return wire.GroupMoves(await self._house.groups.reset(asked))
 
     async def purge(self, name: str, seen: tuple[int, int] | None = None) -> None:
         """Drop dead letters, with their topic. `seen`: its epoch and the sum of its ends; not if letters have come since."""

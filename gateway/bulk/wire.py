@@ -15,6 +15,8 @@ import msgspec
 from gateway import errors as e
 from gateway.envelope import Columns, Headers
 from gateway.errors import GatewayError, InvalidRequest, Status
+from gateway.recorder import GroupPosition
+from gateway.requests import GroupMove
 
 CHUNKS = "application/vnd.gateway.chunks"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -28,6 +30,8 @@ APPEND = "/v1/append"
 PRODUCER = "/v1/producer"
 REDRIVE = "/v1/redrive"
 REDRIVEN = "/v1/redriven"
+GROUPS = "/v1/groups"
+RESET_GROUP = "/v1/groups/reset"
 
 LARGEST_APPEND = 24 << 20
 """Bytes of one request's body: the largest message there is, with room for its headers."""
@@ -165,6 +169,19 @@ class RedriveResult(msgspec.Struct, frozen=True):
     letters: Sequence[Redriven]
 
 
+class GroupPositions(msgspec.Struct, frozen=True):
+    """Where some groups are. `following`: ask for those from this row on, if there is one."""
+
+    positions: Sequence[GroupPosition]
+    following: str = ""
+
+
+class GroupMoves(msgspec.Struct, frozen=True):
+    """What a reset has done, or would do."""
+
+    moves: Sequence[GroupMove]
+
+
 class Offsets(msgspec.Struct, frozen=True):
     """Some offsets, ascending."""
 
@@ -257,6 +274,7 @@ _TYPES: Mapping[str, Callable[[Problem], GatewayError]] = {
             e.TooLarge,
             e.Truncated,
             e.Unauthenticated,
+            e.UnknownGroup,
             e.UnknownPartition,
             e.UnknownTopic,
             e.Unsupported,

@@ -39,18 +39,23 @@ Account = Mapping[str, Any]
 @click.pass_context
 def command(context: click.Context, path: Path | None, output: str, endpoint: Endpoint) -> None:
     """Check that no message is lost or counted twice: per route what came in and where it is, per durable consumer what
-    the log holds and what became of it.
+    the log holds and what became of it. How far consumer groups are behind is beside that: of a running gateway those of
+    `metrics.groups`, of a store all.
 
     Exit code 0: every account is balanced; 1: one is not; 2: could not look.
     """
-    doors, consumers = ((), _stored(path)) if path is not None else _served(endpoint)
+    doors, consumers, groups = _stored(path) if path is not None else _served(endpoint)
     accounts = (*doors, *consumers)
     wrong = [account for account in accounts if account["unaccounted"]]
     if output == "json":
-        click.echo(json.dumps({"doors": doors, "consumers": consumers, "balanced": not wrong}, indent=2))
+        click.echo(
+            json.dumps({"doors": doors, "consumers": consumers, "groups": groups, "balanced": not wrong}, indent=2)
+        )
     else:
         for account in accounts:
             click.echo(_line(account))
+        for group in groups:
+            click.echo(_behind(group))
         click.echo(f"{len(wrong)} of {len(accounts)} accounts do not add up" if wrong else f"{len(accounts)} balanced")
     if wrong:
         context.exit(EXIT_FINDINGS)
@@ -67,11 +72,19 @@ def _line(account: Account) -> str:
     return f"{verdict}: {name}: {counts or 'nothing yet'}"
 
 
+def _behind(group: Account) -> str:
+    name = (
+        f"group {group['group']} of {group['topic']}/{group['partition']}, offsets {group['start']} to {group['end']}"
+    )
+    lag = f"{group['lag']} behind" if group["lag"] is not None else "behind by an unknown number"
+    return f"{name}: committed {group['committed']}, {lag}"
+
+
 def _counts(account: Account, word: str) -> bool:
     return word not in _NAMES and bool(account[word])
 
 
-def _served(endpoint: Endpoint) -> tuple[Sequence[Account], Sequence[Account]]:
+def _served(endpoint: Endpoint) -> tuple[Sequence[Account], Sequence[Account], Sequence[Account]]:
     import msgspec
 
     from gateway.pipeline.endpoint_http import Caller
@@ -79,30 +92,26 @@ def _served(endpoint: Endpoint) -> tuple[Sequence[Account], Sequence[Account]]:
     class Report(msgspec.Struct):
         doors: list[dict[str, Any]]
         consumers: list[dict[str, Any]]
+        groups: list[dict[str, Any]]
 
     caller = Caller(endpoint)
     try:
         report = caller.ask("GET", "/v1/audit", Report)
     finally:
         caller.close()
-    return report.doors, report.consumers
+    return report.doors, report.consumers, report.groups
 
 
-def _stored(path: Path) -> Sequence[Account]:
+def _stored(path: Path) -> tuple[Sequence[Account], Sequence[Account], Sequence[Account]]:
     import attrs
 
+    from gateway.cli.groups import stored
     from gateway.store.reader import LogReader
 
     with LogReader(path) as log:
         counts = [*_forwards(log), *_subscriptions(log)]
-    return [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in counts]
-
-
-def _rows(log: LogReader, table: str) -> Iterator[tuple[bytes, bytes]]:
-    first = b""
-    while page := log.scan(table, first):
-        yield from page
-        first = page[-1][0] + b"\0"
+    accounts = [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in counts]
+    return (), accounts, [attrs.asdict(one) for one in stored(path)]
 
 
 def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
@@ -112,7 +121,7 @@ def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
     from gateway.store.ack_window import MAX_SPAN
 
     topics = log.topics()
-    for name, topic, partition, row in stored_cursors(_rows(log, TABLE)):
+    for name, topic, partition, row in stored_cursors(log.rows(TABLE)):
         epoch, window, tally = read_cursor(row, MAX_SPAN)
         found = topics.get(topic)
         if found is not None and found.epoch == epoch and partition < len(found.partitions):
@@ -126,7 +135,7 @@ def _subscriptions(log: LogReader) -> Iterator[ConsumerCounts]:
     from gateway.store.ack_window import AckWindow
 
     topics = log.topics()
-    rows = read_subscriptions(dict(_rows(log, SUBSCRIPTIONS)), dict(_rows(log, CURSORS)))
+    rows = read_subscriptions(dict(log.rows(SUBSCRIPTIONS)), dict(log.rows(CURSORS)))
     for number, (row, windows) in rows.items():
         found = topics.get(row.topic)
         if found is None or found.epoch != row.epoch:

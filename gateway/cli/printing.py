@@ -1,13 +1,24 @@
-"""How messages are shown: a value a line, or one JSON object a line with the bytes in base64."""
+"""How messages are shown: a value a line, or one JSON object a line with the bytes in base64; and tables of anything."""
 
 from __future__ import annotations
 
 import json
 import sys
 from base64 import b64encode
+from collections.abc import Sequence
 
 from gateway.cli.url import Place
 from gateway.envelope import Run
+
+
+def table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """Columns of which the first are texts, and the others numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        lines.append("  ".join(c.ljust(w) if n < texts else c.rjust(w) for n, (c, w) in enumerate(cells)).rstrip())
+    return "\n".join(lines)
 
 
 class Printer:

@@ -9,6 +9,7 @@ import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
+from gateway.cli.printing import table
 from gateway.cli.url import Place, PlaceType
 from gateway.errors import NotFound, Unsupported
 from gateway.requests import CreateTopic, DeleteTopic, DescribeTopics, TopicInfo, Topics
@@ -82,10 +83,4 @@ def _table(topics: Sequence[TopicInfo]) -> str:
         for topic in topics
         for each in topic.partitions
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+    return table(rows)

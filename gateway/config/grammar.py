@@ -46,6 +46,7 @@ MOST_PARTITIONS = 10_000
 """A partition costs a position in every reader; more than this is a mistake in the file."""
 MOST_WINDOW = 1_000_000
 MOST_POOL = 1_000
+MOST_GROUPS = 100
 
 Specs = Mapping[str, ProtocolSpec]
 
@@ -393,8 +394,16 @@ def _reachable(endpoint: tuple[str, int]) -> str:
     return show_endpoint(host, port)
 
 
+def _measured(groups: tuple[str, ...]) -> tuple[str, ...]:
+    if len(groups) > MOST_GROUPS:
+        raise ConfigProblem(f"each group is a series of a metric: {len(groups)} are more than {MOST_GROUPS}")
+    return tuple(dict.fromkeys(groups))
+
+
 _REACHABLE = Then(ENDPOINT, _reachable)
 CLUSTER = record(model.Cluster, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
+
+METRICS = record(model.Metrics, groups=Then(ListOf(Text("the name of a group")), _measured))
 
 LIMITS = record(
     Limits,
@@ -541,6 +550,7 @@ def grammar(specs: Specs) -> Record:
         Field("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
         Field("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),
         Field("memory", record(model.Memory), says=Says("What everything together may use.")),
+        Field("metrics", METRICS, says=Says("What is measured beside what always is.")),
         Field(
             "topics",
             MapOf(TOPIC_SETTINGS, _glob),

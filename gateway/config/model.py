@@ -184,6 +184,16 @@ class Memory:
 
 
 @attrs.frozen
+class Metrics:
+    """What is measured beside what always is."""
+
+    groups: Annotated[
+        tuple[str, ...],
+        Says("Consumer groups whose lag is a metric and in the audit, by name; at most 100 of them."),
+    ] = ()
+
+
+@attrs.frozen
 class Retention:
     """How long and how much a topic keeps, per topic. None is without limit."""
 
@@ -427,6 +437,7 @@ class Config:
     cluster: Cluster = attrs.Factory(Cluster)
     storage: Storage = attrs.Factory(Storage)
     memory: Memory = attrs.Factory(Memory)
+    metrics: Metrics = attrs.Factory(Metrics)
     topics: Mapping[str, TopicSettings] = attrs.Factory(dict)
     """Glob to settings, in the order of the file; the first that matches counts."""
     upstreams: Mapping[str, Upstream] = attrs.Factory(dict)

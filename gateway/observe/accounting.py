@@ -7,11 +7,34 @@ its cursor settled. A message that slips through anywhere leaves a difference.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from gateway.observe import metrics as m
-from gateway.recorder import Recorder, Snapshot
+from gateway.recorder import GroupPosition, Recorder, Snapshot
+
+
+class GroupLags:
+    """Exports how far behind some groups are, whenever it is called."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        groups: Sequence[str],
+        positions: Callable[[Container[str]], Iterable[GroupPosition]],
+    ) -> None:
+        self._recorder = recorder
+        self._groups = groups
+        self._positions = positions
+
+    def __call__(self) -> None:
+        """Work the gauges out now. NaN where the store cannot say: its offsets do not count messages."""
+        lags: Counter[str] = Counter(dict.fromkeys(self._groups, 0))
+        for one in self._positions(lags):
+            lags[one.group] += one.lag if one.lag is not None else math.nan  # type: ignore[assignment]
+        for group, lag in lags.items():
+            self._recorder.gauge(m.GROUP_LAG.name, lag, group=group)
 
 
 class Accounting:

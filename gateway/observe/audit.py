@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.recorder import Snapshot
+from gateway.recorder import GroupPosition, Snapshot
 
 PATH = "/v1/audit"
 
@@ -23,10 +23,10 @@ def report(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def audit_route(snapshot: Callable[[], Snapshot]) -> Route:
-    """`GET /v1/audit`."""
+def audit_route(snapshot: Callable[[], Snapshot], groups: Callable[[], Iterable[GroupPosition]]) -> Route:
+    """`GET /v1/audit`: the accounts, and the positions of these groups beside them, which are no account of anything."""
 
     async def audit(_request: Request) -> JSONResponse:
-        return JSONResponse(report(snapshot()))
+        return JSONResponse({**report(snapshot()), "groups": [attrs.asdict(one) for one in groups()]})
 
     return Route(PATH, audit)

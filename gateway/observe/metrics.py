@@ -229,6 +229,11 @@ MIRROR_LATENCY = _histogram(
     "Time from when messages are visible here to the acknowledgement of a mirror's target.",
 )
 FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
+GROUP_LAG = _gauge(
+    "gateway_group_lag_messages",
+    "group",
+    "Messages that a group of `metrics.groups` has not committed, on all topics it reads.",
+)
 CONFIG_RELOADS = _counter(
     "gateway_config_reloads",
     "outcome",

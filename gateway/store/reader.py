@@ -162,6 +162,13 @@ class LogReader:
         """Rows of a table in key order."""
         return self._read(scan_rows, table, first, limit)
 
+    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """All rows of a table in key order, a page at a time."""
+        first = b""
+        while page := self.scan(table, first):
+            yield from page
+            first = page[-1][0] + b"\0"
+
     def commit_number(self) -> int:
         """The last commit there is a trace of."""
         return self._read(commit_number)

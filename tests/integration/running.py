@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,15 @@ class Served:
     def running(self) -> bool:
         """Whether there is a process to end."""
         return self._process is not None
+
+
+@contextmanager
+def started(directory: Path, config: str) -> Iterator[Served]:
+    """A gateway that a test may end and start again; what runs at the end of the block is killed."""
+    served = Served(directory, config)
+    served.start()
+    try:
+        yield served
+    finally:
+        if served.running:
+            served.end(signal.SIGKILL)

@@ -34,6 +34,7 @@ listeners:
   rustlog: {protocol: rustlog, bind: "127.0.0.1:%(rustlog)d"}
 admin:   {bind: "127.0.0.1:0"}
 storage: {path: "%(data)s"}
+metrics: {groups: [readers]}
 upstreams:
   itself:
     protocol: rustlog

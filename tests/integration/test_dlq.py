@@ -19,7 +19,7 @@ from gateway.protocols.registry import protocol
 from gateway.requests import Publish, Subscribe, Take
 from gateway.transport.client import connect
 from gateway.wire.session import ClientContext, Credentials
-from tests.integration.running import Served
+from tests.integration.running import Served, started
 
 TOKEN = "s3cret"
 KEPT = """
@@ -58,13 +58,8 @@ class Shell:
 @contextmanager
 def running(directory: Path, config: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
     directory.mkdir(exist_ok=True)
-    served = Served(directory, config)
-    served.start()
-    try:
+    with started(directory, config) as served:
         yield Shell(served, capsys)
-    finally:
-        if served.running:
-            served.end(signal.SIGKILL)
 
 
 async def publish(port: int, *values: bytes) -> None:

@@ -1,0 +1,133 @@
+"""The rows of what consumer groups have committed: where the groups are, how far behind, and how they are put elsewhere.
+
+For any store that is open, served or not: the rows are the truth, a running gateway's memory of them follows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from gateway.errors import InvalidRequest, OffsetOutOfRange, UnknownGroup, UnknownPartition, UnknownTopic
+from gateway.recorder import GroupPosition
+from gateway.requests import GroupMove, GroupReset, ResetTo
+from gateway.store.interface import Put, Require, Store, Unit
+
+TABLE = "group_offsets"
+_VALUE = struct.Struct(">Q")
+_TAIL = struct.Struct(">I")
+
+
+def encode_key(topic: str, group: str, partition: int) -> bytes:
+    """Length-prefixed, so that no two keys collide whatever the names hold."""
+    parts = (topic.encode(), group.encode())
+    return b"".join(_TAIL.pack(len(part)) + part for part in parts) + _TAIL.pack(partition)
+
+
+def decode_key(key: bytes) -> tuple[str, str, int]:
+    """The opposite of `encode_key`."""
+    parts: list[str] = []
+    position = 0
+    for _ in range(2):
+        (size,) = _TAIL.unpack_from(key, position)
+        position += _TAIL.size
+        parts.append(key[position : position + size].decode())
+        position += size
+    return parts[0], parts[1], _TAIL.unpack_from(key, position)[0]
+
+
+def row_of(offset: int) -> bytes:
+    """What is written for a committed offset."""
+    return _VALUE.pack(offset)
+
+
+def offset_of(row: bytes) -> int:
+    """The committed offset in a row."""
+    offset: int = _VALUE.unpack(row)[0]
+    return offset
+
+
+class Ends(Protocol):
+    """A partition, of a store that is served or of one that is read."""
+
+    @property
+    def start(self) -> int:
+        """The first offset there is."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The next one."""
+        ...
+
+
+class Topic(Protocol):
+    """A topic's partitions."""
+
+    @property
+    def partitions(self) -> Sequence[Ends]:
+        """By number."""
+        ...
+
+
+def positions(
+    rows: Iterable[tuple[bytes, bytes]], topics: Mapping[str, Topic], *, dense: bool, group: str = "", topic: str = ""
+) -> Sequence[GroupPosition]:
+    """What rows of the table say of partitions that exist; of one group, or on one topic, where that is asked for."""
+    found = []
+    for key, value in rows:
+        name, owner, number = decode_key(key)
+        if topic in {"", name} and group in {"", owner} and name in topics:
+            partitions = topics[name].partitions
+            if number < len(partitions):
+                one = partitions[number]
+                offset = offset_of(value)
+                lag = lag_of(offset, one, dense=dense)
+                found.append(GroupPosition(owner, name, number, offset, one.start, one.end, lag))
+    return found
+
+
+def lag_of(offset: int, partition: Ends, *, dense: bool) -> int | None:
+    """The messages from an offset on. A difference between two offsets is a number of messages only where they are dense."""
+    return max(0, partition.end - max(offset, partition.start)) if dense else None
+
+
+async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
+    """What a reset would do, partition by partition. Raises what is wrong with it."""
+    state = store.topics.get(asked.topic)
+    if state is None:
+        raise UnknownTopic(f"there is no topic {asked.topic}")
+    if asked.partition is not None and not 0 <= asked.partition < len(state.partitions):
+        raise UnknownPartition(f"{asked.topic} has no partition {asked.partition}")
+    kept = store.table(TABLE)
+    rows = [kept.get(encode_key(asked.topic, asked.group, number)) for number in range(len(state.partitions))]
+    if not any(row is not None for row in rows):
+        raise UnknownGroup(f"{asked.group} has committed nothing on {asked.topic}")
+    moves = []
+    for number in range(len(state.partitions)) if asked.partition is None else (asked.partition,):
+        row, one = rows[number], state.partitions[number]
+        match asked.to:
+            case ResetTo.EARLIEST:
+                after = one.start
+            case ResetTo.LATEST:
+                after = one.end
+            case ResetTo.TIME:
+                after = await store.offset_for_time(asked.topic, number, asked.value)
+            case ResetTo.OFFSET:
+                if asked.partition is None and len(state.partitions) > 1:
+                    raise InvalidRequest(f"{asked.topic} has {len(state.partitions)} partitions: say of which")
+                if not one.start <= asked.value <= one.end:
+                    raise OffsetOutOfRange(first=one.start, next_offset=one.end)
+                after = asked.value
+        before = offset_of(row) if row is not None else None
+        lag = lag_of(after, one, dense=store.capabilities.dense_offsets)
+        moves.append(GroupMove(number, before, after, one.start, one.end, lag))
+    return moves
+
+
+def unit_of(asked: GroupReset, moves: Iterable[GroupMove]) -> Unit:
+    """The reset, if the group is still where it was."""
+    rows = [(encode_key(asked.topic, asked.group, one.partition), one) for one in moves]
+    requires = [Require(TABLE, key, row_of(one.before) if one.before is not None else None) for key, one in rows]
+    return Unit(puts=[Put(TABLE, key, row_of(one.after)) for key, one in rows], requires=requires)
