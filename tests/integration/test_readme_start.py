@@ -32,10 +32,15 @@ async def said(line: str, port: Mapping[str, int]) -> bytes:
     return done.stdout
 
 
-async def test_the_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def system_ports(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the system choose the ports of the shipped configuration, and keep its data here."""
     for name in re.findall(r"\$\{(\w+_PORT):-", SHIPPED):
         monkeypatch.setenv(name, "0")
-    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DATA_DIR", str(directory / "data"))
+
+
+async def test_the_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system_ports(tmp_path, monkeypatch)
     subscribe, publish, *others = COMMANDS
     assert [line.split()[0] for line in COMMANDS] == ["sub", "pub", "sub", "tail", "topics"]
     with trio.fail_after(120):
