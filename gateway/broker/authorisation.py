@@ -10,13 +10,15 @@ from collections.abc import Callable
 
 from gateway.broker.accounts import Accounts
 from gateway.broker.acls import AccessLists
-from gateway.broker.permissions import Permission, Resource, allows, granted, needed, resource_of
+from gateway.broker.permissions import PERMISSIONS, Permission, Resource, allows, granted, needed, resource_of
 from gateway.broker.service import Caller, Clock
 from gateway.broker.tokens import permitted
 from gateway.config.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
 from gateway.requests import Request, Settle, Take
 
+OPEN_TO_ALL = frozenset(request for request, right in PERMISSIONS.items() if right is not Permission.ACCOUNTS)
+"""What a listener without authentication grants."""
 _ON_TOPICS = frozenset((Permission.READ, Permission.WRITE, Permission.SEE))
 ADMIN_CLAIM = "gateway.admin"
 """The permission in a token that stands for the admin's right."""
@@ -34,16 +36,16 @@ class Authorisation:
 
     def authorise(self, caller: Caller, request: Request) -> None:
         """Raise Unauthenticated or Denied unless the caller may do this (Unsupported: nobody can, on this listener)."""
+        auth = caller.listener.auth
+        if isinstance(auth, (AuthNone, AuthOpen)) and type(request) in OPEN_TO_ALL:
+            return
         permission = needed(request)
         if permission is Permission.ANYONE:
             return
         if permission is None:
             raise Denied(f"no right is defined for {type(request).__name__}")
-        auth = caller.listener.auth
-        if isinstance(auth, (AuthNone, AuthOpen)):
-            if permission is Permission.ACCOUNTS:
-                raise Unsupported("authentication is not enabled")
-            return
+        if isinstance(auth, (AuthNone, AuthOpen)):  # what is not open to all needs an account
+            raise Unsupported("authentication is not enabled")
         if isinstance(auth, AuthKeys):  # a key opens every address: no need to find out which
             self._judge_key(caller, permission)
             return

@@ -192,7 +192,7 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
             batch = known[id(meta)] = len(known)
             rows.append(BATCH.pack(source, meta.delivery, len(meta.id)) + meta.id)
         stretches.append(STRETCH.pack(first, inner, batch))
-    names = [_source(who, name) for who, name in sources]
+    names = itertools.starmap(_source, sources)
     return b"".join((STRETCH.pack(len(sources), len(rows), len(stretches)), *names, *rows, *stretches))
 
 

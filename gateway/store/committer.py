@@ -13,9 +13,10 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-import attrs
+import msgspec
 import trio
 
+from gateway.envelope import PREFIX
 from gateway.errors import (
     CommitFailed,
     GatewayError,
@@ -46,8 +47,7 @@ class Mode(enum.Enum):
     STEPWISE = "stepwise"  # whoever calls `step`
 
 
-@attrs.define(eq=False)
-class Commit:
+class Commit(msgspec.Struct, eq=False):
     """One commit on its way: the units it has taken, and what became of them."""
 
     tickets: Sequence[Ticket]
@@ -174,8 +174,11 @@ class Committer:
             return self._fail(commit, commit.error)
         plan = commit.plan
         if plan.writes:
-            records = sum([chunk.run.count for chunk in commit.written])
-            size = sum([chunk.run.columns.value_bytes for chunk in commit.written])
+            records = size = 0
+            for chunk in commit.written:
+                columns = chunk.run.columns
+                records += columns.count
+                size += len(columns.packed) - PREFIX * columns.count
             self._recorder.committed(records, size, commit.seconds, plan.synced)
         if plan.synced and plan.writes:
             self.sync_at = float("inf")

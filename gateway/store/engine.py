@@ -41,6 +41,10 @@ class Engine:
         self._loop = loop
         self._visible = visible
         self._topics = visible.catalogue.topics
+        self.topics: Mapping[str, TopicState] = self._topics
+        """Every topic as of the last commit that is visible."""
+        self.hold: Callable[[], None] = loop.hold if loop is not None else lambda: None
+        self.release: Callable[[int], None] = loop.release if loop is not None else lambda _by: None
         self._maintenance = maintenance
         self._pool = pool
         self._leftovers = leftovers
@@ -58,16 +62,11 @@ class Engine:
         """Whether it takes writes now."""
         return self.committer.health
 
-    @property
-    def topics(self) -> Mapping[str, TopicState]:
-        """Every topic as of the last commit that is visible."""
-        return self._topics
-
     # --- writing ---
 
-    def submit(self, unit: Unit) -> Ticket:
+    def submit(self, unit: Unit, done: Callable[[Ticket], None] | None = None, /) -> Ticket:
         """Queue a unit. What concerns memory topics alone is done when this returns."""
-        ticket = Ticket(unit)
+        ticket = Ticket(unit, done)
         if unit.appends and not (unit.puts or unit.requires or unit.alters or unit.deletes):
             topic = self._topics.get(unit.appends[0].topic)
             if topic.memory if topic is not None else self._makes_memory(unit):
@@ -111,16 +110,6 @@ class Engine:
     def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
         """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         self._visible.on_visible(callback)
-
-    def hold(self) -> None:
-        """Units are coming: begin no commit before the `release` that goes with this."""
-        if self._loop is not None:
-            self._loop.hold()
-
-    def release(self, by: int) -> None:
-        """They are all there. `by`: the connection that hands them in."""
-        if self._loop is not None:
-            self._loop.release(by)
 
     def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Call these before and after the tickets of each commit are finished."""

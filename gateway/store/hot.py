@@ -49,11 +49,14 @@ class RunQueue:
 
     def append(self, run: Run, cost: int) -> None:
         """Add the run that follows; one that does not follow starts the queue anew."""
-        if self._runs and self._runs[-1].next_offset != run.base_offset:
-            self.stale += len(self)
-            self.clear()
+        base = run.base_offset
+        if self._runs:
+            last = self._runs[-1]
+            if last.base_offset + last.columns.count != base:
+                self.stale += len(self._runs) - self._head
+                self.clear()
         self._runs.append(run)
-        self._bases.append(run.base_offset)
+        self._bases.append(base)
         self._costs.append(cost)
         self.cost += cost
 
@@ -118,9 +121,9 @@ class Budget:
 
     def add(self, queue: RunQueue, run: Run, cost: int) -> None:
         """Put a run at the end of its queue, and make room."""
-        before, used = len(queue), queue.cost
+        stale, used = queue.stale, queue.cost
         queue.append(run, cost)
-        self._runs += len(queue) - before
+        self._runs += 1 - (queue.stale - stale)  # what does not follow has made all before it stale
         self.used += queue.cost - used
         self._order.append(queue)
         if self.used > self.limit:

@@ -161,31 +161,32 @@ def read_placements(data: bytes) -> Sequence[Placement]:
     return [Placement(*one) for one in _PLACED.iter_unpack(data)]
 
 
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """A submitted unit. Callbacks run in the event loop, in submit order, after everything in the unit is visible."""
 
-    __slots__ = ("_callbacks", "done", "error", "placements", "unit")
-
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        self.done = False
-        self.placements: Sequence[Placement] = ()
-        self.error: GatewayError | None = None
-        self._callbacks: list[Callable[[Ticket], None]] = []
+    unit: Unit
+    first: Callable[[Ticket], None] | None = None
+    """Who is called back before all others."""
+    done: bool = False
+    placements: Sequence[Placement] = ()
+    error: GatewayError | None = None
+    callbacks: list[Callable[[Ticket], None]] = msgspec.field(default_factory=list)
 
     def on_done(self, callback: Callable[[Ticket], None]) -> None:
         """Call back when it is done; at once if it is already."""
         if self.done:
             callback(self)
         else:
-            self._callbacks.append(callback)
+            self.callbacks.append(callback)
 
     def finish(self, placements: Sequence[Placement] = (), error: GatewayError | None = None) -> None:
         """The store's side: the unit is committed, or failed as a whole."""
         self.done = True
         self.placements = placements
         self.error = error
-        callbacks, self._callbacks = self._callbacks, []
+        if self.first is not None:
+            self.first(self)
+        callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             callback(self)
 
@@ -247,8 +248,10 @@ class Store(Protocol):
         """Every topic as of the last commit that is visible."""
         ...
 
-    def submit(self, unit: Unit) -> Ticket:
-        """Queue a unit. Refusals known at once (read-only, unknown topic) come back in a finished ticket."""
+    def submit(self, unit: Unit, done: Callable[[Ticket], None] | None = None, /) -> Ticket:
+        """Queue a unit. Refusals known at once (read-only, unknown topic) come back in a finished ticket. `done` hears how
+        it ended, like who asks the ticket.
+        """
         ...
 
     def hold(self) -> None:

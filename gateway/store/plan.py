@@ -10,7 +10,7 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Sequence
 
-import attrs
+import msgspec
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import (
@@ -74,16 +74,15 @@ def stretches(append: Append, at: int) -> list[tuple[int, int, BatchMeta]]:
     ]
 
 
-@attrs.define(eq=False)
-class Growth:
+class Growth(msgspec.Struct, eq=False):
     """What one partition gets in one commit: runs that are closed, and the appends that will be the next one."""
 
     log: Log
     next: int
     time: int
-    closed: list[Run] = attrs.field(factory=list)
-    parts: list[Columns] = attrs.field(factory=list)
-    batches: list[tuple[int, int, BatchMeta]] = attrs.field(factory=list)
+    closed: list[Run] = []
+    parts: list[Columns] = []
+    batches: list[tuple[int, int, BatchMeta]] = []
     count: int = 0
 
     def add(self, append: Append) -> Placement:
@@ -112,8 +111,8 @@ class Growth:
         return self.closed
 
     def _close(self) -> None:
-        topic, number = self.log.key
-        columns, count = Columns.concat(self.parts), self.count
+        topic, number = self.log.topic.name, self.log.number
+        columns, count = self.parts[0] if len(self.parts) == 1 else Columns.concat(self.parts), self.count
         whole = Run(topic, number, self.next - count, columns, [self.time] * count, self.batches)
         self.parts, self.batches, self.count = [], [], 0
         if count <= CHUNK_RECORDS and len(columns.packed) <= CHUNK_BYTES:
@@ -131,21 +130,20 @@ Result = list[Placement] | GatewayError | None
 """Where the appends of a unit go, or why it fails; None: it appends to memory topics when the commit is through."""
 
 
-@attrs.define(eq=False)
-class Plan:
+class Plan(msgspec.Struct, eq=False):
     """The units of one commit."""
 
     catalogue: Catalogue
     connection: sqlite3.Connection
     number: int
     now_ms: int
-    results: list[tuple[Ticket, Result]] = attrs.field(factory=list)
-    growth: dict[tuple[str, int], Growth] = attrs.field(factory=dict)
-    puts: dict[tuple[str, bytes], bytes | None] = attrs.field(factory=dict)
-    created: dict[str, Topic] = attrs.field(factory=dict)
-    altered: dict[str, tuple[TopicConfig, list[int]]] = attrs.field(factory=dict)
+    results: list[tuple[Ticket, Result]] = []
+    growth: dict[tuple[str, int], Growth] = {}
+    puts: dict[tuple[str, bytes], bytes | None] = {}
+    created: dict[str, Topic] = {}
+    altered: dict[str, tuple[TopicConfig, list[int]]] = {}
     """Topic to new settings and the slots of the partitions it gains."""
-    deleted: list[Topic] = attrs.field(factory=list)
+    deleted: list[Topic] = []
     synced: bool = False
     interval: float | None = None
     """The shortest time within which something in it must be synced."""
@@ -154,7 +152,7 @@ class Plan:
     def admit(self, ticket: Ticket) -> bool:
         """Add a unit, or note why it fails. False: the plan is full, or what follows must see this commit first."""
         unit = ticket.unit
-        placements = self._append_more(unit)
+        placements = self._append_more(unit) if self.growth else None
         if placements is not None:
             self.results.append((ticket, placements))
             return self.size < COMMIT_BYTES

@@ -83,19 +83,20 @@ class Visible:
         log, run, size = piece.log, piece.run, piece.size
         state = log.state
         time = run.times[-1]
-        state.end = run.next_offset
+        count = run.columns.count
+        state.end = run.base_offset + count
         state.last_time_ms = time
         state.bytes += size
         log.position += size
         if log.head_ms is None:
             log.head_ms = time
-        if run.count < SMALL_RECORDS and size < SMALL_BYTES:
+        if count < SMALL_RECORDS and size < SMALL_BYTES:
             log.small += 1
             if log.small >= MERGE_AFTER:
                 self.mergeable.add(log)
         if log.topic.config.retention_bytes is not None:
             self.bounded.add(log.topic)
-        self.tail.add(log.hot, run, size + RUN_OVERHEAD + 8 * run.count)
+        self.tail.add(log.hot, run, size + RUN_OVERHEAD + 8 * count)
 
     def keep_tail(self, log: Log, run: Run) -> None:
         """Begin the cache of a log with its newest run."""

@@ -12,13 +12,13 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from gateway.envelope import Run
 from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
-from gateway.store.catalogue import Log, Topic, row_id
+from gateway.store.catalogue import Log, Topic
 from gateway.store.chunk import encode
-from gateway.store.database import PAGE_SIZE, Mark, StoreFiles, connect
+from gateway.store.database import OFFSET_BITS, PAGE_SIZE, Mark, StoreFiles, connect
 from gateway.store.plan import Plan
 from gateway.store.rows import DAMAGE
 
@@ -31,6 +31,8 @@ _INSERT = [
     for rows in range(_ONE_STATEMENT + 1)
 ]
 _LATEST_EXPIRY = slice(32, 40)  # of a chunk's head
+_MODES = ("NORMAL", "FULL")
+"""Unsynced, synced."""
 _REFUSED = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_TOOBIG"})
 """Failures after which nothing of a transaction can be there; after any other one it may turn up again."""
 _FLOOR_SHARE = 20
@@ -43,8 +45,7 @@ PROBE_BYTES = 4 * PAGE_SIZE
 ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
 
 
-@attrs.frozen(eq=False)
-class Written:
+class Written(msgspec.Struct, frozen=True, eq=False):
     """A chunk of a commit: its log, the run in it and its size."""
 
     log: Log
@@ -57,8 +58,8 @@ def chunk_row(log: Log, run: Run, position: int, number: int) -> ChunkRow:
     blob = encode(run)
     expires = int.from_bytes(blob[_LATEST_EXPIRY], "little", signed=True)
     return (
-        row_id(log.slot, run.base_offset),
-        run.count,
+        log.slot << OFFSET_BITS | run.base_offset,
+        run.columns.count,
         run.times[0],
         run.times[-1],
         expires,
@@ -105,7 +106,8 @@ class Writer:
                 rows.append(row)
                 written.append(Written(growth.log, run, row[6]))
         only_chunks = rows and not (plan.puts or plan.created or plan.altered or plan.deleted)
-        self._set_mode(plan.synced)
+        if self._mode != _MODES[plan.synced]:
+            self._set_mode(plan.synced)
         try:
             if only_chunks and len(rows) <= _ONE_STATEMENT:
                 values = rows[0] if len(rows) == 1 else [value for row in rows for value in row]
@@ -121,7 +123,10 @@ class Writer:
                 self.connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self.undo(error) from error
-        self._pages += sum([1 + row[6] // PAGE_SIZE for row in rows]) + (1 + len(plan.puts) // 8 if plan.puts else 0)
+        for row in rows:
+            self._pages += 1 + row[6] // PAGE_SIZE
+        if plan.puts:
+            self._pages += 1 + len(plan.puts) // 8
         self._committed(plan.number, plan.synced)
         return written
 
@@ -161,7 +166,7 @@ class Writer:
 
     def _set_mode(self, synced: bool) -> None:
         # Never OFF: a checkpoint under OFF moves pages that other commits have promised without syncing them.
-        mode = "FULL" if synced else "NORMAL"
+        mode = _MODES[synced]
         if mode != self._mode:
             self.connection.execute(f"PRAGMA synchronous={mode}")
             self._mode = mode

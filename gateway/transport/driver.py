@@ -85,6 +85,10 @@ class Driver:
         self._cut = ""
         """Why we ended it, if we did."""
         self._busy = False
+        self._stirred = False
+        """The session was told something since its outputs were taken."""
+        self._handshaken = False
+        self._deadline: float | None = None
         self._backlog: list[Request] = []
         self._progress = (0, self._now)
         log.debug("a connection opened", listener=context.listener, peer=link.peer)
@@ -145,10 +149,39 @@ class Driver:
             self._busy = False
         # looked up once for all that follows: this runs for every read and for every batch of replies
         (buffered, replies), in_flight = self._link.waiting(), self._session.in_flight
+        if not (buffered or in_flight) and self._at_rest(now):
+            return
         if self._timed_out(now, buffered, replies, in_flight):
             return
         self._throttle(buffered, replies, in_flight)
-        self._link.set_deadline(self._next_deadline(buffered, replies, in_flight))
+        self._wait_until(self._next_deadline(buffered, replies, in_flight))
+
+    def _at_rest(self, now: float) -> bool:
+        """Most turns end with all that was asked answered and sent: then there is nothing to bound, and little to look at."""
+        session, context = self._session, self._context
+        if self._hit or self._paused or self._writing or self._charged or self._kept or not self._handshaken:
+            self._handshaken = session.handshaken
+            return False
+        idle_until = self._heard_at + context.limits.idle
+        if (
+            session.kept
+            or self._closed
+            or session.held
+            or now >= idle_until
+            or context.budget.used >= context.budget.limit
+        ):
+            return False
+        self._fed = 0
+        self._progress = (0, now)
+        due = session.timeout_at()
+        soonest = idle_until if due is None or idle_until < due else due
+        self._wait_until(soonest if soonest < math.inf else None)
+        return True
+
+    def _wait_until(self, deadline: float | None) -> None:
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self._link.set_deadline(deadline)
 
     @supervised
     def lost(self) -> None:
@@ -200,6 +233,7 @@ class Driver:
         """Submit, let the session react to what ended at once, submit what it asks for then, and so on."""
         if self._closed:
             return
+        self._stirred = True
         pending = requests if isinstance(requests, list) else list(requests)
         for _ in range(MAX_ROUNDS):
             if not pending:
@@ -233,11 +267,12 @@ class Driver:
         link = self._link
         for _ in range(MAX_ROUNDS):
             outputs = self._session.outputs()
-            if not outputs:
-                break
-            apply(outputs, link)
-        else:
-            link.wake()
+            self._stirred = False
+            if outputs:
+                apply(outputs, link)
+            if not self._stirred:
+                return
+        link.wake()
 
     def _throttle(self, buffered: int, replies: int, in_flight: int) -> None:
         context = self._context

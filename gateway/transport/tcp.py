@@ -143,7 +143,10 @@ class TcpLink:
         """Hand the queue to the kernel; what it does not take is written by a task."""
         if self._writing or self._dead:
             return
-        self._seal()
+        if self._tls is None and len(self._queue) == 1:  # as nearly always
+            self._out.append(self._queue.pop())
+        else:
+            self._seal()
         try:
             while self._out:
                 piece = self._out[0]
@@ -161,7 +164,8 @@ class TcpLink:
         if self._out:
             self._writing = True
             self._nursery.start_soon(self._write_out)
-        self._room()
+        if self._notify:
+            self._room()
 
     def _seal(self) -> None:
         if not self._queue or (self._tls is not None and not self._tls.ready):
@@ -235,7 +239,10 @@ class TcpLink:
         if self._drained and data:
             # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        self._take(data)
+        if data and self._tls is None:
+            handler.received(0, data)
+        else:
+            self._take(data)
         handler.turn(self._clock())
         if not self._drained:
             await trio.lowlevel.checkpoint()
@@ -250,9 +257,7 @@ class TcpLink:
             else:
                 handler.eof(0)
             return
-        if self._tls is None:
-            handler.received(0, data)
-            return
+        assert self._tls is not None
         was_ready = self._tls.ready
         try:
             pieces, ended = self._tls.feed(data)

@@ -10,30 +10,28 @@ class ReceiveBuffer:
     While a long frame is incomplete the pieces are only collected; they are joined once, when `wanted` bytes are there.
     """
 
-    __slots__ = ("_pieces", "_size", "wanted")
+    __slots__ = ("_pieces", "size", "wanted")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0
+        self.size = 0
+        """Bytes that are kept."""
         self.wanted = 0
         """How many bytes the next frame needs; fewer need not be looked at."""
-
-    def __len__(self) -> int:
-        return self._size
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes; returns everything unparsed as one piece once there is enough, else nothing."""
         if not self._pieces:
             self._pieces.append(data)
-            self._size = len(data)
+            self.size = len(data)
         else:
             self._pieces.append(data)
-            self._size += len(data)
-        if self._size < self.wanted:
+            self.size += len(data)
+        if self.size < self.wanted:
             return b""
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        self._size = 0
+        self.size = 0
         self.wanted = 0
         return whole
 
@@ -41,11 +39,11 @@ class ReceiveBuffer:
         """Put back what did not make a whole frame, and say how many bytes it will take."""
         if rest:
             self._pieces.insert(0, rest)
-            self._size += len(rest)
+            self.size += len(rest)
         self.wanted = wanted
 
     def clear(self) -> None:
         """Forget everything."""
         self._pieces.clear()
-        self._size = 0
+        self.size = 0
         self.wanted = 0

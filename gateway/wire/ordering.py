@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 
 class ReplyQueue:
@@ -52,12 +51,14 @@ class ReplyQueue:
         self._slots.append(data)
         self.size += len(data)
 
-    def ready(self) -> Iterator[bytes]:
+    def ready(self) -> list[bytes]:
         """Every reply whose turn it is, without the empty ones."""
         slots = self._slots
+        ready: list[bytes] = []
         while slots and slots[0] is not None:
             data = slots.popleft()
             self._base += 1
             if data:
                 self.size -= len(data)
-                yield data
+                ready.append(data)
+        return ready

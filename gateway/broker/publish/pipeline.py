@@ -113,7 +113,9 @@ class Pipeline:
         """Take a batch, and answer when it is known what became of it."""
         if self._lanes:
             self._in_turn(caller, request, self._publish)
-        else:
+            return
+        way = caller.ways.get(request.batch.address)
+        if way is None or not self._append_plainly(caller, request, way):
             self._publish(caller, request)
 
     def refused(self, caller: Caller, request: Publish, error: GatewayError) -> None:
@@ -168,9 +170,6 @@ class Pipeline:
         lane.append(later)
 
     def _publish(self, caller: Caller, request: Publish) -> None:
-        way = caller.ways.get(request.batch.address)
-        if way is not None and self._append_plainly(caller, request, way):
-            return
         batch = request.batch
         plain = not (request.transaction or request.delay_ms or request.deliver_at_ms)
 
@@ -300,7 +299,7 @@ class Pipeline:
 
         batch_id = batch.id or self._ids.next(clock.now_ms())
         meta = BatchMeta(batch_id, caller.origin, way.route, batch.delivery)
-        self._store.submit(Unit((Append(topic.name, partition, columns, meta),))).on_done(done)
+        self._store.submit(Unit((Append(topic.name, partition, columns, meta),)), done)
         return True
 
     def _remember_way(self, caller: Caller, address: str, route: ResolvedRoute) -> None:

@@ -129,12 +129,12 @@ class BlipmqServer:
     @property
     def held(self) -> bool:
         """A peer that goes on sending while its key is checked is not read."""
-        return self._checking and len(self._buffer) > _MOST_HELD
+        return self._checking and self._buffer.size > _MOST_HELD
 
     @property
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait."""
-        return len(self._buffer)
+        return self._buffer.size
 
     @property
     def handshaken(self) -> bool:

@@ -107,7 +107,7 @@ class ClientStream:
     @property
     def incomplete(self) -> int:
         """Bytes of frames that are not whole, or that wait."""
-        return len(self._buffer)
+        return self._buffer.size
 
     # --- events of the channel ---
 
@@ -129,7 +129,7 @@ class ClientStream:
         if abandoned:
             self._buffer.clear()
         self._finished = True
-        if len(self._buffer) and self._machine.state is StreamState.OPEN:
+        if self._buffer.size and self._machine.state is StreamState.OPEN:
             self._fail(CUT_OFF)
         self._machine.step(StreamEvent.EOF)
         self._settle()

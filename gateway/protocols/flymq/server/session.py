@@ -52,16 +52,6 @@ SIGNED = int.from_bytes(SIGNATURE, "big")
 _PAIR = struct.Struct(">II")
 
 
-class _Written:
-    """A run of PRODUCE frames that waits for its place in the log."""
-
-    __slots__ = ("run", "slot")
-
-    def __init__(self, slot: int, run: Run) -> None:
-        self.slot = slot
-        self.run = run
-
-
 class FlymqServer:
     """One connection of a FlyMQ client."""
 
@@ -72,7 +62,7 @@ class FlymqServer:
         self._buffer = ReceiveBuffer()
         self._collector = Collector()
         self._replies = ReplyQueue()
-        self._pending: dict[int, _Written | Call | None] = {}
+        self._pending: dict[int, Run | Call | None] = {}
         self._held: set[int] = set()
         self._reading: set[int] = set()
         self._joined: set[tuple[str, str]] = set()
@@ -87,19 +77,19 @@ class FlymqServer:
     @property
     def in_flight(self) -> int:
         """Requests under way; at its bound too while much waits until there is room for more answers."""
-        if len(self._buffer) > BACKLOG and not self.held and self._blocked():
+        if self._buffer.size > BACKLOG and not self.held and self._blocked():
             return max(len(self._pending), self._context.limits.in_flight)
         return len(self._pending)
 
     @property
     def held(self) -> bool:
         """While much waits behind an operation that bars the way nothing is read."""
-        return len(self._buffer) > min(BACKLOG, self._largest) and self._machine.state is not State.READY
+        return self._buffer.size > min(BACKLOG, self._largest) and self._machine.state is not State.READY
 
     @property
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait."""
-        return len(self._buffer)
+        return self._buffer.size
 
     @property
     def handshaken(self) -> bool:
@@ -126,13 +116,14 @@ class FlymqServer:
         if self._largest != MAX_PAYLOAD:
             self._let_in(outcome)
         requests: list[Request] = []
-        if isinstance(entry, _Written):
-            self._replies.fill(entry.slot, _written(entry.run, outcome, self._speech))
-        elif entry is not None:
+        if type(entry) is Run:
+            self._replies.fill(entry.slot, _written(entry, outcome, self._speech))
+        elif isinstance(entry, Call):
             self._held.discard(request_id)
             self._reading.discard(request_id)
             self._advance(entry, outcome, requests)
-        requests.extend(self._resume())
+        if self._buffer.wanted == HALTED:
+            requests.extend(self._resume())
         return requests
 
     def _let_in(self, outcome: Outcome) -> None:
@@ -146,8 +137,7 @@ class FlymqServer:
     def outputs(self) -> Sequence[Output]:
         """Every answer whose turn it is, in one send; the close once all are given."""
         outputs: list[Output] = []
-        ready = list(self._replies.ready())
-        if ready:
+        if len(self._replies) and (ready := self._replies.ready()):
             data = ready[0] if len(ready) == 1 else b"".join(ready)
             self._unsent += len(data)
             outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
@@ -276,7 +266,8 @@ class FlymqServer:
             self._replies.put(self._speech.error(text) * len(run.pieces))
             return
         number = self._ids()
-        self._pending[number] = _Written(self._replies.take(), run)
+        run.slot = self._replies.take()
+        self._pending[number] = run
         requests.append(Publish(number, run.batch()))
 
     def _operate(self, code: int, flags: int, payload: bytes, requests: list[Request]) -> None:

@@ -42,7 +42,10 @@ class Target:
 
     def answer(self, published: Published, index: int, key_size: int, value_size: int) -> bytes:
         """The answer to one frame."""
-        partition, offset = published.position(index)
+        if published.scattered is None:
+            partition, offset = published.partition, published.base_offset + index
+        else:
+            partition, offset = published.scattered[index]
         return self._pack(self._head, partition, offset, published.timestamp_ms, key_size, value_size)
 
     def answers(self, published: Published, key_sizes: Sequence[int] | None, sizes: Sequence[int]) -> bytes:
@@ -69,13 +72,15 @@ class Target:
 class Run:
     """Consecutive PRODUCE frames to one target and partition."""
 
-    __slots__ = ("keys", "partition", "pieces", "target")
+    __slots__ = ("keys", "partition", "pieces", "slot", "target")
 
     def __init__(self, target: Target, partition: int, pieces: list[bytes], keys: list[bytes | None] | None) -> None:
         self.target = target
         self.partition = partition
         self.pieces = pieces
         self.keys = keys
+        self.slot = -1
+        """The place of its answers among all answers."""
 
     def batch(self) -> Batch:
         """The messages, as the log wants them."""

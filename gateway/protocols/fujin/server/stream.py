@@ -101,12 +101,12 @@ class Stream:
     @property
     def clogged(self) -> bool:
         """Whether too many bytes wait for a reply."""
-        return self.busy and len(self._buffer) > MOST_HELD
+        return self.busy and self._buffer.size > MOST_HELD
 
     @property
     def incomplete(self) -> int:
         """Bytes of commands that are not whole, or that wait."""
-        return len(self._buffer)
+        return self._buffer.size
 
     # --- what comes in ---
 

@@ -142,7 +142,7 @@ class RustlogServer:
     @property
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait."""
-        return len(self._buffer)
+        return self._buffer.size
 
     @property
     def handshaken(self) -> bool:

@@ -1,0 +1,1 @@
+"""What a turn costs, counted without a clock."""
