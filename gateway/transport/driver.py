@@ -16,7 +16,7 @@ import attrs
 import structlog
 
 from gateway.recorder import Recorder
-from gateway.requests import Completion, Publish, Request
+from gateway.requests import Completion, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
 from gateway.transport.limits import Budget, Unfinished
@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 MAX_ROUNDS = 64
 """How often one turn lets a session react to immediate replies before others get the loop."""
+MOST_AT_ONCE = 512
+"""Requests of one connection that are handed over before others get the loop."""
 
 
 class BrokerClient(Protocol):
@@ -190,7 +192,8 @@ class Driver:
             return
         self._closed = True
         log.debug("a connection closed", listener=self._context.listener, peer=self._link.peer, cut=self._cut)
-        self._submit(self._session.lost())
+        unheard = [request for request in self._backlog if isinstance(request, Write)]  # read is read, answered or not
+        self._submit([*unheard, *self._session.lost()])
         self._client.detach()
         self._context.budget.forget(self._key)
         self._context.budget.change(-self._charged)
@@ -235,12 +238,20 @@ class Driver:
             return
         self._stirred = True
         pending = requests if isinstance(requests, list) else list(requests)
-        for _ in range(MAX_ROUNDS):
-            if not pending:
-                return
-            pending = self._finish(self._submit(pending))
-        self._backlog.extend(pending)
-        self._link.wake()
+        if self._backlog:
+            self._backlog.extend(pending)  # it waits for its turn, and so does what comes behind it
+            return
+        left = MOST_AT_ONCE
+        while pending:
+            now = pending[:left]
+            left -= len(now)
+            following = self._finish(self._submit(now))
+            pending = [*pending[len(now) :], *following] if len(now) < len(pending) else following
+            if not left:
+                break
+        if pending:
+            self._backlog = pending
+            self._link.wake()
 
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:

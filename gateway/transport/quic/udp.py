@@ -42,7 +42,7 @@ class DatagramSocket(Protocol):
         ...
 
     def receive(self, limit: int) -> list[Datagram]:
-        """What has arrived, after at most `limit` reads, without waiting."""
+        """What has arrived, without waiting; the last read is the one that makes it `limit` datagrams."""
         ...
 
     def send(self, datagrams: Sequence[Datagram]) -> Sequence[Datagram]:
@@ -87,9 +87,11 @@ class UdpSocket:
         return self._sock.getsockname()
 
     def receive(self, limit: int) -> list[Datagram]:
-        """What has arrived, after at most `limit` reads."""
+        """What has arrived; the last read is the one that makes it `limit` datagrams."""
         datagrams: list[Datagram] = []
         for _ in range(limit):
+            if len(datagrams) >= limit:
+                break
             try:
                 if self.gro:
                     data, ancillary, _flags, address = self._sock.recvmsg(READ_SIZE, 64)
