@@ -274,6 +274,12 @@ class Cancel(Request, frozen=True):
     request: int
 
 
+class Pause(Request, frozen=True):
+    """Let others have the event loop -> Done, in a later pass of it. For work of a session's own that takes long: it is done
+    in slices.
+    """
+
+
 # --- groups ---
 
 
@@ -314,10 +320,12 @@ class JoinGroup(Request, frozen=True):
 
 
 class ListGroups(Request, frozen=True):
-    """-> Groups. An empty address means any; an empty group means all."""
+    """-> Groups, a page of them, sorted by topic and name. An empty address means any; an empty group means all."""
 
     address: str = ""
     group: str = ""
+    after: tuple[str, str] | None = None
+    """Go on where a page ended (`Groups.following`)."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
@@ -331,9 +339,11 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """The groups asked for."""
+    """The groups asked for, or the first of them."""
 
     groups: Sequence[GroupInfo]
+    following: tuple[str, str] | None = None
+    """There are more: what to ask for them with."""
 
 
 class ResetTo(enum.Enum):
@@ -401,9 +411,13 @@ class DeleteTopic(Write, frozen=True):
 
 
 class DescribeTopics(Request, frozen=True):
-    """-> Topics: one address, or all that this listener can name when it is empty. Sorted by the bytes of the name."""
+    """-> Topics: one address, or a page of all that this listener can name when it is empty, sorted by what they are called
+    in the log (where that is their address: by its bytes).
+    """
 
     address: str = ""
+    after: str = ""
+    """Go on where a page ended (`Topics.following`)."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
@@ -422,9 +436,11 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics asked for."""
+    """The topics asked for, or the first of them."""
 
     topics: Sequence[TopicInfo]
+    following: str = ""
+    """There are more: what to ask for them with."""
 
 
 class OffsetForTime(Request, frozen=True):

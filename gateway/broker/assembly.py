@@ -17,6 +17,7 @@ from gateway.broker.cluster import ClusterService
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.dead_letters import DeadLetterService
 from gateway.broker.groups import GroupService
+from gateway.broker.lane import Lane
 from gateway.broker.latencies import Latencies
 from gateway.broker.letters import Letters
 from gateway.broker.logins import Logins
@@ -156,6 +157,7 @@ async def open_house(
             gateways,
             pipeline,
         ]
+        lane = Lane()
         broker = Broker(
             services,
             authorisation=authorisation,
@@ -164,7 +166,9 @@ async def open_house(
             refused=pipeline.refused,
             hold=store.hold,
             release=store.release,
+            lane=lane,
         )
+        nursery.start_soon(lane.run)
         nursery.start_soon(pump.run)
         await nursery.start(gateways.run)
         await logins.start(accounts)

@@ -9,13 +9,30 @@ from typing import Protocol
 import trio
 
 from gateway.broker.client import BrokerClient
+from gateway.broker.lane import Lane
 from gateway.broker.service import Caller, Handler, ListenerInfo, Service
 from gateway.broker.timers import Pump
 from gateway.broker.waiting import Waiters
 from gateway.errors import GatewayError, ShuttingDown, Unsupported
-from gateway.requests import DONE, Cancel, Completion, Publish, Request
+from gateway.requests import (
+    DONE,
+    Cancel,
+    Completion,
+    DescribeTopics,
+    GetAcls,
+    GetRoles,
+    GetSchemas,
+    GetUsers,
+    ListGroups,
+    Pause,
+    Publish,
+    Request,
+)
 
 Job = Callable[[], Awaitable[None]]
+
+LONG = frozenset({DescribeTopics, GetAcls, GetRoles, GetSchemas, GetUsers, ListGroups, Pause})
+"""Requests that may have long answers, unless they name the topic they are about."""
 
 
 class Authorises(Protocol):
@@ -71,12 +88,17 @@ class Broker:
         refused: Callable[[Caller, Publish, GatewayError], None],
         hold: Callable[[], None],
         release: Callable[[int], None],
+        lane: Lane,
     ) -> None:
-        self._handlers: dict[type[Request], Handler] = {Cancel: self._cancel}
+        self._handlers: dict[type[Request], Handler] = {
+            Cancel: self._cancel,
+            Pause: lambda caller, request: caller.answer(request.id, DONE),
+        }
         for service in services:
             self._handlers.update(service.handlers())
         self._authorise = authorisation.authorise
         self._pump = pump
+        self._lane = lane
         self._waiters = waiters
         self._refused = refused
         self._hold = hold
@@ -110,7 +132,13 @@ class Broker:
         handler = self._handlers.get(type(request))
         if handler is None:
             caller.answer(request.id, Unsupported(f"{type(request).__name__} is not available here"))
-            return
+        elif type(request) in LONG and not getattr(request, "address", ""):
+            self._lane.add(caller.id, lambda: self._handle(handler, caller, request))
+        else:
+            self._handle(handler, caller, request)
+
+    @staticmethod
+    def _handle(handler: Handler, caller: BrokerClient, request: Request) -> None:
         try:
             handler(caller, request)
         except GatewayError as error:

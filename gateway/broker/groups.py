@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import trio
@@ -34,6 +35,10 @@ MOST_LEFT = 10_000
 """Groups without an offset or a member that are remembered, until the next start."""
 GROUPS_AT_ONCE = 500
 """Looked at before others are served."""
+PAGE = 500
+"""Groups looked at for one page of a list."""
+MOST_PARTITIONS = 10_000
+"""A group may commit for partitions that are not there, but not for more: what it has is told in one piece."""
 
 
 class GroupService:
@@ -60,6 +65,11 @@ class GroupService:
         for key, value in store.table(TABLE).items():
             topic, group, partition = decode_key(key)
             self._offsets.setdefault((topic, group), {})[partition] = offset_of(value)
+        self._sorted = sorted(self._offsets)
+        """(topic, group) of all there are: what has committed, what has members, and what had some."""
+        self._topics_of: dict[str, set[str]] = {}
+        for topic, group in self._sorted:
+            self._topics_of.setdefault(group, set()).add(topic)
         topics.after_delete.append(self._forget_topic)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -78,11 +88,12 @@ class GroupService:
         topic = self._topics.name(caller, request.address)
         if request.must_exist:
             self._topics.partition(caller, request.address, request.partition)
-        elif request.partition < 0:
+        elif not 0 <= request.partition < MOST_PARTITIONS:
             raise UnknownPartition(f"partition {request.partition} not found in topic {request.address}")
 
         def done(ticket: Ticket) -> None:
             if ticket.error is None:
+                self._know((topic, request.group))
                 self._offsets.setdefault((topic, request.group), {})[request.partition] = request.offset
             caller.answer(request.id, ticket.error or DONE)
 
@@ -101,9 +112,6 @@ class GroupService:
         exists = offsets is not None or (topic, request.group) in self._members or (topic, request.group) in self._left
         offset = offsets.get(request.partition) if offsets is not None else None
         caller.answer(request.id, GroupOffset(offset, exists, start, end))
-
-    def _known(self) -> set[tuple[str, str]]:
-        return {*self._offsets, *self._members, *self._left}
 
     def positions(self, groups: Container[str]) -> Iterator[GroupPosition]:
         """Where these groups are now, on every partition that each has committed."""
@@ -127,35 +135,52 @@ class GroupService:
                 await self._store.submit(unit_of(asked, moves)).wait()
             except ConditionFailed:
                 raise Conflict(f"{asked.group} has committed on {asked.topic} meanwhile: nothing is changed") from None
+            self._know((asked.topic, asked.group))
             self._offsets.setdefault((asked.topic, asked.group), {}).update({one.partition: one.after for one in moves})
         return moves
 
     def join(self, caller: Caller, request: JoinGroup) -> None:
         """Count the connection as a member until it goes."""
         member = (self._topics.name(caller, request.address), request.group)
+        self._know(member)
         self._members.setdefault(member, set()).add(caller.id)
         self._left.pop(member, None)
         caller.on_detach(lambda: self._leave(member, caller.id))
         caller.answer(request.id, DONE)
 
     def list_groups(self, caller: Caller, request: ListGroups) -> None:
-        """Every group on every topic the caller has an address for."""
+        """The next page of the groups on topics that the caller has an address for."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
+        page, following = self._page(wanted, request.group, request.after)
         found: list[GroupInfo] = []
-        for topic, group in sorted(self._known()):
-            if (wanted and topic != wanted) or (request.group and group != request.group):
-                continue
-            address = self._table.address_of(caller.listener.protocol, caller.listener.name, topic)
+        for key in page:
+            address = self._table.address_of(caller.listener.protocol, caller.listener.name, key[0])
             if address is not None:
-                offsets = sorted(self._offsets.get((topic, group), {}).items())
-                members = len(self._members.get((topic, group), ()))
-                found.append(GroupInfo(address, group, members, offsets))
-        caller.answer(request.id, Groups(found))
+                offsets = sorted(self._offsets.get(key, {}).items())
+                found.append(GroupInfo(address, key[1], len(self._members.get(key, ())), offsets))
+        caller.answer(request.id, Groups(found, following))
+
+    def _page(
+        self, topic: str, group: str, after: tuple[str, str] | None
+    ) -> tuple[Sequence[tuple[str, str]], tuple[str, str] | None]:
+        """The groups that come next, and the last of them if there are more."""
+        known = self._named(topic, group) if group else self._sorted
+        begin = bisect_right(known, after) if after is not None else 0
+        end = len(known)
+        if topic and not group:
+            begin, end = max(begin, bisect_left(known, (topic,))), bisect_left(known, (topic + "\0",))
+        page = known[begin : min(end, begin + PAGE)]
+        return page, page[-1] if begin + PAGE < end else None
+
+    def _named(self, topic: str, group: str) -> list[tuple[str, str]]:
+        """The groups of one name, on one topic or on all."""
+        topics = self._topics_of.get(group, set())
+        return [(one, group) for one in sorted(topics & {topic} if topic else topics)]
 
     def delete(self, caller: Caller, request: DeleteGroup) -> None:
         """Forget a group on a topic, or everywhere, and who was reading as it."""
         wanted = self._topics.name(caller, request.address) if request.address else ""
-        victims = [key for key in self._known() if key[1] == request.group and wanted in {"", key[0]}]
+        victims = self._named(wanted, request.group)
         if not victims:
             raise UnknownGroup(f"consumer group not found: {request.address}:{request.group}")
         self._delete(victims, lambda ticket: caller.answer(request.id, ticket.error or DONE))
@@ -173,6 +198,7 @@ class GroupService:
                     self._offsets.pop(victim, None)
                     self._members.pop(victim, None)
                     self._left.pop(victim, None)
+                    self._forget_unless_used(victim)
             done(ticket)
 
         self._store.submit(Unit(puts=puts)).on_done(forget)
@@ -195,7 +221,7 @@ class GroupService:
         self._start_soon(caller, request, count)
 
     def _forget_topic(self, topic: str) -> None:
-        victims = [key for key in self._known() if key[0] == topic]
+        victims = self._sorted[bisect_left(self._sorted, (topic,)) : bisect_left(self._sorted, (topic + "\0",))]
         if victims:
             self._delete(victims, lambda _ticket: None)
 
@@ -206,4 +232,26 @@ class GroupService:
             self._members.pop(member, None)
             self._left[member] = None
             if len(self._left) > MOST_LEFT:
-                del self._left[next(iter(self._left))]
+                oldest = next(iter(self._left))
+                del self._left[oldest]
+                self._forget_unless_used(oldest)
+
+    # --- the indexes ---
+
+    def _know(self, key: tuple[str, str]) -> None:
+        if not self._used(key):
+            insort(self._sorted, key)
+            self._topics_of.setdefault(key[1], set()).add(key[0])
+
+    def _used(self, key: tuple[str, str]) -> bool:
+        return key in self._offsets or key in self._members or key in self._left
+
+    def _forget_unless_used(self, key: tuple[str, str]) -> None:
+        place = bisect_left(self._sorted, key)
+        if self._used(key) or self._sorted[place : place + 1] != [key]:
+            return
+        del self._sorted[place]
+        topics = self._topics_of[key[1]]
+        topics.discard(key[0])
+        if not topics:
+            del self._topics_of[key[1]]

@@ -50,6 +50,7 @@ PERMISSIONS: Mapping[type[Request], Permission] = {
     r.Settle: Permission.HELD,
     r.Fetch: Permission.READ,
     r.Cancel: Permission.OWN,
+    r.Pause: Permission.ANYONE,
     # groups
     r.CommitOffset: Permission.READ,
     r.ReadOffset: Permission.READ,

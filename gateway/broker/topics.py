@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -26,6 +27,8 @@ from gateway.store import interface as store_interface
 from gateway.store.interface import PartitionState, Store, TopicState, Unit
 
 MAX_PARTITIONS = 1_000
+PAGE, PAGE_PARTITIONS = 500, 2_000
+"""Topics looked at, and partitions described, for one page of a list."""
 
 
 class TopicService:
@@ -38,6 +41,8 @@ class TopicService:
         self._table = table
         self._start_soon = start_soon
         self._max_partitions = max_partitions
+        self._sorted: list[str] = []
+        """The topics there were when a list was begun: its further pages go by it."""
         self.before_delete: list[Callable[[str], str | None]] = []
         """Who may object to deleting a topic, with the reason."""
         self.after_delete: list[Callable[[str], None]] = []
@@ -105,19 +110,27 @@ class TopicService:
         self._store.submit(Unit(deletes=[store_interface.DeleteTopic(state.name)])).on_done(done)
 
     def describe(self, caller: Caller, request: DescribeTopics) -> None:
-        """One topic, or all that the caller's listener has an address for."""
+        """One topic, or the next page of those that the caller's listener has an address for."""
         if request.address:
             caller.answer(request.id, Topics([self._info(request.address, self.state(caller, request.address))]))
             return
+        if not request.after or len(self._sorted) != len(self._store.topics):
+            self._sorted = sorted(self._store.topics)
         found: list[TopicInfo] = []
-        for name, state in self._store.topics.items():
-            if name.startswith("__"):
-                continue
+        looked = partitions = 0
+        following = ""
+        for name in self._sorted[bisect_right(self._sorted, request.after) :]:
+            if looked == PAGE or partitions >= PAGE_PARTITIONS:
+                break
+            looked, following = looked + 1, name
             address = self._table.address_of(caller.listener.protocol, caller.listener.name, name)
-            if address is not None:
+            state = self._store.topics.get(name)
+            if address is not None and state is not None:
                 found.append(self._info(address, state))
-        found.sort(key=lambda info: info.address.encode())
-        caller.answer(request.id, Topics(found))
+                partitions += len(found[-1].partitions)
+        else:
+            following = ""
+        caller.answer(request.id, Topics(found, following))
 
     def offset_for_time(self, caller: Caller, request: OffsetForTime) -> None:
         """The first offset at or after a time."""

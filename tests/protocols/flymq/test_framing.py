@@ -21,6 +21,7 @@ from gateway.requests import (
     Fetched,
     Identity,
     PartitionInfo,
+    Pause,
     Publish,
     Published,
     TopicInfo,
@@ -180,11 +181,24 @@ def test_a_gzip_bomb_stops_at_the_frame_limit() -> None:
     script = server(auth=False)
     tracemalloc.start()
     script.feed(fr(Op.PRODUCE, bomb, flags=3))
+    for _ in range(MAX_PAYLOAD >> 20):  # a slice of a MiB each, and others have the loop in between
+        script.answer(Pause, DONE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * MAX_PAYLOAD
     assert b"message too large" in script.sent()
     script.feed(LIST).answer(DescribeTopics, Topics([])).sends(NO_TOPICS).quiet()
+
+
+def test_a_long_gzip_payload_is_inflated_in_slices_and_keeps_its_place() -> None:
+    value = bytes(range(256)) * 10_000
+    long = gzip.compress(s("test") + b(b"k") + b(value) + i32(2))
+    script = server(auth=False).feed(fr(Op.PRODUCE, long, flags=3) + LIST)
+    script.answer(Pause, DONE).answer(Pause, DONE)
+    publish = script.expect(Publish)
+    assert publish.batch.columns.values() == [value]
+    script.complete(publish, Published("test", 5, 2, 7)).sends(fr(Op.PRODUCE, recorded("test", 2, 7, 5, 1, len(value))))
+    script.answer(DescribeTopics, Topics([])).sends(NO_TOPICS).quiet()
 
 
 @pytest.mark.parametrize("payload", [b"", b"no gzip", gzip.compress(bytes(1000), mtime=0)[:-9]])

@@ -8,8 +8,9 @@ import pytest
 from trio.testing import MockClock
 
 from gateway.broker import groups
-from gateway.broker.groups import decode_key, encode_key
+from gateway.broker.groups import PAGE, decode_key, encode_key
 from gateway.broker.publish.partitions import fnv1a
+from gateway.broker.topics import PAGE_PARTITIONS
 from gateway.config import model
 from gateway.errors import InvalidRequest, UnknownGroup, UnknownPartition, UnknownTopic
 from gateway.requests import (
@@ -95,6 +96,39 @@ async def test_deleting_a_group(tmp_path: Path, autojump_clock: MockClock):
         assert [group.address for group in (await client.ask(ListGroups(0))).groups] == ["b"]
         await client.ask(DeleteGroup(0, "", "g"))
         assert isinstance(await client.ask(DeleteGroup(0, "", "g")), UnknownGroup)
+
+
+async def test_groups_are_listed_in_pages_and_found_by_name_and_topic(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        names = [f"g{number:04}" for number in range(PAGE + 1)]
+        for name in reversed(names):
+            client.start(CommitOffset(0, "b", name, 0, 1))
+        for topic in ("a", "bb"):
+            await client.ask(CommitOffset(0, topic, names[0], 0, 1))
+        first = await client.ask(ListGroups(0))
+        assert [(one.address, one.group) for one in first.groups] == [("a", names[0])] + [("b", n) for n in names[:-2]]
+        rest = await client.ask(ListGroups(0, after=first.following))
+        assert [(one.address, one.group) for one in rest.groups] == [("b", n) for n in names[-2:]] + [("bb", names[0])]
+        assert rest.following is None
+        assert [one.group for one in (await client.ask(ListGroups(0, "b"))).groups] == names[:PAGE]
+        assert [one.address for one in (await client.ask(ListGroups(0, "", names[0]))).groups] == ["a", "b", "bb"]
+        assert [one.address for one in (await client.ask(ListGroups(0, "bb", names[0]))).groups] == ["bb"]
+        await client.publish("b", b"x")
+        await client.ask(DeleteTopic(0, "b"))
+        assert [one.address for one in (await client.ask(ListGroups(0))).groups] == ["a", "bb"]
+
+
+async def test_topics_are_listed_in_pages_by_how_many_partitions_they_have(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        for name in ("c", "a", "b", "d"):
+            await client.ask(CreateTopic(0, name, PAGE_PARTITIONS // 2))
+        first = await client.ask(DescribeTopics(0))
+        assert ([one.address for one in first.topics], first.following) == (["a", "b"], "b")
+        await client.ask(DeleteTopic(0, "c"))
+        rest = await client.ask(DescribeTopics(0, after="b"))
+        assert ([one.address for one in rest.topics], rest.following) == (["d"], "")
 
 
 async def test_topics_are_created_once_and_listed_by_their_bytes(tmp_path: Path, autojump_clock: MockClock):

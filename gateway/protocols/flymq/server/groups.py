@@ -18,7 +18,7 @@ from gateway.protocols.flymq.server.operations import (
     expect,
 )
 from gateway.protocols.flymq.server.topics import describe_partition
-from gateway.protocols.flymq.wire.codec import REQUESTS, read_group, read_reset
+from gateway.protocols.flymq.wire.codec import GROUP, REQUESTS, read_group, read_reset
 from gateway.protocols.flymq.wire.frames import Op
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import (
@@ -93,9 +93,18 @@ def _entry(info: GroupInfo) -> tuple[object, ...]:
 
 
 def list_groups(call: Call, _payload: bytes) -> Steps:
-    """One entry per topic and group."""
-    groups = expect(Groups, (yield ListGroups(call.id())))
-    return call.answer([_entry(info) for info in groups.groups])
+    """One entry per topic and group; page by page, others are served in between."""
+    entries: list[bytes] = []
+    page = Groups(())
+    while True:
+        page = expect(Groups, (yield ListGroups(call.id(), after=page.following)))
+        for info in page.groups:
+            entry = GROUP.encode(*_entry(info))
+            if not call.fits(entry):
+                return call.listed(entries)
+            entries.append(entry)
+        if page.following is None:
+            return call.listed(entries)
 
 
 def describe_group(call: Call, payload: bytes) -> Steps:

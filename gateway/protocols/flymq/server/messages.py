@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import msgspec
 
@@ -11,10 +13,11 @@ from gateway.envelope import Batch, Columns
 from gateway.errors import Conflict, InvalidRequest, NotFound, UnknownTopic
 from gateway.protocols.flymq.server.operations import Call, Operation, Operations, Steps, expect
 from gateway.protocols.flymq.server.schemas import recorded
-from gateway.protocols.flymq.server.topics import DEFAULT_MAX, LARGEST_MAX, describe
-from gateway.protocols.flymq.wire.codec import CLUSTER, MEMBERS, REQUESTS, read_optional_name, read_replay
+from gateway.protocols.flymq.server.topics import DEFAULT_MAX, LARGEST_MAX, describe, every_topic
+from gateway.protocols.flymq.wire.codec import MEMBERS, REQUESTS, TOPIC_LED, read_optional_name, read_replay
 from gateway.protocols.flymq.wire.codec_fetch import FETCH_BYTES
-from gateway.protocols.flymq.wire.frames import Op, frame
+from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.flymq.wire.layout import STR
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import (
     Begin,
@@ -29,7 +32,6 @@ from gateway.requests import (
     DeadLetter,
     DeadLetters,
     Delayed,
-    DescribeTopics,
     Publish,
     Published,
     PurgeDeadLetters,
@@ -37,7 +39,6 @@ from gateway.requests import (
     ReplayDeadLetter,
     Rollback,
     TopicInfo,
-    Topics,
 )
 
 LONGEST_DELAY_MS = 86_400_000
@@ -227,14 +228,16 @@ def leave(call: Call, _payload: bytes) -> Steps:
     return call.answer(answer.done, answer.message)
 
 
-def _led(call: Call, cluster: Cluster, topics: list[TopicInfo]) -> tuple[object, ...]:
-    """Every partition is led by the gateway that answers: the others have logs of their own."""
+def _leads(call: Call, cluster: Cluster) -> Callable[[TopicInfo], bytes]:
+    """How a topic is told: every partition is led by the gateway that answers, the others have logs of their own."""
     name = next((member.id for member in cluster.members if member.is_self), call.context.server_id)
     where = call.context.advertised
-    return cluster.id, [
-        (topic.address, [(part.id, name, where, 1, "online", [name], [name]) for part in topic.partitions])
-        for topic in topics
-    ]
+
+    def encode(topic: TopicInfo) -> bytes:
+        leaders = [(part.id, name, where, 1, "online", [name], [name]) for part in topic.partitions]
+        return TOPIC_LED.encode(topic.address, leaders)
+
+    return encode
 
 
 def cluster_metadata(call: Call, payload: bytes) -> Steps:
@@ -243,18 +246,17 @@ def cluster_metadata(call: Call, payload: bytes) -> Steps:
     name = read_optional_name(payload)
     call.subject = Subject(name)
     cluster = expect(Cluster, (yield ClusterStatus(call.id())))
-    topics = (
-        [(yield from describe(call, name))] if name else list(expect(Topics, (yield DescribeTopics(call.id()))).topics)
-    )
-    return call.answer(*_led(call, cluster, topics))
+    encode = _leads(call, cluster)
+    entries = [encode((yield from describe(call, name)))] if name else (yield from every_topic(call, encode))
+    return call.listed(entries, STR.encode(cluster.id))
 
 
 def cluster_status(call: Call, _payload: bytes) -> Steps:
     """The layout of CLUSTER_METADATA, and behind it the members with their health."""
     cluster = expect(Cluster, (yield ClusterStatus(call.id())))
-    topics = list(expect(Topics, (yield DescribeTopics(call.id()))).topics)
+    entries = yield from every_topic(call, _leads(call, cluster))
     members = [(member.id, member.address, member.healthy, member.is_self) for member in cluster.members]
-    return frame(call.op, CLUSTER.encode(*_led(call, cluster, topics)) + MEMBERS.encode(members))
+    return call.listed(entries, STR.encode(cluster.id), MEMBERS.encode(members))
 
 
 OPERATIONS: Operations = {

@@ -7,7 +7,8 @@ knows of slots, ids or other operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import struct
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import attrs
@@ -15,7 +16,7 @@ import attrs
 from gateway.errors import InvalidRequest
 from gateway.protocols.flymq.wire.codec import REPLIES
 from gateway.protocols.flymq.wire.dialect import Speech
-from gateway.protocols.flymq.wire.frames import Op, frame
+from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op, frame
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import Reply, Request
 from gateway.settings import Says, Seconds
@@ -24,6 +25,9 @@ from gateway.wire.session import SessionContext
 LONGEST_HOLD = 9.0
 """The shipped clients give up on an answer after ten seconds (FlyMQ wire 3.1)."""
 LONGEST_GROUP = 512
+LARGEST_LIST = MAX_PAYLOAD - (64 << 10)
+"""Bytes of a list's entries: what a frame holds beside the names of the cluster and its members."""
+_COUNT = struct.Struct(">I")
 
 
 @attrs.frozen
@@ -49,8 +53,8 @@ class Call:
 
     __slots__ = (
         "_ids",
-        "bars",
         "context",
+        "holds",
         "joined",
         "now",
         "op",
@@ -76,7 +80,8 @@ class Call:
         self.settings: FlymqSettings = context.settings
         self.speech = speech
         self.subject = Subject()
-        self.bars = False
+        self.holds = 0
+        """Bytes of an answer, or of a payload, that are together and wait for the rest."""
         self.now = 0.0
         self.steps: Steps
         self._ids = ids
@@ -90,6 +95,15 @@ class Call:
     def answer(self, *values: object) -> bytes:
         """This operation's answer, from its row in the table."""
         return frame(self.op, REPLIES[self.op].encode(*values))
+
+    def listed(self, pieces: Sequence[bytes], before: bytes = b"", behind: bytes = b"") -> bytes:
+        """An answer that is a list of what was encoded page by page."""
+        return frame(self.op, b"".join((before, _COUNT.pack(len(pieces)), *pieces, behind)))
+
+    def fits(self, piece: bytes) -> bool:
+        """Count a piece of a list. Once it is too much for a frame the list ends: there is no other way to say so."""
+        self.holds += len(piece)
+        return self.holds <= LARGEST_LIST
 
 
 Handler = Callable[[Call, bytes], Steps]

@@ -5,26 +5,39 @@ from __future__ import annotations
 import itertools
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gateway.errors import GatewayError, Unauthenticated, Unsupported, WireError
+from gateway.errors import GatewayError, InvalidRequest, Unauthenticated, Unsupported, WireError
 from gateway.protocols.flymq.server import accounts, groups, messages, schemas, topics
-from gateway.protocols.flymq.server.operations import Call, Operations
+from gateway.protocols.flymq.server.operations import Call, Operation, Operations, Steps
 from gateway.protocols.flymq.states import SERVER, Event, State
 from gateway.protocols.flymq.wire.codec_produce import WORD, Collector, Run
 from gateway.protocols.flymq.wire.dialect import Speech
 from gateway.protocols.flymq.wire.frames import (
+    COMPRESSION_MASK,
     HEADER_SIZE,
     MAGIC,
     MAX_PAYLOAD,
     SIGNATURE,
     VERSION,
+    Inflation,
     Op,
     check_header,
-    decompress,
 )
 from gateway.protocols.flymq.wire.mapping import Subject, words
-from gateway.requests import Cancel, Fetch, Fetched, Identity, Outcome, Publish, Published, Request
+from gateway.requests import (
+    Cancel,
+    DescribeTopics,
+    Fetch,
+    Fetched,
+    Identity,
+    ListGroups,
+    Outcome,
+    Pause,
+    Publish,
+    Published,
+    Request,
+)
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
@@ -43,6 +56,8 @@ BACKLOG = 1 << 20
 """Bytes kept unread behind an operation that bars the way before the connection counts as full."""
 MOST_READS = 4
 """Reads under way per connection: each may answer with `codec_fetch.FETCH_BYTES` and more."""
+LISTS = (ListGroups, DescribeTopics)
+"""Without an address they are asked for page by page, and count as reads."""
 
 HALTED = sys.maxsize
 """What the buffer waits for while the next frame has to wait: bytes are collected, not looked at."""
@@ -69,6 +84,9 @@ class FlymqServer:
         self._ids = itertools.count(1).__next__
         self._unsent = 0
         self._now = 0.0
+        self._holds = 0
+        self._barring: Call | None = None
+        """Nothing behind it is read before it is answered."""
         self._expected = context.auth_required
         """Somebody who has neither logged in nor been served as nobody in particular (a public topic) is on its way in."""
         self._largest = BEFORE_LOGIN if context.auth_required else MAX_PAYLOAD
@@ -88,8 +106,8 @@ class FlymqServer:
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait."""
-        return self._buffer.size
+        """Bytes of frames that are not whole, or wait, and of lists that are not complete."""
+        return self._buffer.size + self._holds
 
     @property
     def handshaken(self) -> bool:
@@ -277,28 +295,59 @@ class FlymqServer:
         if flags == 0:
             self._speech.sign(unflagged=True)
         try:
-            payload = decompress(payload, flags, self._largest)
-            if code == Op.PRODUCE:
+            operation = _operation(code) if code != Op.PRODUCE else None
+            if flags & COMPRESSION_MASK:
+                inflation = Inflation(payload, flags, self._largest)
+                whole = inflation.step()
+                if whole is None:
+                    self._start(code, self._inflate(operation, inflation), requests, bars=True)
+                    return
+                payload = whole
+            if operation is None:
                 self._produce(self._collector.single(payload), requests)
                 return
-            operation = OPERATIONS.get(code)  # type: ignore[call-overload]  # an IntEnum's keys are found by number
-            if operation is None:
-                raise Unsupported(f"unknown opcode: {code}")
         except GatewayError as error:
             self._replies.put(self._speech.error(words(error, Subject())))
             return
+        handler = operation.handler
+        self._start(code, lambda call: handler(call, payload), requests, bars=operation.bars)
+
+    def _start(self, code: int, begin: Callable[[Call], Steps], requests: list[Request], *, bars: bool) -> None:
         call = Call(Op(code), self._replies.take(), self._context, self._speech, self._ids, self._joined)
         call.now = self._now
-        call.steps = operation.handler(call, payload)
-        if operation.bars:
-            call.bars = True
+        call.steps = begin(call)
+        if bars:
+            self._barring = call
             self._machine.step(Event.BAR)
         self._advance(call, None, requests)
+
+    def _inflate(self, operation: Operation | None, inflation: Inflation) -> Callable[[Call], Steps]:
+        """An operation (None: PRODUCE) whose payload takes more than a moment to come to its size."""
+
+        def run(call: Call) -> Steps:
+            whole = None
+            while whole is None:
+                yield Pause(call.id())
+                whole = inflation.step()
+                call.holds = inflation.size
+            if operation is not None:
+                return (yield from operation.handler(call, whole))
+            produced = self._collector.single(whole)
+            if produced.partition < -1:
+                raise InvalidRequest(f"partition {produced.partition} out of range")
+            try:
+                outcome: Outcome = yield Publish(call.id(), produced.batch())
+            except GatewayError as error:
+                outcome = error
+            return _written(produced, outcome, self._speech)
+
+        return run
 
     # --- answering ---
 
     def _advance(self, call: Call, outcome: Outcome | None, requests: list[Request]) -> None:
         """Take an operation to its next request or its answer."""
+        before = call.holds
         try:
             steps = call.steps
             request = steps.throw(outcome) if isinstance(outcome, GatewayError) else steps.send(outcome)  # type: ignore[arg-type]  # None starts it
@@ -308,15 +357,27 @@ class FlymqServer:
             answer = self._speech.error(words(error, call.subject))
         else:
             self._pending[request.id] = call
+            self._holds += call.holds - before
             if type(request) is Fetch:
                 self._reading.add(request.id)
                 if request.hold_until is not None:
                     self._held.add(request.id)
+            elif isinstance(request, LISTS) and not request.address:
+                self._reading.add(request.id)
             requests.append(request)
             return
         self._replies.fill(call.slot, answer)
-        if call.bars:
+        self._holds -= before
+        if call is self._barring:
+            self._barring = None
             self._machine.step(Event.LIFT)
+
+
+def _operation(code: int) -> Operation:
+    operation: Operation | None = OPERATIONS.get(code)  # type: ignore[call-overload]  # an IntEnum's keys are found by number
+    if operation is None:
+        raise Unsupported(f"unknown opcode: {code}")
+    return operation
 
 
 def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:

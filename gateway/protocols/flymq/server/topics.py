@@ -5,7 +5,7 @@ core operations; FlyMQ wire 2.2). PRODUCE is not here: the session reads whole r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from gateway.envelope import Run
 from gateway.errors import InvalidRequest, RequestError, Status, UnknownPartition, UnknownTopic
@@ -23,7 +23,7 @@ from gateway.protocols.flymq.wire import codec_fetch
 from gateway.protocols.flymq.wire.codec import REQUESTS
 from gateway.protocols.flymq.wire.dialect import filter_suffix, read_mode
 from gateway.protocols.flymq.wire.frames import Op, frame
-from gateway.protocols.flymq.wire.layout import WireWords
+from gateway.protocols.flymq.wire.layout import STR, WireWords
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import (
     CreateTopic,
@@ -151,8 +151,24 @@ def delete_topic(call: Call, payload: bytes) -> Steps:
 
 def list_topics(call: Call, _payload: bytes) -> Steps:
     """All names, sorted."""
-    topics = expect(Topics, (yield DescribeTopics(call.id())))
-    return call.answer([topic.address for topic in topics.topics])
+    return call.listed((yield from every_topic(call, lambda topic: STR.encode(topic.address))))
+
+
+def every_topic(call: Call, encode: Callable[[TopicInfo], bytes]) -> Generator[Request, Reply, list[bytes]]:
+    """An entry for each topic, sorted by the bytes of its name; page by page, others are served in between."""
+    found: list[tuple[str, bytes]] = []
+    page = Topics((), "")
+    while True:
+        page = expect(Topics, (yield DescribeTopics(call.id(), after=page.following)))
+        for topic in page.topics:
+            entry = encode(topic)
+            if not call.fits(entry):
+                break
+            found.append((topic.address, entry))
+        else:
+            if page.following:
+                continue
+        return [entry for _, entry in sorted(found)]
 
 
 def describe(call: Call, topic: str) -> Generator[Request, Reply, TopicInfo]:

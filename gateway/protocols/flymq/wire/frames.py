@@ -22,6 +22,8 @@ FLAG_BINARY = 0x01
 COMPRESSION_MASK = 0x0E
 """Newer clients name the compression of the whole payload in bits 1 to 3 (FlyMQ wire 1)."""
 GZIP = 0x02
+INFLATED_AT_ONCE = 1 << 20
+"""Bytes: a few milliseconds."""
 COMPRESSIONS = {0x02: "gzip", 0x04: "lz4", 0x06: "zstd", 0x08: "snappy"}
 
 HEADER = struct.Struct(">BBBBI")
@@ -103,23 +105,37 @@ def check_header(magic: int, version: int, length: int, most: int = MAX_PAYLOAD)
         raise FrameTooLarge(f"payload of {length} bytes")
 
 
-def decompress(payload: bytes, flags: int, most: int = MAX_PAYLOAD) -> bytes:
-    """The payload as it was before compression, never more than a frame may hold.
+class Inflation:
+    """A compressed payload on its way to what it was, in slices, never more than a frame may hold.
 
     Only gzip is spoken, by us as by the original (FlyMQ wire 1); the others are a typed refusal.
     """
-    method = flags & COMPRESSION_MASK
-    if method == 0:
-        return payload
-    if method != GZIP:
-        raise Unsupported(f"unsupported compression: {COMPRESSIONS.get(method, f'0x{method:02x}')}")
-    inflate = zlib.decompressobj(wbits=31)
-    try:
-        whole = inflate.decompress(payload, most + 1)
-    except zlib.error:
-        raise WireError("invalid binary format: bad gzip payload") from None
-    if len(whole) > most:
-        raise FrameTooLarge("message too large: the gzip payload holds more than a frame may")
-    if not inflate.eof:
-        raise WireError("invalid binary format: the gzip payload is cut off")
-    return whole
+
+    def __init__(self, payload: bytes, flags: int, most: int = MAX_PAYLOAD) -> None:
+        method = flags & COMPRESSION_MASK
+        if method != GZIP:
+            raise Unsupported(f"unsupported compression: {COMPRESSIONS.get(method, f'0x{method:02x}')}")
+        self._left = payload
+        self.size = 0
+        """Bytes it has come to."""
+        self._most = most
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._slices: list[bytes] = []
+
+    def step(self) -> bytes | None:
+        """Another slice; the whole payload once that was the last."""
+        room = min(INFLATED_AT_ONCE, self._most + 1 - self.size)
+        try:
+            piece = self._inflate.decompress(self._left, room)
+        except zlib.error:
+            raise WireError("invalid binary format: bad gzip payload") from None
+        self._left = self._inflate.unconsumed_tail
+        self._slices.append(piece)
+        self.size += len(piece)
+        if self.size > self._most:
+            raise FrameTooLarge("message too large: the gzip payload holds more than a frame may")
+        if self._inflate.eof:
+            return b"".join(self._slices)
+        if not self._left and len(piece) < room:
+            raise WireError("invalid binary format: the gzip payload is cut off")
+        return None
