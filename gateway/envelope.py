@@ -33,6 +33,11 @@ PREFIX = _LENGTH.size
 """Bytes of the length in front of each packed value."""
 
 
+MOST_MESSAGES = 100_000
+"""Of one request: who sends more is refused before they are told apart. To find where each ends takes 0.1 µs, to take it out
+of JSON up to ten times that, and nobody else is served meanwhile.
+"""
+
 _ONE = (1).to_bytes(4, sys.byteorder)
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from gateway import requests
-from gateway.envelope import Batch, Columns
+from gateway.envelope import MOST_MESSAGES, Batch, Columns
 from gateway.errors import (
     OffsetOutOfRange,
     Status,
@@ -115,7 +115,7 @@ def test_batch_beyond_a_frame_goes_in_parts():
     script.expect(1, requests.Published)
 
 
-@pytest.mark.parametrize("messages", [[b"x"] * 2_500_000, [bytes(12_500_000), b"x"]])
+@pytest.mark.parametrize("messages", [[b"x"] * (MOST_MESSAGES + 1), [b"x" * 160] * 80_000, [bytes(12_500_000), b"x"]])
 def test_json_frames_hold_what_they_can(messages):
     script = client(Dialect.DOCUMENT).submit(publish(1, *messages))
     token = script.output(Open).token

@@ -121,9 +121,28 @@ def test_requests_carry_every_field():
     commit = {"address": "demo", "group": "g", "partition": 0, "offset": 2, "must_exist": False}
     script.feed(v.COMMIT_2).expect(requests.CommitOffset, **commit)
     script.feed(v.OFFSET_FETCH).expect(requests.ReadOffset, address="demo", group="g", partition=0)
-    script.feed(v.LIST).expect(requests.DescribeTopics, address="")
+    script.feed(v.LIST).answer(requests.DescribeTopics, topics(), address="", after="")
     script.feed(v.DESCRIBE_DEMO).expect(requests.DescribeTopics, address="demo")
     script.feed(v.CREATE_DEMO).expect(requests.CreateTopic, address="demo", partitions=1)
+
+
+def test_a_list_is_asked_for_page_by_page_and_told_in_one_piece():
+    script = serving().feed(v.LIST + v.DESCRIBE_DEMO)
+    script.answer(requests.DescribeTopics, requests.Topics(topics(b=[1]).topics, "b"), after="")
+    script.answer(requests.DescribeTopics, topics(a=[0, 0]), after="b")  # known by another name than it is stored under
+    listed = b"\6" + (2).to_bytes(4) + b"\0\1a" + (2).to_bytes(4) + b"\0\1b" + (1).to_bytes(4)
+    script.sends(len(listed).to_bytes(4) + listed)
+    script.expect(requests.DescribeTopics, address="demo")  # what came behind it waited
+
+
+def test_more_records_than_a_request_may_have_are_refused_before_they_are_told_apart():
+    most = b"\0\0\0\0" * 100_000
+    head = b"\1\0\4demo\0\0\0\0"
+    script = serving()
+    script.feed(framed(head + (100_000).to_bytes(4) + most)).expect(requests.Publish)
+    script = serving().feed(framed(head + (100_001).to_bytes(4) + most + b"\0\0\0\0"))
+    text = b"Decode error: too many records: 100001 (max: 100000)"
+    script.sends(framed(b"\xfe\0\2" + len(text).to_bytes(2) + text)).quiet()
 
 
 # --- batches ---

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from gateway import requests
-from gateway.envelope import PREFIX, Columns, Copies
+from gateway.envelope import MOST_MESSAGES, PREFIX, Columns, Copies
 from gateway.errors import GatewayError, TooLarge, WireError
 from gateway.protocols.felix.client.streams import Line, Login
 from gateway.protocols.felix.wire import codec
@@ -119,13 +119,15 @@ def some(copies: Copies, start: int, stop: int) -> Copies:
 
 
 def split(columns: Columns, room: int, largest: int) -> Sequence[Columns]:
-    """Columns in parts whose packed values take at most `room` bytes each, or `largest` for one that goes alone."""
-    if len(columns.packed) <= room:
+    """Columns in parts of as many messages as one request may have, whose packed values take at most `room` bytes each, or
+    `largest` for one that goes alone.
+    """
+    if len(columns.packed) <= room and columns.count <= MOST_MESSAGES:
         return [columns]
     parts: list[Columns] = []
     first = base = 0
     while first < columns.count:
-        stop = bisect_right(columns.ends, base + room)
+        stop = min(bisect_right(columns.ends, base + room), first + MOST_MESSAGES)
         if stop == first:
             size = columns.ends[first] - base
             if size > largest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway import requests
-from gateway.envelope import Batch, Columns, Copies, Delivery
+from gateway.envelope import MOST_MESSAGES, Batch, Columns, Copies, Delivery
 from gateway.errors import WireError
 from gateway.protocols.felix.server import replies
 from gateway.protocols.felix.server.caching import scope_of, serve_cache
@@ -15,6 +15,7 @@ from gateway.protocols.felix.wire import codec
 from gateway.protocols.felix.wire.binary import (
     ACK_MODES,
     REQUEST_SIZE,
+    TOO_MANY,
     MalformedBatch,
     Names,
     decode_copies,
@@ -335,6 +336,8 @@ class ClientStream:
 
     def _message(self, payload: bytes, flags: int) -> None:
         peer = self._peer
+        if max(payload.count(b","), payload.count(b"["), payload.count(b":")) > MOST_MESSAGES:
+            raise codec.BadMessage(f"invalid message: {TOO_MANY}")  # before anything is made of it
         message = codec.decode_client(payload, repair=flags == 0 and not peer.document)
         if isinstance(message, codec.Auth):
             self._auth(message)

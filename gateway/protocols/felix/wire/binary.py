@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from gateway.envelope import PREFIX, Columns, Copies, index_packed
+from gateway.envelope import MOST_MESSAGES, PREFIX, Columns, Copies, index_packed
 from gateway.errors import Truncated, WireError
 from gateway.protocols.felix.wire.frames import (
     ACK,
@@ -39,6 +39,8 @@ ACK_MODES = frozenset({1, 2})
 """per_message and per_batch (Felix wire 1.2)."""
 
 PER_BATCH = 2
+
+TOO_MANY = f"more than {MOST_MESSAGES} messages"
 
 
 class MalformedBatch(WireError):
@@ -85,6 +87,8 @@ def decode_values(data: bytes, start: int, end: int) -> Columns:
     if start + 4 > end:
         raise MalformedBatch
     (count,) = _U32.unpack_from(data, start)
+    if count > MOST_MESSAGES:
+        raise MalformedBatch(f"malformed publish batch: {TOO_MANY}")
     start += 4
     if count * PREFIX > end - start:  # before anything is allocated
         raise MalformedBatch
@@ -139,6 +143,8 @@ def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
     following = start + count * _RANGE.size
     if following > end:
         raise MalformedBatch
+    if count > MOST_MESSAGES:
+        raise MalformedBatch(f"malformed publish batch: {TOO_MANY}")
     return Copies(source, tuple(_RANGE.iter_unpack(data[start:following]))), following
 
 

@@ -55,6 +55,13 @@ class _FindingGroup(_Pending):
     operation: frames.Fetch
 
 
+@attrs.define(eq=False)
+class _Listing(_Pending):
+    """A list, of which further pages are asked for."""
+
+    found: list[tuple[str, int]] = attrs.Factory(list)
+
+
 SMALL_ANSWER = 4096
 """What an answer of unknown size is taken for until it is there; then its real size counts."""
 
@@ -196,6 +203,10 @@ class Desk:
         topic = operation.topic if isinstance(operation, frames.DescribeTopic | frames.DescribePartition) else ""
         self._ask(requests.DescribeTopics(next(self._ids), topic), _Pending(self.replies.take(), encoding, operation))
 
+    def _list(self, encoding: frames.Encoding, operation: frames.ListTopics) -> None:
+        self._ask(requests.DescribeTopics(next(self._ids)), _Listing(self.replies.take(), encoding, operation))
+        self.waiting = True  # one list at a time: how long it gets is not known before
+
     def _metrics(self, encoding: frames.Encoding, operation: frames.MetricsFetch) -> None:
         self._ask(requests.ReadTotals(next(self._ids)), _Pending(self.replies.take(), encoding, operation))
 
@@ -254,6 +265,17 @@ class Desk:
         else:
             self._answer(pending, _refusal(pending, outcome))
 
+    def _listed(self, pending: _Listing, outcome: Outcome) -> None:
+        if isinstance(outcome, requests.Topics):
+            pending.found += [(topic.address, len(topic.partitions)) for topic in outcome.topics]
+            if outcome.following:
+                self._ask(requests.DescribeTopics(next(self._ids), after=outcome.following), pending)
+                return
+            self._answer(pending, frames.TopicList(sorted(pending.found)))
+        else:
+            self._answer(pending, _refusal(pending, outcome))
+        self.waiting = False
+
     def _answered(self, pending: _Pending, outcome: Outcome) -> None:
         """Everything that takes one step."""
         operation = pending.operation
@@ -272,8 +294,6 @@ class Desk:
                 answer = frames.Created(success=True, partitions=partitions)
             case frames.CreateTopic(), requests.TopicCreated():
                 answer = frames.Refusal(AlreadyExists(), operation)
-            case frames.ListTopics(), requests.Topics(topics=topics):
-                answer = frames.TopicList([(topic.address, len(topic.partitions)) for topic in topics])
             case _, requests.Topics():
                 answer = _described(operation, outcome)
             case frames.MetricsFetch(), requests.Totals():
@@ -288,7 +308,7 @@ class Desk:
         frames.OffsetCommit: _offset_commit,
         frames.OffsetFetch: _offset_fetch,
         frames.CreateTopic: _create_topic,
-        frames.ListTopics: _describe,
+        frames.ListTopics: _list,
         frames.DescribeTopic: _describe,
         frames.DescribePartition: _describe,
         frames.MetricsFetch: _metrics,
@@ -299,6 +319,7 @@ class Desk:
         _Producing: _produced,
         _FindingGroup: _group_found,
         _Fetching: _fetched,
+        _Listing: _listed,
         _Pending: _answered,
     }
 

@@ -61,6 +61,7 @@ class _Fields:
         count = self.u32("record count")
         start = position = self.position
         data, size = self.data, len(self.data)
+        frames.check_count(min(count, (size - start) // PREFIX))
         for _ in range(count):  # ends at the latest with the bytes, however large the count is
             if position + PREFIX > size:
                 raise frames.Undecodable("decode error: truncated record length")

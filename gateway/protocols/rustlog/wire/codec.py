@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import msgspec
 
-from gateway.envelope import PREFIX, Columns
+from gateway.envelope import MOST_MESSAGES, PREFIX, Columns
 from gateway.errors import Truncated
 from gateway.protocols.rustlog.wire import binary, json_seed, json_typed
 from gateway.protocols.rustlog.wire.frames import LENGTH, MAX_PACKED, MAX_VALUE, Answer, Encoding, Operation, Produce
@@ -45,12 +45,12 @@ class Codec:
     fits_alone: Callable[[bytes], bool]
 
 
-def _json_reading(most_bytes: int, smallest_record: int) -> Reading:
+def _json_reading(most_bytes: int, smallest_record: int, largest_value: int) -> Reading:
     return Reading(
         record_overhead=0,
         most_bytes=most_bytes,
-        most_messages=MAX_PACKED // smallest_record,
-        value_limit=most_bytes,
+        most_messages=min(MOST_MESSAGES, MAX_PACKED // smallest_record),
+        value_limit=largest_value,
         allow_gaps=True,
         zero_reads_nothing=False,
         group_overrides=False,
@@ -77,13 +77,13 @@ CODECS: Mapping[Encoding, Codec] = {
     Encoding.SEED_JSON: Codec(
         json_seed.decode_request,
         json_seed.encode_answer,
-        _json_reading(json_seed.MOST_BYTES, json_seed.SMALLEST_RECORD),
+        _json_reading(json_seed.MOST_READ, json_seed.SMALLEST_RECORD, json_seed.MOST_BYTES),
         json_seed.fits_alone,
     ),
     Encoding.TYPED_JSON: Codec(
         json_typed.decode_request,
         json_typed.encode_answer,
-        _json_reading(json_typed.MOST_BYTES, json_typed.SMALLEST_RECORD),
+        _json_reading(json_typed.MOST_BYTES, json_typed.SMALLEST_RECORD, json_typed.MOST_BYTES),
         json_typed.fits_alone,
     ),
 }
@@ -149,7 +149,7 @@ class Gathering:
                 return False
             self._singles.append(record)
         else:
-            if not count or end - body > MAX_VALUE:
+            if not 0 < count <= MOST_MESSAGES or end - body > MAX_VALUE:
                 return False
             try:
                 columns = Columns.from_packed(data[body:end], count)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from gateway.envelope import Columns, Run
+from gateway.envelope import MOST_MESSAGES, Columns, Run
 from gateway.errors import FrameTooLarge, GatewayError, WireError
 
 LENGTH = struct.Struct(">I")
@@ -72,6 +72,12 @@ def check_length(length: int) -> None:
         raise ZeroLength
     if length > MAX_FRAME:
         raise Oversize(length)
+
+
+def check_count(records: int) -> None:
+    """Refuse a Produce by the number of its records alone."""
+    if records > MOST_MESSAGES:
+        raise Undecodable(f"too many records: {records} (max: {MOST_MESSAGES})")
 
 
 # --- operations ---

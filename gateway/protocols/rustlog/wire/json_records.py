@@ -1,4 +1,4 @@
-"""The records of a Fetch answer as JSON, as many as a frame can hold: the same in both JSON dialects but for a record's form."""
+"""Records in JSON, as far as both dialects are the same: how many a request may have, and as many as an answer can hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.envelope import Run
-from gateway.protocols.rustlog.wire.frames import Records
+from gateway.envelope import MOST_MESSAGES, Run
+from gateway.protocols.rustlog.wire.frames import Records, check_count
+
+
+def check_size(payload: bytes, most_commas: int = MOST_MESSAGES) -> None:
+    """Refuse what decoding would make too much of, by the characters there are for it: in JSON an empty record takes three.
+    Text has some of them too, but not so many.
+    """
+    check_count(max(payload.count(b"["), payload.count(b"{"), payload.count(b":")))
+    if payload.count(b",") > most_commas:
+        check_count(payload.count(b","))
 
 
 def fitting(answer: Records, left: int, record: Callable[[Run, int, bytes], object]) -> tuple[bytes, int]:

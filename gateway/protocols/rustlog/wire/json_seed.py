@@ -39,7 +39,13 @@ SMALLEST_RECORD = len('{"offset":0,"payload":[]},')
 """What the shortest record costs in an answer, so that a Fetch never asks for more than can be told."""
 
 MOST_BYTES = MAX_FRAME // 2
-"""Of values in one answer, for the same reason: the shortest byte is a digit and a comma."""
+"""Of one value in an answer, for the same reason: the shortest byte is a digit and a comma."""
+
+MOST_NUMBERS = 1 << 22
+"""Bytes of values in one request, each a number: ten nanoseconds each. Of random ones a frame has no room for more."""
+
+MOST_READ = 2 << 20
+"""Bytes of values in one answer, for the same reason, but for a single longer one."""
 
 
 class _Produce(msgspec.Struct):
@@ -69,7 +75,7 @@ class _OffsetFetch(msgspec.Struct):
     group_id: str
 
 
-class _Request(msgspec.Struct, omit_defaults=True):
+class _Request(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     Produce: _Produce | msgspec.UnsetType = msgspec.UNSET
     Fetch: _Fetch | msgspec.UnsetType = msgspec.UNSET
     OffsetCommit: _OffsetCommit | msgspec.UnsetType = msgspec.UNSET
@@ -117,16 +123,15 @@ _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def decode_request(payload: bytes) -> Operation:
     """A request's payload."""
+    json_records.check_size(payload, MOST_NUMBERS)
     try:
-        keys = _KEYS.decode(payload)
-        if len(keys) != 1:
-            raise Undecodable("expected one object with exactly one key")
-        name = next(iter(keys))
-        if name not in _Request.__struct_fields__:
-            raise UnknownOperation(f"unknown variant `{name}`, expected one of {', '.join(_Request.__struct_fields__)}")
-        found: Any = getattr(_REQUEST.decode(payload), name)
+        given = _REQUEST.decode(payload)
+        variants = [name for name in _Request.__struct_fields__ if getattr(given, name) is not msgspec.UNSET]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Undecodable(str(error)) from None
+        raise _undecodable(payload, str(error)) from None
+    if len(variants) != 1:
+        raise _undecodable(payload, "")
+    found: Any = getattr(given, variants[0])
     match found:
         case _Produce(topic=topic, partition=partition, records=records):
             return Produce(topic, partition, Columns.of(list(map(bytes, records))))
@@ -137,6 +142,20 @@ def decode_request(payload: bytes) -> Operation:
             return OffsetCommit(found.group_id, found.topic, found.partition, u64(found.offset))
         case _:
             return OffsetFetch(found.group_id, found.topic, found.partition)
+
+
+def _undecodable(payload: bytes, problem: str) -> Undecodable:
+    """Why a payload is no request: its only key first."""
+    try:
+        keys = _KEYS.decode(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return Undecodable(str(error))
+    if len(keys) != 1:
+        return Undecodable("expected one object with exactly one key")
+    name = next(iter(keys))
+    if name not in _Request.__struct_fields__:
+        return UnknownOperation(f"unknown variant `{name}`, expected one of {', '.join(_Request.__struct_fields__)}")
+    return Undecodable(problem)
 
 
 def u64(value: int) -> int:

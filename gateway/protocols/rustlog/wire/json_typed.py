@@ -175,6 +175,7 @@ _TYPES = frozenset(
 
 def decode_request(payload: bytes) -> frames.Operation:
     """A request's payload."""
+    json_records.check_size(payload)
     try:
         kind = _PROBE.decode(payload).type
         if kind not in _TYPES:
