@@ -38,6 +38,9 @@ MOST_MESSAGES = 100_000
 of JSON up to ten times that, and nobody else is served meanwhile.
 """
 
+OBJECT = 48
+"""Bytes that Python spends on a short text or on a tuple of two, beside what is in it."""
+
 _ONE = (1).to_bytes(4, sys.byteorder)
 
 
@@ -115,6 +118,13 @@ class Columns:
     def value_bytes(self) -> int:
         """Total size of the values."""
         return len(self.packed) - PREFIX * self.count
+
+    def beside_values(self) -> int:
+        """About how many bytes of memory the keys and headers take."""
+        keys = sum(OBJECT + len(key) for key in self.keys if key is not None) if self.keys is not None else 0
+        if self.headers is None:
+            return keys
+        return keys + sum(3 * OBJECT + len(name) + len(value) for one in self.headers for name, value in one)
 
     def value(self, index: int) -> bytes:
         """The value of one message."""

@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 MAX_ROUNDS = 64
 """How often one turn lets a session react to immediate replies before others get the loop."""
+INDEX = 4
+"""Bytes that say where a message ends."""
 MOST_AT_ONCE = 512
 """Requests of one connection that are handed over before others get the loop."""
 
@@ -258,7 +260,10 @@ class Driver:
             return ()
         for request in requests:
             if isinstance(request, Publish):
-                size = len(request.batch.columns.packed)
+                columns = request.batch.columns
+                size = len(columns.packed) + INDEX * columns.count
+                if columns.keys is not None or columns.headers is not None:
+                    size += columns.beside_values()
                 self._sizes[request.id] = size
                 self._writing += size
         return self._client.submit(requests)

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.envelope import Columns, _less
+from gateway.envelope import OBJECT, Columns, _less
 
 
 @given(st.lists(st.binary(max_size=20), max_size=80), st.integers(0, 80), st.integers(0, 80))
@@ -24,3 +24,12 @@ def test_a_slice_holds_its_messages(values: list[bytes], start: int, stop: int) 
 def test_positions_up_to_the_largest_are_moved_one_by_one(ends: list[int]) -> None:
     base = min(ends)
     assert list(_less(array("I", ends), base)) == [end - base for end in ends]
+
+
+def test_keys_and_headers_count_by_what_they_are_in_memory():
+    keys = [b"k" * 10, None, b""]
+    headers = [(("name", b"value"),) * 2, (), ()]
+    plain = Columns.of([b"", b"", b""])
+    assert plain.beside_values() == 0
+    assert Columns(plain.packed, plain.ends, keys).beside_values() == 2 * OBJECT + 10
+    assert Columns(plain.packed, plain.ends, keys, headers).beside_values() == (2 + 6) * OBJECT + 10 + 2 * 9
