@@ -104,7 +104,6 @@ def archive(
 
 
 def archived_in(archive: Archive) -> Mapping[Place, int]:
-    """Up to where an archive has each partition."""
     archived: dict[Place, int] = {}
     for file in archive.files():
         place = (file.topic, file.epoch, file.partition)
@@ -136,7 +135,6 @@ def _range(file: ArchiveFile) -> Range:
 
 
 def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:
-    """What is to be added, and what no longer can be."""
     missing: list[Range] = []
     gaps: list[str] = []
     for topic in selected(reader.topics(), options):
@@ -179,7 +177,6 @@ def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool
 
 
 def _good(reader: Log, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
-    """The records of a range, or all before what is damaged, which is noted."""
     at = what.start
     try:
         for batch in record_batches(reader, what, FILE_SCHEMA, rows=GROUP_ROWS, size=GROUP_BYTES):
@@ -205,7 +202,6 @@ class _Files:
         self._start = self._end = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Some more records."""
         for day, part in _days(batch):
             if self._writer is None or day != self._day:
                 self.finish()
@@ -216,7 +212,6 @@ class _Files:
             self._end = part.column("offset")[-1].as_py() + 1
 
     def finish(self) -> None:
-        """The file is whole."""
         if self._writer is None:
             return
         self._writer.close()
@@ -232,7 +227,6 @@ def file_name(epoch: int, partition: int, start: int) -> str:
 
 
 def new_file(path: Path) -> pq.ParquetWriter:
-    """Begin a file of the archive."""
     # what repeats is as small without a dictionary, since zstd sees it too, and is written three times as fast
     return pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd", use_dictionary=False)
 

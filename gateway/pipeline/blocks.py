@@ -132,13 +132,11 @@ class Block:
 
     @property
     def stretches(self) -> Stretches:
-        """Where the messages come from."""
         if self._stretches is None:
             self._stretches = self._find() or find_stretches(self._runs(), self.count)
         return self._stretches
 
     def offsets(self) -> Any:
-        """Of each record."""
         return np.arange(self.base_offset, self.base_offset + self.count, dtype=np.int64)
 
     def times(self) -> Any:
@@ -151,16 +149,13 @@ class Block:
         return self._stamps(stamped, begins, heads["first"].tolist())
 
     def expiries(self) -> Any | None:
-        """When each record expires."""
         there = (self._heads["present"] & EXPIRES) != 0
         return self._stamps(there, self._stamps_at, [0] * len(self.blobs)) if there.any() else None
 
     def ends(self) -> Any:
-        """Where each packed value ends."""
         return shifted(self._u32(self._spans(self._values_at - 4 * self.counts, 4 * self.counts)), self.counts)
 
     def packed(self) -> Iterator[tuple[memoryview, int]]:
-        """The packed values of each chunk."""
         for blob, begin, end, count in zip(
             self.blobs, self._values_at.tolist(), self._keys_at.tolist(), self.counts.tolist(), strict=True
         ):
@@ -190,7 +185,6 @@ class Block:
     # --- pieces of all chunks ---
 
     def _spans(self, begins: Any, sizes: Any) -> list[bytes]:
-        """So many bytes of each chunk from a place on."""
         return [
             blob[begin:end]
             for blob, begin, end in zip(self.blobs, begins.tolist(), (begins + sizes).tolist(), strict=True)
@@ -272,7 +266,6 @@ class _Sources:
         return place
 
     def sender(self, source: int, delivery: int) -> BatchMeta:
-        """One who sent batches."""
         origin, route = self._known[source]
         return BatchMeta(b"", origin, route, DELIVERIES[delivery])
 

@@ -100,13 +100,11 @@ class RunGroup:
 
     @property
     def stretches(self) -> Stretches:
-        """Where the messages come from."""
         if self._stretches is None:
             self._stretches = find_stretches(self.runs, self.count)
         return self._stretches
 
     def offsets(self) -> Any:
-        """Of each record."""
         first = self.runs[0].base_offset
         if self.runs[-1].next_offset - first == self.count:
             return np.arange(first, first + self.count, dtype=np.int64)
@@ -120,7 +118,6 @@ class RunGroup:
         return np.concatenate([np.asarray(run.times, dtype=np.int64) for run in self.runs])
 
     def expiries(self) -> Any | None:
-        """When each record expires."""
         if all(run.columns.expires is None for run in self.runs):
             return None
         return np.concatenate(
@@ -133,21 +130,17 @@ class RunGroup:
         )
 
     def ends(self) -> Any:
-        """Where each packed value ends."""
         own = np.frombuffer(b"".join([run.columns.ends for run in self.runs]), dtype=np.uint32)
         return shifted(own, self.counts)
 
     def packed(self) -> Iterator[tuple[memoryview, int]]:
-        """The packed values of each run."""
         for run in self.runs:
             yield memoryview(run.columns.packed), run.count
 
     def keys(self) -> Cells | None:
-        """The keys."""
         return self._cells(lambda columns: columns.keys, _loose_keys)
 
     def headers(self) -> Cells | None:
-        """The headers."""
         return self._cells(lambda columns: columns.headers, _loose_headers)
 
     def _cells(self, column: Callable[[Columns], Sequence[Any] | None], loose: Callable[[Any], Cells]) -> Cells | None:

@@ -51,12 +51,10 @@ def batches(
 
 
 def record_batch(runs: Sequence[Run], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """Runs of one partition as one record batch with the columns of a schema."""
     return _made(RunGroup(runs), schema)
 
 
 def block_batch(block: Block, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """Those records of a block that are meant, as one record batch with the columns of a schema."""
     return _made(block, schema).slice(block.skip, block.wanted)
 
 

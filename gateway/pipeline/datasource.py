@@ -72,11 +72,9 @@ class GatewayDataSource(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> GatewayReader:
-        """For a batch."""
         return GatewayReader(ReadOptions.parse(self.options), _columns(schema))
 
     def streamReader(self, schema: StructType) -> GatewayStreamReader:  # noqa: N802  # Spark's name
-        """For a stream."""
         return GatewayStreamReader(ReadOptions.parse(self.options), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> GatewayWriter:
@@ -214,7 +212,6 @@ class GatewayReader(DataSourceReader):
         return [LogRange(one) for one in cut(ranges, options.per_partition)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
         return _read(self._options, self._columns, partition)
 
 
@@ -248,7 +245,6 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """From now on the end stays where it is."""
         self._last = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -264,7 +260,6 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """For Spark's progress report."""
         return self._ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -279,7 +274,6 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LogRange(one) for one in cut(ranges, self._options.per_partition)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
         return _read(self._options, self._columns, partition)
 
     def _ends(self) -> Position:

@@ -78,7 +78,6 @@ def text(value: bytes) -> str:
 
 
 def base64(value: bytes) -> str:
-    """Anything."""
     return b64encode(value).decode()
 
 
@@ -124,7 +123,6 @@ class Decoding:
     """For Avro, by topic."""
 
     def maker(self) -> Callable[[str], Decode]:
-        """A function for each topic."""
         plain: Mapping[str, Decode] = {"base64": base64, "text": text, "json": as_json}
         if self.kind in plain:
             return lambda _topic: plain[self.kind]

@@ -61,7 +61,6 @@ class _Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._caller.close()
 
 
@@ -84,7 +83,6 @@ class EndpointLog(_Client):
         return {one.name: _stored(one) for one in self.described()}
 
     def described(self, name: str = "") -> Sequence[wire.Topic]:
-        """Every topic, or the one of this name, with what the API says about it."""
         query = "?" + urlencode({"name": name}) if name else ""
         found = self._caller.ask("GET", wire.TOPICS + query, wire.Topics)
         self._dense = found.dense_offsets
@@ -250,7 +248,6 @@ class EndpointWriter(_Client):
         return self._caller.ask("POST", wire.APPEND, Appended, data, wire.MSGPACK)
 
     def producer(self, producer: str) -> Producer:
-        """The last append of a producer."""
         return self._caller.ask("GET", f"{wire.PRODUCER}?{urlencode({'producer': producer})}", Producer)
 
     def delete_topic(self, topic: wire.Topic) -> None:

@@ -100,7 +100,6 @@ class Caller:
         self._pause = FIRST_PAUSE
 
     def close(self) -> None:
-        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -124,8 +124,6 @@ def _schema() -> str:
 
 
 def _decoder(decoding: Decoding, *, strict: bool) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What an executor does with record batches."""
-
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         maker = decoding.maker()
         for batch in batches:

@@ -36,7 +36,6 @@ class Span:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What it is a span of."""
         return self.topic, self.epoch, self.partition
 
 
@@ -101,7 +100,6 @@ class StoredMessages:
         return _within(spark, frame, spans, ["topic", "partition"]).select(*columns, EPOCH)
 
     def stores(self) -> Sequence[str]:
-        """Itself."""
         return [self.options.get("path") or self.options["endpoint"]]
 
 
@@ -126,7 +124,6 @@ class ArchivedMessages:
     path: str
 
     def spans(self, topics: Topics) -> Sequence[Span]:
-        """What was archived. A hole, if there is one, is inside of a span."""
         found: dict[tuple[str, int, int], Span] = {}
         files = Archive.existing(Path(self.path)).files()
         names = topics.among(sorted({file.topic for file in files}))
@@ -156,7 +153,6 @@ class ArchivedMessages:
         return _within(spark, named, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
 
     def stores(self) -> Sequence[str]:
-        """Those that it was made from."""
         return Archive(Path(self.path)).sources()
 
 
@@ -179,7 +175,6 @@ def _ddl(columns: Iterable[str]) -> str:
 
 
 def _within(spark: SparkSession, frame: DataFrame, spans: Sequence[Span], on: Sequence[str]) -> DataFrame:
-    """Only what lies in the spans, with the epoch of each."""
     from pyspark.sql import functions as f
 
     rows = [(span.topic, span.epoch, span.partition, span.start, span.end) for span in spans]

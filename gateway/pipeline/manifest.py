@@ -52,7 +52,6 @@ class ArchiveFile:
 
     @property
     def path(self) -> str:
-        """Its place in the archive."""
         return f"{topic_directory(self.topic)}/day={self.day}/{self.name}"
 
     def __str__(self) -> str:
@@ -112,7 +111,6 @@ class Archive:
         return self._history()[0]
 
     def named(self) -> list[ArchiveFile]:
-        """The same, of the manifests that are there."""
         return self._history()[0]
 
     def lost(self) -> list[str]:
@@ -145,7 +143,6 @@ class Archive:
         return files, gone
 
     def sources(self) -> Sequence[str]:
-        """The stores that it was made from."""
         path = self.directory / SOURCES
         try:
             return [str(one) for one in json.loads(path.read_text())] if path.exists() else []

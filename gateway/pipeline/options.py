@@ -84,7 +84,6 @@ class ReadOptions:
 
     @property
     def where(self) -> str:
-        """The source, for people."""
         return shown(self.source)
 
     @classmethod
@@ -136,7 +135,6 @@ def _source(given: Mapping[str, str]) -> Source:
 
 
 def endpoint_of(given: Mapping[str, str]) -> Endpoint:
-    """The endpoint that checked options describe."""
     return Endpoint.of(
         given.get("endpoint", ""),
         token=given.get("token", ""),
@@ -192,7 +190,6 @@ def _positive(text: str, option: str) -> int:
 
 
 def flag(text: str, option: str) -> bool:
-    """True or false."""
     if text.lower() not in {"true", "false"}:
         raise InvalidRequest(f"{option}: true or false, not {text!r}")
     return text.lower() == "true"

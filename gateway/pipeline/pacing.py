@@ -35,7 +35,6 @@ class Pacer:
         return count
 
     def sent(self, count: int) -> None:
-        """So many have gone."""
         self._allowed -= count
 
     def pause(self, time_ms: float, now: float) -> float:

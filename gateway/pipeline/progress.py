@@ -32,7 +32,6 @@ class Wanted:
 
     @property
     def digest(self) -> str:
-        """A short name of it."""
         return hashlib.sha256(json.dumps(attrs.asdict(self)).encode()).hexdigest()[:12]
 
 
@@ -54,7 +53,6 @@ class Progress:
     """How far a step goes that was begun and may or may not have been taken; it begins at `reached`."""
 
     def left(self) -> Sequence[Span]:
-        """What is still to do."""
         spans = [attrs.evolve(span, start=max(span.start, self.reached.get(span.place, 0))) for span in self.spans]
         return [span for span in spans if span.start < span.end]
 
@@ -65,7 +63,6 @@ class Progress:
         return [attrs.evolve(by_place[place], end=end) for place, end in self.pending.items()]
 
     def taken(self, reached: Mapping[Place, int], count: int) -> None:
-        """A step was taken."""
         self.reached.update(reached)
         self.sent += count
         self.sequence += 1
@@ -136,7 +133,6 @@ class ProgressFile:
         fresh.rename(self.path)
 
     def remove(self) -> None:
-        """It is done."""
         self.path.unlink(missing_ok=True)
 
 

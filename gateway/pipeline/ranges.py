@@ -46,7 +46,6 @@ class Range:
 
     @property
     def count(self) -> int:
-        """How many records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -62,7 +61,6 @@ def selected(topics: Mapping[str, StoredTopic], options: ReadOptions, *, all_nam
 
 
 def starts(reader: Log, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
-    """Where to begin in each partition of a topic."""
     if options.starting_ms is not None:
         return [reader.offset_for_time(topic.name, one.number, options.starting_ms) for one in topic.partitions]
     given = options.starting if options.starting is not None else default
@@ -70,7 +68,6 @@ def starts(reader: Log, topic: StoredTopic, options: ReadOptions, default: int) 
 
 
 def ends(topic: StoredTopic, options: ReadOptions) -> list[int]:
-    """Where to stop in each partition of a topic."""
     return _resolved(topic, options.ending, LATEST, "endingOffsets")
 
 
@@ -101,7 +98,6 @@ def _resolved(topic: StoredTopic, given: Offsets, unnamed: int, option: str) -> 
 
 
 def whole(reader: Log, options: ReadOptions) -> list[Range]:
-    """Everything a batch is to read."""
     return [
         Range(topic.name, partition.number, start, end, topic.epoch)
         for topic in selected(reader.topics(), options)

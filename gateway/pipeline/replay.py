@@ -84,7 +84,6 @@ class Selected:
 
     @property
     def messages(self) -> int:
-        """All of them."""
         return sum(self.topics.values())
 
 
@@ -97,11 +96,9 @@ class Selection:
         self.messages = messages
 
     def spans(self) -> Sequence[Span]:
-        """What there is now."""
         return self.messages.spans(Topics.parse(self.wanted.topics))
 
     def count(self, spans: Sequence[Span], now_ms: int) -> Selected:
-        """Look at all of it once."""
         from pyspark.sql import functions as f
 
         with reported():
@@ -369,7 +366,6 @@ def replay(
 
 
 def dry_run(spark: SparkSession, messages: Messages, wanted: Wanted, *, state: Path | None = None) -> Selected:
-    """What a run would send now."""
     selection = Selection(spark, messages, wanted)
     before = ProgressFile.of(wanted, state).load(wanted)
     now = before.started_ms if before is not None else time.time_ns() // 1_000_000

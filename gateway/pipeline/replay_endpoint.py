@@ -54,7 +54,6 @@ class EndpointTarget:
         return refused
 
     def close(self) -> None:
-        """Close the connection."""
         self._writer.close()
 
     def _append(self, topic: str, columns: Columns, replay: str, step: int, sequence: int) -> None:

@@ -76,7 +76,6 @@ class GatewayWriter(DataSourceArrowWriter):
         self._run = options.producer or f"batch-{uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor."""
         return publish(self._options, iterator, f"{self._run}/{_context().partitionId()}", 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -94,7 +93,6 @@ class GatewayStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor."""
         context = _context()
         query, epoch = context.getLocalProperty(QUERY), context.getLocalProperty(EPOCH)
         if query is None or epoch is None:
@@ -112,7 +110,6 @@ class GatewayStreamWriter(DataSourceStreamArrowWriter):
 
 
 def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: str, epoch: int) -> Written:
-    """Publish what one task has."""
     number = done = repeated = 0
     with EndpointWriter(options.endpoint) as out:
         for batch in batches:

@@ -76,5 +76,4 @@ def open_log(source: Source) -> Log:
 
 
 def shown(source: Source) -> str:
-    """A source as it is called in messages."""
     return source.url if isinstance(source, Endpoint) else str(source)

@@ -40,7 +40,6 @@ class Here:
     width = 1
 
     def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Run them all."""
         return [work(task) for task in tasks]
 
 
@@ -52,7 +51,6 @@ class OnSpark:
         self.width: int = self._context.defaultParallelism
 
     def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Run them all."""
         if not tasks:
             return []
 

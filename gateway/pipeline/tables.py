@@ -123,7 +123,6 @@ class DeltaLake:
         return {place: end for place, end in found.items() if end is not None}
 
     def append(self, rows: pa.Table, place: Place, end: int) -> None:
-        """One commit."""
         said = self._library.CommitProperties(app_transactions=[self._library.Transaction(_name(place), end)])
         self._library.write_deltalake(
             self._path, rows, mode="append", partition_by=list(PARTITIONED_BY), commit_properties=said
@@ -146,12 +145,10 @@ class Iceberg:
                     spec.add_identity(column)
 
     def done(self, places: Sequence[Place]) -> Mapping[Place, int]:
-        """From the table's properties."""
         said = self._table.properties
         return {place: int(said[_name(place)]) for place in places if _name(place) in said}
 
     def append(self, rows: pa.Table, place: Place, end: int) -> None:
-        """One commit."""
         with self._table.transaction() as transaction:
             transaction.append(rows)
             transaction.set_properties({_name(place): str(end)})
