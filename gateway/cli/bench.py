@@ -88,7 +88,6 @@ class Checker:
             self.expect_fewer(1)
 
     def expect_fewer(self, messages: int) -> None:
-        """So many have come, or were refused."""
         self.left = max(0, (self.left or 0) - messages)
 
 

@@ -68,7 +68,6 @@ class Letter:
         }
 
     def as_text(self) -> str:
-        """For people."""
         envelope, facts, origin = self.envelope, self.facts, self.envelope.origin
         deaths = f", died {facts.count} times" if facts.count > 1 else ""
         lines = [
@@ -137,7 +136,6 @@ def find(log: EndpointLog, name: str) -> Topic:
 
 
 def letters(log: EndpointLog, topic: Topic, choice: Choice) -> Iterator[Letter]:
-    """The letters of a topic that are meant, in order."""
     for partition in topic.partitions:
         wanted = choice.ids.get(partition.number, ()) if choice.ids is not None else None
         start = max(min(wanted), partition.start) if wanted else partition.start
@@ -167,7 +165,6 @@ class Summary:
 
 
 def summary(log: EndpointLog, topic: Topic) -> Summary:
-    """Count the letters of a topic."""
     found = Summary(topic.name)
     for letter in letters(log, topic, Choice()):
         found.letters += 1

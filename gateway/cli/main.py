@@ -93,11 +93,9 @@ class CommandGroup(click.Group):
     """Finds commands by module and imports only the one that is run."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Every command, sorted."""
         return sorted(_commands())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of one command."""
         name = _module_of(cmd_name)
         if name is None:
             return None
@@ -108,7 +106,6 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which command was probably meant."""
         name = args[0] if args else ""
         if not name.startswith("-") and _module_of(name) is None:
             import difflib

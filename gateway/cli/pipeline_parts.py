@@ -89,13 +89,11 @@ class Cluster:
     noisy: bool
 
     def session(self) -> SparkSession:
-        """Spark."""
         from gateway.pipeline.session import spark_session
 
         return spark_session(self.master, noisy=self.noisy)
 
     def spread(self) -> Spread:
-        """Tasks on Spark."""
         from gateway.pipeline.spread import OnSpark
 
         return OnSpark(self.session())

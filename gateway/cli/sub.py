@@ -18,7 +18,6 @@ class StartType(click.ParamType["Start | int"]):
     name = "earliest|latest|OFFSET"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Start | int:
-        """Parse it."""
         if isinstance(value, Start | int):
             return value
         text = str(value)

@@ -52,12 +52,10 @@ class Notebook:
     """The paths of what could not be read, or is missing; complete at the end of reading."""
 
     def add(self, message: str, line: int, path: str) -> Invalid:
-        """Note a problem."""
         self.problems.append(ConfigProblem(message, file=self.file, line=line, path=path))
         return INVALID
 
     def visit(self, path: str, line: int) -> None:
-        """Remember the line of a path."""
         self._lines[path] = line
 
     def line(self, path: str, around: str = "") -> int:
@@ -98,11 +96,9 @@ class Notebook:
         self._unread.update(problem.path for problem in self.problems)
 
     def was_read(self, path: str) -> bool:
-        """Whether a value, and all that is in it, could be read."""
         return not any(other == path or other.startswith((f"{path}.", f"{path}[")) for other in self._unread)
 
     def has(self, value: object, key: str) -> bool:
-        """Whether a key of a value that was read is in the file."""
         return f"{self.path_of(value)}.{key}" in self._lines
 
 
@@ -122,22 +118,18 @@ class Place:
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it has keys."""
         return isinstance(self.node, yaml.MappingNode)
 
     @property
     def is_list(self) -> bool:
-        """Whether it has items."""
         return isinstance(self.node, yaml.SequenceNode)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _NULL_TAG
 
     @property
     def kind(self) -> str:
-        """What it is, for messages."""
         if self.is_mapping:
             return "a mapping"
         if self.is_list:
@@ -145,7 +137,6 @@ class Place:
         return _KINDS.get(str(self.node.tag).rpartition(":")[2], "text")
 
     def items(self) -> Iterator[Place]:
-        """The items of a list."""
         for index, node in enumerate(self.node.value):
             path = f"{self.path}[{index}]"
             line = node.start_mark.line + 1
@@ -173,7 +164,6 @@ class Place:
             yield name, attrs.evolve(self, node=node, path=path, line=line)
 
     def join(self, key: str) -> str:
-        """The path of a key of this mapping."""
         if not _PLAIN_KEY.fullmatch(key):
             return f'{self.path}["{key}"]'
         return f"{self.path}.{key}" if self.path else key

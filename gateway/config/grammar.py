@@ -64,7 +64,6 @@ def _name(text: str) -> str:
 
 
 def _host(text: str) -> str:
-    """A name that a certificate can be for."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:

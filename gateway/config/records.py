@@ -71,7 +71,6 @@ class Record:
 
     @property
     def known_keys(self) -> frozenset[str]:
-        """Every key it knows."""
         files = (field.key + FILE_SUFFIX for field in self.fields if field.secret)
         return frozenset((*(field.key for field in self.fields), *files))
 

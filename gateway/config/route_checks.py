@@ -40,7 +40,6 @@ class _Claim:
 
 
 def check_routes(config: model.Config, specs: Specs, notes: Notebook) -> None:
-    """Note every problem of the routes."""
     if config.routes == (model.IDENTITY,):
         return
     _check_names(config.routes, notes)
@@ -246,7 +245,6 @@ def _check_claims(claims: Sequence[_Claim], notes: Notebook) -> None:
 
 
 def _check_targets(route: model.Route, specs: Specs, notes: Notebook) -> None:
-    """Names that targets use."""
     for target in route.targets:
         if isinstance(target, model.Bridge):
             if target.protocol not in specs and target.protocol not in notes.spoken:

@@ -40,7 +40,6 @@ class Text:
     """The other way: from the value to what the file would say."""
 
     def read(self, place: Place) -> Any:
-        """The converted text."""
         text = place.text(self.expected, any_tag=self.any_tag)
         if not isinstance(text, str):
             return text
@@ -52,7 +51,6 @@ class Text:
             return place.problem(problem.message)
 
     def schema(self) -> dict[str, Any]:
-        """A string."""
         schema: dict[str, Any] = {"type": ["string", "integer"] if self.any_tag else "string"}
         title = ": ".join(filter(None, (self.expected, self.description)))
         return schema if title == "text" else {**schema, "title": title}
@@ -67,7 +65,6 @@ class Number:
     whole: bool = True
 
     def read(self, place: Place) -> Any:
-        """The number."""
         expected = "a whole number" if self.whole else "a number"
         text = place.plain(expected)
         if not isinstance(text, str):
@@ -95,7 +92,6 @@ class YesNo:
     """true or false."""
 
     def read(self, place: Place) -> Any:
-        """The truth."""
         text = place.plain("true or false")
         if not isinstance(text, str):
             return text
@@ -115,7 +111,6 @@ class Words:
     meanings: Mapping[str, Any]
 
     def read(self, place: Place) -> Any:
-        """What the word stands for."""
         text = place.text(self.expected, any_tag=True)
         if not isinstance(text, str):
             return text
@@ -125,7 +120,6 @@ class Words:
 
     @property
     def expected(self) -> str:
-        """The words, for messages."""
         return alternatives(tuple(self.meanings))
 
     def schema(self) -> dict[str, Any]:
@@ -142,7 +136,6 @@ class ListOf:
     or_one: bool = False
 
     def read(self, place: Place) -> Any:
-        """A tuple of what could be read."""
         if not place.is_list:
             if self.or_one:
                 item = self.item.read(place)
@@ -154,7 +147,6 @@ class ListOf:
         return tuple(item for item in items if item is not INVALID)
 
     def schema(self) -> dict[str, Any]:
-        """An array."""
         array: dict[str, Any] = {"type": "array", "items": self.item.schema()}
         if self.least:
             array["minItems"] = self.least
@@ -199,7 +191,6 @@ class MapOf:
         return found
 
     def schema(self) -> dict[str, Any]:
-        """An object with any keys."""
         schema: dict[str, Any] = {"type": "object", "additionalProperties": self.value.schema()}
         return {**schema, "minProperties": self.least} if self.least else schema
 
@@ -214,7 +205,6 @@ class Either:
     mappings: Sequence[Record] = ()
 
     def read(self, place: Place) -> Any:
-        """What the fitting alternative makes of it."""
         if place.is_mapping:
             chosen = self._choose(place)
             if chosen is not None:
@@ -235,7 +225,6 @@ class Either:
         return best if best is not None and keys & best.known_keys else None
 
     def schema(self) -> dict[str, Any]:
-        """Any of the alternatives."""
         shapes = [shape for shape in (self.scalar, self.listed, *self.mappings) if shape is not None]
         return {"anyOf": [shape.schema() for shape in shapes]}
 
@@ -249,7 +238,6 @@ class Tagged:
     says: Mapping[str, Says] = attrs.Factory(dict)
 
     def read(self, place: Place) -> Any:
-        """The one value."""
         names = alternatives(tuple(self.kinds))
         if not place.is_mapping:
             return place.problem(f"expected {self.what} ({names}), not {place.kind}")
@@ -284,7 +272,6 @@ class Then:
     convert: Callable[[Any], Any]
 
     def read(self, place: Place) -> Any:
-        """The converted value."""
         value = self.shape.read(place)
         if value is INVALID:
             return value
@@ -296,7 +283,6 @@ class Then:
         return converted
 
     def schema(self) -> dict[str, Any]:
-        """That of the shape."""
         return self.shape.schema()
 
 
@@ -318,7 +304,6 @@ _SIMPLE: Mapping[Any, Shape] = {
 
 
 def shape_of(kind: Any) -> Shape:
-    """The shape that follows from a type."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     origin = get_origin(kind)

@@ -9,7 +9,6 @@ INDEX = "index"
 
 
 def pages() -> Sequence[str]:
-    """The names of all pages, sorted."""
     return sorted(path.name.removesuffix(".md") for path in files(__name__).iterdir() if path.name.endswith(".md"))
 
 

@@ -112,7 +112,6 @@ class Page(Markdown):
 
 
 def rendered(markdown: str, width: int, *, colour: bool) -> str:
-    """The page as lines for a terminal of that width."""
     page = Page(markdown)
     for token in page.parsed:
         if token.children:

@@ -32,7 +32,6 @@ def complaint(name: str) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name is the gateway's own."""
     return name.startswith(RESERVED)
 
 

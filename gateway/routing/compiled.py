@@ -87,7 +87,6 @@ class CompiledRoute:
 
     @property
     def name(self) -> str:
-        """The route's name."""
         return self.route.name
 
     @property

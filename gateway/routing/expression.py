@@ -88,12 +88,10 @@ class Message:
         return self._cel
 
     def replace(self, payload: bytes) -> None:
-        """The payload is another one from now on."""
         self.payload = payload
         self._forget("value")
 
     def rekey(self, key: bytes | None) -> None:
-        """The key is another one from now on."""
         self.key = key
         self._forget("key")
 
@@ -152,7 +150,6 @@ class Expression:
         return self.interpret(message)
 
     def interpret(self, message: Message) -> Any:
-        """Its value as the interpreter finds it."""
         from celpy.evaluation import CELEvalError, CELSyntaxError
 
         from gateway.routing.interpreter import TooManySteps
@@ -271,7 +268,6 @@ def _is_bool(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, for messages."""
     if value is None:
         return "null"
     if _is_bool(value):

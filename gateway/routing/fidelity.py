@@ -47,7 +47,6 @@ class Field:
 
     @property
     def costs(self) -> bool:
-        """Whether something of it is not as it was."""
         return self.fate in (Fate.MAPPED, Fate.LOST)
 
 
@@ -67,7 +66,6 @@ class Fidelity:
         return frozenset(f.name for f in self.fields if f.fate is Fate.LOST and f.name in model.ACCEPTABLE)
 
     def field(self, name: str) -> Field:
-        """One field by name."""
         return next(field for field in self.fields if field.name == name)
 
 

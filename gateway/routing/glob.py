@@ -52,7 +52,6 @@ class Glob:
 
     @property
     def symbols(self) -> Symbols:
-        """The glob as a pattern."""
         return _symbols(self.parts)
 
     def match(self, address: str) -> Captures | None:
@@ -142,16 +141,13 @@ class BoundTemplate:
 
     @property
     def used(self) -> frozenset[int]:
-        """The captures it carries."""
         return frozenset(part for part in self.parts if isinstance(part, int))
 
     @property
     def symbols(self) -> Symbols:
-        """The names it can make, as a pattern."""
         return _symbols([self.wilds[part] if isinstance(part, int) else part for part in self.parts])
 
     def expand(self, captures: Sequence[str] | Mapping[int, str]) -> str:
-        """The name made of these captures."""
         return "".join([captures[part] if isinstance(part, int) else part for part in self.parts])
 
     def invert(self, name: str) -> dict[int, str] | None:
@@ -162,7 +158,6 @@ class BoundTemplate:
         return {int(group[1:]): value for group, value in found.groupdict().items()}
 
     def startswith(self, prefix: str) -> bool:
-        """Whether every name it makes starts with this text."""
         return bool(self.parts) and isinstance(self.parts[0], str) and self.parts[0].startswith(prefix)
 
 
@@ -189,7 +184,6 @@ def bind(source: Template, pattern: Glob, topic: BoundTemplate | None = None) ->
 
 
 def bound(text: str, parts: Sequence[str | int], wilds: tuple[Wild, ...]) -> BoundTemplate:
-    """A bound template of parts."""
     seen: set[int] = set()
     expression = ""
     for part in parts:

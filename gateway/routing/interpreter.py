@@ -38,7 +38,6 @@ class BoundedEvaluator(Evaluator):
         """How many steps are left, shared with those who evaluate a part of it."""
 
     def sub_evaluator(self, ast: lark.Tree[Any]) -> Evaluator:
-        """For the expression in a macro."""
         return BoundedEvaluator(ast, self.activation, self._left)
 
     def _visit_tree(self, tree: lark.Tree[Any]) -> Any:

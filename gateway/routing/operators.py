@@ -26,7 +26,6 @@ def sound(value: Any) -> Any:
 
 
 def truth(value: Any) -> bool:
-    """A value that is true or false."""
     if type(value) is not bool:
         raise Unsure
     return value

@@ -28,7 +28,6 @@ class Symbol:
     optional: bool = False
 
     def takes(self, char: str) -> bool:
-        """Whether it matches this character."""
         return char == self.char if self.char else char not in self.excluded
 
     def common(self, other: Symbol) -> str:

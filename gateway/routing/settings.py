@@ -29,11 +29,9 @@ class TopicRules:
         """Whether any topic has one."""
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings."""
         return self._lookup(topic)[0]
 
     def decides_partitions(self, topic: str) -> bool:
-        """Whether the file says how many partitions."""
         return self._lookup(topic)[1]
 
     def _lookup(self, topic: str) -> tuple[TopicConfig, bool]:
