@@ -62,7 +62,6 @@ class Bridges:
 
     @property
     def used(self) -> frozenset[str]:
-        """The upstreams that are used."""
         return self.upstreams.used
 
     @property
@@ -75,7 +74,6 @@ class Bridges:
         await self.forwards.prepare(table.forwards)
 
     def become(self, config: Config, table: RoutingTable) -> None:
-        """From now on there are the bridges of this configuration, whose table is in force."""
         self.upstreams.become(wanted(config, table))
         self.forwards.become(table.forwards, self.pools)
         self.mirrors.become(table.mirrors, self.upstreams.of(Use.MIRRORING))

@@ -123,7 +123,6 @@ class Preference:
         return [self.current, *(index for index in range(len(self.addresses)) if index != self.current)]
 
     def use(self, index: int) -> None:
-        """A connection to this one is up."""
         self.current = index
         self._answers = 0
 
@@ -132,7 +131,6 @@ class Preference:
         self._needed = min(self._needed * 2, MOST_PROBES)
 
     def was_useful(self, index: int) -> None:
-        """Requests were answered there."""
         if not index:
             self._needed = PROBES_TO_RETURN
 

@@ -126,7 +126,6 @@ class Source:
 
     @property
     def running(self) -> bool:
-        """Whether what the remote has comes in."""
         return self.state is State.RUNNING and not self._entry.stuck
 
     @property
@@ -152,7 +151,6 @@ class Source:
         self._alarm.cancel()
 
     def close(self) -> None:
-        """Store nothing more."""
         self._entry.close()
         self._held.close()
 

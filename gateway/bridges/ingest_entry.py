@@ -78,7 +78,6 @@ class Entry:
         """What is stored was refused for now: it is tried again, and nothing else is."""
 
     def close(self) -> None:
-        """Nothing more is tried."""
         self._task = None
         if self._cancel is not None:
             self._cancel()

@@ -46,12 +46,10 @@ class Alarm:
         self._cancel: Callable[[], None] | None = None
 
     def set(self, when: float) -> None:
-        """Call back then."""
         self.cancel()
         self._cancel = self._pump.call_at(when, self._fired)
 
     def cancel(self) -> None:
-        """Do not call back."""
         if self._cancel is not None:
             self._cancel()
             self._cancel = None

@@ -61,7 +61,6 @@ class IngestMemory:
                 wake()
 
     def leave(self, part: Part) -> None:
-        """A part is no more."""
         self._parts.discard(part)
         self._waiting.pop(part, None)
         self._budget.forget(part)
@@ -83,7 +82,6 @@ class Part:
         return (max(1, min(TAKE_MESSAGES, size // self._message)), size) if size else (0, 0)
 
     def arrived(self, deliveries: Iterable[Delivered]) -> None:
-        """An answer has come."""
         size = messages = 0
         for one in deliveries:
             size += run_cost(one.run)
@@ -99,7 +97,6 @@ class Part:
         self._ahead = 0
 
     def stored(self) -> None:
-        """What went into the log is there."""
         size, self._storing = self._storing, 0
         self._memory.change(-size)
 

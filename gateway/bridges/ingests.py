@@ -61,7 +61,6 @@ class Ingest:
 
     @property
     def sources(self) -> Iterable[Source]:
-        """Its remote addresses."""
         return self._sources.values()
 
     @property
@@ -85,7 +84,6 @@ class Ingest:
             self._context.recorder.gauge("gateway_ingest_state", float(each == state), **labels)
 
     def admit(self) -> None:
-        """Begin, unless it has."""
         if self._admitted:
             return
         self._admitted = True
@@ -109,13 +107,11 @@ class Ingest:
             source.finish()
 
     def stop(self) -> None:
-        """Take nothing more."""
         self._end_looking()
         for source in self.sources:
             source.stop()
 
     def close(self) -> None:
-        """Store nothing more."""
         for source in self.sources:
             source.close()
 

@@ -67,7 +67,6 @@ class Connection:
         return self._lost and not self._heard
 
     def submit(self, request: Request, ended: Ended) -> None:
-        """Send a request."""
         driver = self.driver
         assert driver is not None
         deadline = trio.current_time() + self._pool.upstream.timeout
@@ -173,28 +172,23 @@ class UpstreamPool:
 
     @property
     def name(self) -> str:
-        """The upstream's."""
         return self.upstream.name
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
         return bool(self._connections)
 
     def report_to(self, recorder: Recorder) -> None:
-        """Who is told from now on how the upstream is."""
         self._recorder = recorder
         recorder.gauge("gateway_upstream_connected", float(self.connected), upstream=self.name)
         recorder.gauge("gateway_upstream_login_refused", float(bool(self.refused)), upstream=self.name)
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
         return sum(len(connection.waiting) for connection in self._connections)
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be sent."""
         if not self._connections:
             return False
         now = trio.current_time()
@@ -265,7 +259,6 @@ class UpstreamPool:
             self._recorder.upstream_failed(self.name, error.message)
 
     def shut_out(self, error: GatewayError, *, connected: bool) -> None:
-        """The upstream does not let us in."""
         self.tell_people(error)
         self._proven_by_answers = connected
         self.refused = error.message

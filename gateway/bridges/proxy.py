@@ -77,7 +77,6 @@ REFUSALS: Mapping[Status, Callable[[str], GatewayError]] = {
 
 
 def translated(upstream: str, error: GatewayError) -> GatewayError:
-    """What the publisher is told."""
     if refuses_login(error):
         return TargetError(f"upstream {upstream} refuses our login")
     if isinstance(error, TargetRefused):
@@ -263,7 +262,6 @@ class Proxies:
         return any(lane.uses(pool) for lane in (*self._lanes.values(), *self._left))
 
     def connected(self, upstream: str) -> bool:
-        """Whether an upstream that is asked is there."""
         lane = self._lanes.get(upstream)
         return lane is not None and lane.pool.connected
 
@@ -275,7 +273,6 @@ class Proxies:
         sent: Callable[[], None],
         ended: Callable[[Outcome], None],
     ) -> None:
-        """Send a batch to its upstream."""
         lane = self._lanes.get(proxy.upstream)
         if lane is None:  # it was decided before a reload, and waited for something else since
             ended(TargetError(f"there is no upstream {proxy.upstream} any more"))

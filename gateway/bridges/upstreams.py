@@ -33,12 +33,10 @@ class Use(enum.Enum):
 
 
 def proxied(table: RoutingTable) -> frozenset[str]:
-    """The upstreams that proxies go to."""
     return frozenset(route.proxy[1].upstream for route in table.routes if route.proxy is not None)
 
 
 def wanted(config: Config, table: RoutingTable) -> Mapping[tuple[Use, str], Upstream]:
-    """Which upstreams are used, and for what."""
     sending = {rule.target.upstream for rule in table.forwards if isinstance(rule.target, Forward)} | proxied(table)
     mirroring = {rule.target.upstream for rule in table.mirrors}
     found: dict[tuple[Use, str], Upstream] = {}
@@ -66,12 +64,10 @@ class Upstreams:
         self._retired: list[tuple[Use, UpstreamPool]] = []
 
     def of(self, use: Use) -> Mapping[str, UpstreamPool]:
-        """The pools of one use, by the upstream's name."""
         return {name: pool for (each, name), pool in self._pools.items() if each is use}
 
     @property
     def first(self) -> Mapping[str, UpstreamPool]:
-        """The pool of each upstream that speaks for it."""
         found: dict[str, UpstreamPool] = {}
         for use in Use:
             found = {**self.of(use), **found}
@@ -79,7 +75,6 @@ class Upstreams:
 
     @property
     def used(self) -> frozenset[str]:
-        """The upstreams there are connections to."""
         return frozenset(name for _use, name in self._pools)
 
     def become(self, upstreams: Mapping[tuple[Use, str], Upstream]) -> None:

@@ -73,7 +73,6 @@ class Account:
     """Tells it from another account that had the name before or has it after."""
 
     def info(self, *, with_permissions: bool) -> UserInfo:
-        """As others may see it."""
         permissions = words(granted(self.roles)) if with_permissions else ()
         return UserInfo(
             self.name, self.roles, permissions, self.enabled, self.created_ms // 1000, self.updated_ms // 1000
@@ -94,7 +93,6 @@ class Accounts:
         self._tokens: dict[AuthJwt, Tokens] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {
             Authenticate: self._authenticate,
             WhoAmI: self._who_am_i,
@@ -129,7 +127,6 @@ class Accounts:
     # --- for authorisation ---
 
     def find(self, name: str) -> Account | None:
-        """The account of this name, as of the last commit."""
         row = self._store.table(TABLE).get(name.encode())
         if row is None:
             self._decoded.pop(name, None)
@@ -363,7 +360,6 @@ def _answerer(caller: Caller, request_id: int, reply: Outcome) -> Callable[[Tick
 
 
 def check_name(name: str) -> str:
-    """The name, if it may be an account's."""
     if not name:
         raise InvalidRequest("a user name is required")
     if len(name.encode()) > LONGEST_NAME or not name.isprintable():

@@ -38,7 +38,6 @@ class Row:
     roles: tuple[str, ...] = ()
 
     def acl(self) -> Acl:
-        """As clients see it."""
         return Acl(self.address, True, self.public, self.users, self.roles)
 
 
@@ -52,7 +51,6 @@ class AccessLists:
         self._decoded: dict[bytes, tuple[bytes, Row]] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {SetAcl: self._set, DeleteAcl: self._delete, GetAcls: self._get}
 
     def find(self, caller: Caller, address: str) -> Row | None:

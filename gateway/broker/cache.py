@@ -76,11 +76,9 @@ class CacheService:
             self._keep(row)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {CachePut: self.put, CacheGet: self.get}
 
     def put(self, caller: Caller, request: CachePut) -> None:
-        """Keep a value."""
         self._open(request.cache, create=request.create)
         if len(request.key.encode()) > LONGEST_NAME:
             raise InvalidRequest(f"a key has at most {LONGEST_NAME} bytes")
@@ -118,7 +116,6 @@ class CacheService:
         self._store.submit(Unit(puts=[put])).on_done(done)
 
     def get(self, caller: Caller, request: CacheGet) -> None:
-        """Look a value up."""
         self._open(request.cache, create=request.create)
         place = request.cache, request.key
         row = self._entries.get(place)

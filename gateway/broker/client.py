@@ -87,13 +87,11 @@ class BrokerClient:
     # --- the services' side ---
 
     def identify(self, identity: Identity) -> None:
-        """A login succeeded."""
         self.identity = identity
         self.origin = replace(self.origin, principal=identity.name)
         self.ways.clear()  # routes may ask for the principal
 
     def answer(self, request_id: int, outcome: Outcome) -> None:
-        """End a request."""
         self._done.append((request_id, outcome))
         if request_id in self._writes:
             self._writes.discard(request_id)
@@ -111,13 +109,11 @@ class BrokerClient:
 
     @property
     def detached(self) -> bool:
-        """Whether the connection is gone."""
         return self._detached
 
     # --- inside ---
 
     def _read(self, request: Request) -> None:
-        """Start a request that is no write."""
         if isinstance(request, Subscribe):
             self._subscribing = request.id
         self._dispatch(self, request)

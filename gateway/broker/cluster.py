@@ -58,7 +58,6 @@ class ClusterService:
         self._look = trio.Event()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {ClusterJoin: self.join, ClusterLeave: self.leave, ClusterStatus: self.status}
 
     @property
@@ -94,7 +93,6 @@ class ClusterService:
         self._write(caller, request, peers, _LEFT, "left the cluster")
 
     def status(self, caller: Caller, request: ClusterStatus) -> None:
-        """Who is there."""
         own = Member(self._id, self._address, healthy=True, is_self=True)
         others = [Member(f"{self._id}-{peer}", peer, self._healthy.get(peer, False), False) for peer in self.peers]
         caller.answer(request.id, Cluster(self._id, [own, *others]))

@@ -38,12 +38,10 @@ def decode_key(key: bytes) -> tuple[str, str, int]:
 
 
 def row_of(offset: int) -> bytes:
-    """What is written for a committed offset."""
     return _VALUE.pack(offset)
 
 
 def offset_of(row: bytes) -> int:
-    """The committed offset in a row."""
     offset: int = _VALUE.unpack(row)[0]
     return offset
 
@@ -127,7 +125,6 @@ async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
 
 
 def unit_of(asked: GroupReset, moves: Iterable[GroupMove]) -> Unit:
-    """The reset, if the group is still where it was."""
     rows = [(encode_key(asked.topic, asked.group, one.partition), one) for one in moves]
     requires = [Require(TABLE, key, row_of(one.before) if one.before is not None else None) for key, one in rows]
     return Unit(puts=[Put(TABLE, key, row_of(one.after)) for key, one in rows], requires=requires)

@@ -23,7 +23,6 @@ _LONGEST_ERROR = 512
 
 
 def letters_topic(topic: str) -> str:
-    """Where a topic's dead letters are."""
     if len(topic.encode()) + len(SUFFIX) <= LONGEST:
         return topic + SUFFIX
     short = topic.encode()[: LONGEST - 40].decode(errors="ignore")
@@ -46,7 +45,6 @@ class Facts:
     """How often the message has died."""
 
     def headers(self) -> Headers:
-        """As they are kept."""
         return tuple(
             (PREFIX + name.replace("_", "-"), str(value).encode()) for name, value in attrs.asdict(self).items()
         )

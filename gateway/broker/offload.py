@@ -39,7 +39,6 @@ class NurseryOffload:
 
     @property
     def under_way(self) -> int:
-        """What waits or runs."""
         return self._under_way
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -31,7 +31,6 @@ def _hasher() -> PasswordHasher:
 
 
 def check_password(password: str) -> str:
-    """The password, if it may be one."""
     if not password:
         raise InvalidRequest("a password is required")
     if len(password.encode()) > LONGEST_PASSWORD:

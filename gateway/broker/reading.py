@@ -53,7 +53,6 @@ class FetchService:
         self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """Fetch."""
         return {Fetch: self.fetch}
 
     def fetch(self, caller: Caller, request: Fetch) -> None:

@@ -173,7 +173,6 @@ def resolve(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def kind_of(schema: Any) -> str:
-    """The Avro type of a parsed schema."""
     if isinstance(schema, list):
         return "union"
     return str(schema["type"]) if isinstance(schema, dict) else str(schema)

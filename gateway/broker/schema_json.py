@@ -295,7 +295,6 @@ def _text(error: ValidationError) -> str:
 
 
 def type_name(value: Any) -> str:
-    """JSON Schema's name for the type of a value."""
     names = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
     if isinstance(value, str):
         return "string"
@@ -305,7 +304,6 @@ def type_name(value: Any) -> str:
 
 
 def _subschemas(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """The schema and every schema in it."""
     found = [schema]
     for node in found:  # grows while it is walked
         for name in _ONES:

@@ -188,7 +188,6 @@ class SchemaService:
                 self._add(name, version, msgspec.msgpack.decode(raw, type=Row))
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {
             RegisterSchema: self._register,
             GetSchemas: self._get,
@@ -357,7 +356,6 @@ class SchemaService:
 
 
 def check_name(name: str) -> str:
-    """The name, if it may be a schema's."""
     if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"a schema's name has 1 to {LONGEST_NAME} bytes, all of them printable")
     return name

@@ -118,7 +118,6 @@ def _texts(value: Any) -> bool:
 
 
 def permitted(identity: Identity, permission: Permission, resource: Resource, address: str) -> bool:
-    """Whether one of the token's permissions covers an address."""
     wanted = [prefix + address for prefix in ACTIONS.get((resource, permission), ())]
     return any(covers(pattern, text) for text in wanted for pattern in identity.permissions)
 

@@ -19,7 +19,6 @@ class Watchers:
         self._topics.setdefault(topic, {})[key] = callback
 
     def remove(self, topic: str, key: object) -> None:
-        """Call back no more."""
         watching = self._topics.get(topic)
         if watching is not None and watching.pop(key, None) is not None and not watching:
             del self._topics[topic]

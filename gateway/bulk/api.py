@@ -86,7 +86,6 @@ class Api:
         self._bodies = trio.CapacityLimiter(MOST_BODIES)
 
     async def topics(self, request: Request) -> Response:
-        """What there is."""
         found = self._bulk.topics(request.query_params.get("name", ""))
         return _json(wire.Topics(found, self._bulk.ranges.dense_offsets))
 
@@ -115,32 +114,27 @@ class Api:
         return Streamed(_begun(await anext(stream), stream), wire.ARROW, self._streams)
 
     async def offset_for_time(self, request: Request) -> Response:
-        """An offset by time."""
         topic, partition = _text(request, "topic"), _number(request, "partition", 0)
         return _json(
             wire.OffsetFound(await self._bulk.offset_for_time(topic, partition, _number(request, "timestamp_ms")))
         )
 
     async def append(self, request: Request) -> Response:
-        """Messages in."""
         async with self._bodies:
             body = await _decoded(request, wire.Append)
             caller = self._bulk.caller(_peer(request), body.protocol, body.listener)
             return _json(await self._bulk.appends.append(caller, body))
 
     async def producer(self, request: Request) -> Response:
-        """How far a producer is."""
         return _json(await self._bulk.appends.producer(_text(request, "producer")))
 
     async def redrive(self, request: Request) -> Response:
-        """Dead letters again."""
         async with self._bodies:
             body = await _decoded(request, wire.Redrive)
             caller = self._bulk.caller(_peer(request), body.protocol, body.listener)
             return _json(wire.RedriveResult(await self._bulk.redrives.redrive(caller, body)))
 
     async def groups(self, request: Request) -> Response:
-        """Where consumer groups are."""
         text = request.query_params.get("from", "")
         try:
             first = bytes.fromhex(text)
@@ -150,19 +144,16 @@ class Api:
         return _json(await self._bulk.groups(first, *names))
 
     async def reset_group(self, request: Request) -> Response:
-        """A group elsewhere."""
         async with self._bodies:
             return _json(await self._bulk.reset_group(await _decoded(request, GroupReset)))
 
     async def redriven(self, request: Request) -> Response:
-        """Which letters have been redriven."""
         epoch, partition, first = (_number(request, name) for name in ("epoch", "partition", "first"))
         topic = _text(request, "topic")
         return _json(wire.Offsets(await self._bulk.redrives.done(topic, epoch, partition, first, MOST_OFFSETS)))
 
 
 def bulk_routes(bulk: Bulk, host: str, token: str) -> Sequence[BaseRoute]:
-    """The routes of the API, for an admin address with this host and token."""
     api = Api(bulk)
     open_to_others = not token and not _loopback(host)
 

@@ -177,17 +177,14 @@ class ArrowEncoder:
         self._writer = pa.ipc.new_stream(self._sink, SCHEMA)
 
     def begin(self) -> bytes:
-        """The schema."""
         return self._taken()
 
     def __call__(self, runs: Sequence[Run]) -> bytes:
-        """Some record batches."""
         for batch in self._batches(runs):
             self._writer.write_batch(batch)
         return self._taken()
 
     def finish(self) -> bytes:
-        """The end."""
         self._writer.close()
         return self._taken()
 

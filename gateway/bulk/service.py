@@ -66,7 +66,6 @@ class Bulk:
         return client
 
     def topics(self, name: str = "") -> Sequence[wire.Topic]:
-        """All topics, or the one of this name if it exists."""
         letters = self._letters()
         if name:
             state = self._store.topics.get(name)
@@ -87,7 +86,6 @@ class Bulk:
         return wire.GroupPositions(found, following)
 
     async def reset_group(self, asked: GroupReset) -> wire.GroupMoves:
-        """Put a group elsewhere."""
         return wire.GroupMoves(await self._house.groups.reset(asked))
 
     async def purge(self, name: str, seen: tuple[int, int] | None = None) -> None:
@@ -109,7 +107,6 @@ class Bulk:
         await self.redrives.forget()
 
     async def run(self, stop: trio.Event) -> None:
-        """Forget what is over, now and then."""
         while not stop.is_set():
             with contextlib.suppress(StoreError):  # read-only: there will be another time
                 await self.appends.sweep()

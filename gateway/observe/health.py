@@ -34,7 +34,6 @@ class Health:
         self.enter(Phase.STARTING)
 
     def enter(self, phase: Phase) -> None:
-        """Go on to the next phase."""
         self.phase = phase
         for each in Phase:
             self._recorder.gauge(m.PHASE.name, float(each is phase), phase=each.value)
@@ -52,7 +51,6 @@ class Health:
         self._notices.append(waiting)
 
     def waiting(self) -> Sequence[str]:
-        """What the gateway waits for, ready or not."""
         return [f"{name}: {text}" for notices in self._notices for name, text in notices()]
 
     def problems(self) -> Sequence[str]:

@@ -54,7 +54,6 @@ async def serve_http(
         """Takes a context that was made elsewhere."""
 
         def create_ssl_context(self) -> ssl.SSLContext | None:
-            """The context, if there is one."""
             return tls
 
     config = WithTls()

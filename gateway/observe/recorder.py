@@ -118,11 +118,9 @@ class _Told:
     """What is worth a line in the log, and no metric of its own."""
 
     def upstream_failed(self, upstream: str, problem: str) -> None:
-        """Something is wrong with an upstream."""
         log.warning("an upstream fails", upstream=upstream, problem=problem)
 
     def upstream_back(self, upstream: str, seconds: float) -> None:
-        """An upstream answers again."""
         log.info("an upstream is back", upstream=upstream, away_seconds=round(seconds, 1))
 
 
@@ -174,7 +172,6 @@ class PrometheusRecorder(_Told, Collector):
         self._received[1].add(labels, size)
 
     def stored(self, route: str, messages: int, size: int) -> None:
-        """Offsets were given to them."""
         labels = (route or m.NO_ROUTE,)
         self._stored[0].add(labels, messages)
         self._stored[1].add(labels, size)
@@ -192,7 +189,6 @@ class PrometheusRecorder(_Told, Collector):
         self._acknowledged[1].add(labels, size)
 
     def refused(self, route: str, reason: Status, messages: int) -> None:
-        """They were not taken."""
         self._refused.add((route or m.NO_ROUTE, reason.value), messages)
 
     def dropped(self, route: str, reason: str, messages: int) -> None:
@@ -204,11 +200,9 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.DEAD_LETTERED_MESSAGES.name].add((route or m.NO_ROUTE, reason), messages)
 
     def publish_latency(self, route: str, seconds: float) -> None:
-        """From receipt to reply."""
         self._latency.observe((route or m.NO_ROUTE,), seconds)
 
     def publish_meter(self, route: str, listener: str, /) -> PublishMeter:
-        """The one meter of a route and a listener."""
         meter = self._meters.get((route, listener))
         if meter is None:
             meter = self._meters[route, listener] = PublishMeter()
@@ -237,7 +231,6 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.CONNECTIONS_REFUSED.name].add((listener, reason), 1)
 
     def limit_hit(self, listener: str, limit: str) -> None:
-        """A bound was reached."""
         self._cells[m.LIMIT_HITS.name].add((listener or m.NO_ROUTE, limit), 1)
 
     def login_failed(self, listener: str, reason: str, peer: str, principal: str) -> None:
@@ -247,7 +240,6 @@ class PrometheusRecorder(_Told, Collector):
         tell("a login failed", listener=listener, reason=reason, peer=peer, principal=principal)
 
     def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
-        """The store wrote one commit."""
         # all four have their series from the start: nothing but numbers is left to change
         commits, latencies, all_records, all_bytes = self._commits
         durability = ("synced" if synced else "unsynced",)
@@ -279,7 +271,6 @@ class PrometheusRecorder(_Told, Collector):
         log.error("a damaged range was met", topic=topic, partition=partition, first=first, next_offset=next_offset)
 
     def ingested(self, upstream: str, source: str, messages: int) -> None:
-        """Messages of an upstream were committed."""
         self._cells[m.INGEST_MESSAGES.name].add((upstream, source), messages)
 
     def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
@@ -287,19 +278,15 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), times)
 
     def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
-        """What became of a mirror's messages."""
         self._cells[m.MIRRORED_MESSAGES.name].add((route, target, outcome), messages)
 
     def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
-        """How a mirror's target did beside us."""
         self._cells[m.MIRROR_COMPARED.name].add((route, target, compared, result), messages)
 
     def mirror_latency(self, route: str, target: str, seconds: float) -> None:
-        """How long a mirror's target took."""
         self._cells[m.MIRROR_LATENCY.name].observe((route, target), seconds)
 
     def reloaded(self, outcome: str) -> None:
-        """The configuration was read again, with this outcome."""
         self._cells[m.CONFIG_RELOADS.name].add((outcome,), 1)
         self._cells[m.CONFIG_RELOADED.name].set((), float(outcome == "applied"))
 
@@ -322,8 +309,6 @@ class PrometheusRecorder(_Told, Collector):
             self._cells[family.name].add((done,), amount)
 
     def totals(self) -> Totals:
-        """Sums over all labels."""
-
         def total(family: m.Family, **wanted: str) -> int:
             places = [(family.labels.index(label), value) for label, value in wanted.items()]
             series = self._cells[family.name].values.items()
@@ -347,7 +332,6 @@ class PrometheusRecorder(_Told, Collector):
         )
 
     def text(self) -> str:
-        """All metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry).decode()
 
     # --- the exposition ---
@@ -412,7 +396,6 @@ class Foreseen:
 
 
 def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
-    """Everybody else's."""
     for reason in m.REFUSALS:
         cells[m.REFUSED_MESSAGES.name].add((m.NO_ROUTE, reason), 0)
     for listener, protocol in listeners.items():

@@ -46,7 +46,6 @@ class Sizes:
 
 
 def _kind(name: str) -> str:
-    """Which of SQLite's files it is."""
     if name.endswith("-wal"):
         return "wal"
     return "database" if name.endswith((".db", ".sqlite", ".sqlite3")) else "other"
