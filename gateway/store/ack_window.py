@@ -85,7 +85,6 @@ class AckWindow:
         return self.first_unsettled(offset) != offset
 
     def first_unsettled(self, offset: int) -> int:
-        """The first offset from this one on that is not settled."""
         offset = max(offset, self._low)
         position = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[position]) if position >= 0 else offset
@@ -133,7 +132,6 @@ class AckWindow:
                 del attempts[offset]
 
     def to_bytes(self) -> bytes:
-        """The window as a table row."""
         parts = [_HEAD.pack(LAYOUT_VERSION, self._low, len(self._starts), len(self._attempts))]
         before = self._low
         for start, end in zip(self._starts, self._ends, strict=True):

@@ -164,7 +164,6 @@ class Committer:
         return commit
 
     def finish(self, taken: Sequence[Ticket], commit: Commit) -> None:
-        """Make a commit visible and finish its tickets, in order."""
         self.settle(self.apply(taken, commit))
 
     def apply(self, taken: Sequence[Ticket], commit: Commit) -> Sequence[tuple[Ticket, Result]]:
@@ -188,7 +187,6 @@ class Committer:
         return self._visible.apply(plan, commit.written)
 
     def settle(self, results: Sequence[tuple[Ticket, Result]]) -> None:
-        """Finish the tickets of a commit, in order."""
         for ticket, result in results:
             if isinstance(result, GatewayError):
                 ticket.finish(error=result)
@@ -203,7 +201,6 @@ class Committer:
         return results + [(ticket, CommitFailed(f"a commit before it failed: {error.message}")) for ticket in behind]
 
     def refuse_pending(self, error: GatewayError) -> None:
-        """Nothing that waits will be committed any more."""
         refused, self.pending = self.pending, []
         for ticket in refused:
             ticket.finish(error=error)

@@ -44,7 +44,6 @@ class RunQueue:
 
     @property
     def first(self) -> Run | None:
-        """The oldest run."""
         return self._runs[self._head] if self._head < len(self._runs) else None
 
     def append(self, run: Run, cost: int) -> None:
@@ -75,7 +74,6 @@ class RunQueue:
         return run, cost
 
     def clear(self) -> None:
-        """Forget all."""
         self._runs.clear()
         self._bases.clear()
         self._costs.clear()
@@ -137,7 +135,6 @@ class Budget:
             self.drop_first(queue)
 
     def drop_first(self, queue: RunQueue) -> Run:
-        """Drop the oldest run of a queue."""
         run, cost = queue.popleft()
         self.used -= cost
         self._runs -= 1

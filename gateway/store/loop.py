@@ -87,7 +87,6 @@ class CommitLoop:
             scope.deadline = -math.inf
 
     def close(self) -> None:
-        """Commit what is pending and stop."""
         self._closing = self._committer.closing = True
         self.wake()
 
@@ -199,7 +198,6 @@ class CommitLoop:
     # --- the task ---
 
     async def run(self) -> None:
-        """Commit until closed."""
         with WriterThread("store-writer") as self._thread, WriterThread("store-sync") as self._syncer:
             try:
                 while not (self._closing and not self._busy and not self._committer.pending):

@@ -31,7 +31,6 @@ class MemoryTopics:
         return self.append(unit.appends)
 
     def create(self, name: str, config: TopicConfig) -> None:
-        """Make a topic unless there is one."""
         catalogue = self._catalogue
         if name not in catalogue.topics:
             slots = [NO_SLOT] * config.partitions
@@ -93,7 +92,6 @@ class MemoryTopics:
         return changed
 
     def forget(self, topic: Topic) -> None:
-        """The topic was deleted."""
         for log in topic.logs:
             while len(log.hot):
                 self._drop(topic, log.hot)

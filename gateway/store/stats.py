@@ -64,7 +64,6 @@ class Deliveries:
 
     @property
     def messages(self) -> int:
-        """How many there were."""
         return sum(self.counts.values())
 
 
@@ -81,7 +80,6 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 def encode(one: Deliveries) -> bytes:
-    """As a record's value."""
     return _encoder.encode(_Record(one.minute, one.route, one.topic, one.protocol, dict(one.counts)))
 
 

@@ -54,12 +54,10 @@ class ClientDriver:
         """Set once the broker has let us in or not."""
 
     def bind(self, link: Link) -> None:
-        """The link this driver sends on."""
         self._link = link
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
         return self._session.in_flight
 
     async def refusal(self, timeout: float) -> GatewayError | None:
@@ -90,7 +88,6 @@ class ClientDriver:
 
     @supervised
     def close(self) -> None:
-        """Say goodbye and close."""
         if not self.closed:
             self._report(self._session.close(self._clock()))
             self._flush()
@@ -99,27 +96,22 @@ class ClientDriver:
 
     @supervised
     def opened(self, channel: int, kind: Kind) -> None:
-        """A channel is there."""
         self._report(self._session.opened(channel, kind, self._clock()))
 
     @supervised
     def received(self, channel: int, data: bytes) -> None:
-        """Bytes came in."""
         self._report(self._session.receive(channel, data, self._clock()))
 
     @supervised
     def eof(self, channel: int) -> None:
-        """The peer has finished a channel."""
         self._report(self._session.eof(channel, self._clock()))
 
     @supervised
     def reset(self, channel: int, code: int) -> None:
-        """The peer abandoned a channel."""
         self._report(self._session.reset(channel, code))
 
     @supervised
     def stopped(self, channel: int, code: int) -> None:
-        """The peer reads no more on a channel."""
         self._report(self._session.stopped(channel, code))
 
     @supervised
@@ -268,7 +260,6 @@ class Connection:
     _ids: itertools.count[int] = attrs.Factory(lambda: itertools.count(1))
 
     def next_id(self) -> int:
-        """An id for a request."""
         return next(self._ids)
 
     async def request(self, request: Request, timeout: float | None = 10.0) -> Reply:
@@ -289,7 +280,6 @@ class Connection:
         return outcome
 
     def complete(self, completions: Sequence[Completion]) -> None:
-        """What the driver reports."""
         for request_id, outcome in completions:
             event = self._waiting.get(request_id)
             if event is not None:

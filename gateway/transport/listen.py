@@ -85,13 +85,11 @@ class TcpListener:
 
     @property
     def port(self) -> int:
-        """The real port."""
         port: int = self._sockets[0].getsockname()[1]
         return port
 
     @property
     def connections(self) -> int:
-        """How many there are."""
         return self._admission.total
 
     async def run(self) -> None:
@@ -219,7 +217,6 @@ class TcpListener:
 
 
 def _decrypt(sock: socket.socket, tls: TlsPipe, data: bytes) -> bytes:
-    """What the peer said under TLS, and TLS's own answer to it."""
     reason = ""
     plain = b""
     try:

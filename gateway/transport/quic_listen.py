@@ -27,7 +27,6 @@ class CountedDriver(Driver):
         self._listener = listener
 
     def lost(self) -> None:
-        """The connection is gone."""
         super().lost()
         self._listener.left(self)
 
@@ -58,12 +57,10 @@ class QuicListener:
 
     @property
     def port(self) -> int:
-        """The real port."""
         return self._server.port
 
     @property
     def connections(self) -> int:
-        """How many there are."""
         return len(self._drivers)
 
     async def run(self) -> None:
@@ -83,7 +80,6 @@ class QuicListener:
         self._server.abort()
 
     def left(self, driver: CountedDriver) -> None:
-        """A connection is gone."""
         address = self._drivers.pop(driver, None)
         if address is not None:
             self._admission.leave(address)

@@ -54,7 +54,6 @@ class TlsPipe:
             raise TlsFailed(str(error)) from error
 
     def wrap(self, data: bytes) -> bytes:
-        """Plain bytes in, encrypted bytes out."""
         self._tls.write(data)
         return self._outgoing.read()
 
@@ -63,14 +62,12 @@ class TlsPipe:
         return self._outgoing.read()
 
     def goodbye(self) -> bytes:
-        """The closing alert."""
         if self.ready:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
         return self._outgoing.read()
 
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate in DER form."""
         return self._tls.getpeercert(binary_form=True)
 
     def _shake(self) -> bool:
@@ -98,7 +95,6 @@ class ClientTls:
 
 
 def client_context(tls: ClientTls) -> ssl.SSLContext:
-    """A context that verifies as the options say."""
     context = ssl.create_default_context(cafile=tls.ca or None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.insecure or tls.fingerprint:
@@ -130,7 +126,6 @@ class ReloadingContext:
         self._context = make()
 
     def current(self) -> ssl.SSLContext:
-        """The context for a new connection."""
         fingerprint = self._fingerprint()
         if fingerprint != self._made_for:
             self._context = self._make()

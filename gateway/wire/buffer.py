@@ -43,7 +43,6 @@ class ReceiveBuffer:
         self.wanted = wanted
 
     def clear(self) -> None:
-        """Forget everything."""
         self._pieces.clear()
         self.size = 0
         self.wanted = 0

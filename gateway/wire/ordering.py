@@ -30,7 +30,6 @@ class ReplyQueue:
 
     @property
     def last(self) -> int:
-        """The slot that was taken last."""
         return self._base + len(self._slots) - 1
 
     def take(self) -> int:

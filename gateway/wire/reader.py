@@ -34,7 +34,6 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
         return self.end - self.position
 
     def skip(self, size: int, what: str = "field") -> int:
@@ -51,11 +50,9 @@ class Reader:
         return self.data[start : start + size]
 
     def rest(self) -> bytes:
-        """Everything that is left."""
         return self.take(self.left)
 
     def u8(self, what: str = "field") -> int:
-        """An unsigned byte."""
         return self.data[self.skip(1, what)]
 
     def u16(self, what: str = "field") -> int:

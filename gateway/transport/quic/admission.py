@@ -57,7 +57,6 @@ class Admission:
 
     @property
     def connections(self) -> int:
-        """All connections."""
         return self._connections.total
 
     def consider(self, header: QuicHeader, size: int, address: Address, now: float) -> Admitted | bytes | None:
@@ -95,7 +94,6 @@ class Admission:
         self._handshakes.leave(network_of(address[0]))
 
     def leave(self, address: Address) -> None:
-        """A connection is gone."""
         self._connections.leave(network_of(address[0]))
 
     def _refuse(self, header: QuicHeader, reason: str, code: int) -> bytes:

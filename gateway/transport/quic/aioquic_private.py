@@ -288,7 +288,6 @@ class Core(CreditedConnection):
     def close(
         self, error_code: int = QuicErrorCode.NO_ERROR, frame_type: int | None = None, reason_phrase: str = ""
     ) -> None:
-        """Close, for a reason of bounded length."""
         reason = reason_phrase.encode(errors="replace")[:REASON_MAX].decode(errors="ignore")
         super().close(error_code=error_code, frame_type=frame_type, reason_phrase=reason)
 
@@ -299,7 +298,6 @@ class Core(CreditedConnection):
 
     @property
     def is_terminated(self) -> bool:
-        """The closing period is over."""
         return self._state is QuicConnectionState.TERMINATED
 
     @property

@@ -78,7 +78,6 @@ class CertificateFiles:
         """Why the last change was not taken over."""
 
     def current(self) -> Identity:
-        """The certificate as it is in the files now."""
         state = self._look()
         if state != self._state:
             self._state = state

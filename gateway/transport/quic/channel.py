@@ -80,7 +80,6 @@ class Channels:
         self._leaving: dict[int, Channel] = {}
 
     def add_peers(self, stream_id: int) -> Channel:
-        """A stream of the peer's: its number is its id."""
         kind = Kind.READ_ONLY if stream_id & 2 else Kind.DUPLEX
         channel = Channel(stream_id, kind, self.window, stream_id)
         self.by_number[stream_id] = self.by_stream[stream_id] = channel
@@ -93,7 +92,6 @@ class Channels:
         return channel
 
     def bind(self, channel: Channel, stream_id: int) -> None:
-        """An own stream exists now."""
         channel.stream_id = stream_id
         self.by_stream[stream_id] = channel
 

@@ -118,17 +118,14 @@ class QuicLink(ChannelLink):
 
     @property
     def server_name(self) -> str:
-        """The name the client asked for."""
         return self._core.server_name
 
     @property
     def core(self) -> Core:
-        """The aioquic connection."""
         return self._core
 
     @property
     def phase(self) -> Phase:
-        """Where it is in its life."""
         return self._phase
 
     def close(self, code: int = 0, reason: str = "") -> None:
@@ -164,7 +161,6 @@ class QuicLink(ChannelLink):
     # --- what the endpoint uses ---
 
     def feed(self, data: bytes, address: Address, now: float) -> None:
-        """A datagram came in."""
         if self._phase is Phase.OVER and self._goodbye.said:
             self._goodbye.heard()
             return
@@ -227,7 +223,6 @@ class QuicLink(ChannelLink):
             self._phase = Phase.GONE
 
     def datagrams(self, now: float) -> list[Datagram]:
-        """What is to be sent now."""
         if self._phase is Phase.GONE:
             return []
         if self._goodbye.said:

@@ -33,7 +33,6 @@ class Goodbye:
         self._echoes += 1
 
     def due(self) -> Sequence[float]:
-        """When it is repeated next, if it is."""
         return self._repeats[:1]
 
     def again(self, now: float) -> Sequence[Datagram]:

@@ -79,7 +79,6 @@ class Occupancy:
         self.total = 0
 
     def refusal(self, address: str) -> str | None:
-        """Which bound forbids one more, if any."""
         if self.total >= self._bound:
             return "total"
         if self._by_address[address] >= self._per_address:
@@ -87,12 +86,10 @@ class Occupancy:
         return None
 
     def enter(self, address: str) -> None:
-        """One more."""
         self.total += 1
         self._by_address[address] += 1
 
     def leave(self, address: str) -> None:
-        """One less."""
         self.total -= 1
         self._by_address[address] -= 1
         if self._by_address[address] <= 0:

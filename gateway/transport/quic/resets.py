@@ -32,7 +32,6 @@ class ResetTokens:
         self._secret = hashlib.sha256(b"stateless reset %d " % port + private).digest()
 
     def token(self, cid: bytes) -> bytes:
-        """The token of a connection id."""
         return hmac.digest(self._secret, cid, "sha256")[:TOKEN_SIZE]
 
     def answer(self, size: int, cid: bytes) -> bytes | None:
