@@ -157,7 +157,6 @@ class Gateway:
 
     @property
     def draining(self) -> bool:
-        """Whether it is going down."""
         return self._drain.is_set()
 
     def drain(self) -> None:
@@ -298,7 +297,6 @@ class Gateway:
         return make() if make is not None else None
 
     def _certificate(self, listener: Listener | Admin) -> tuple[CertificateFiles, Path, Path]:
-        """A listener's certificate, and the files it is in."""
         from gateway.transport.quic.certificates import (
             CERTIFICATE_NAME,
             DEFAULT_NAMES,

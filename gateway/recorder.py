@@ -181,7 +181,6 @@ class NullRecorder:
     def upkeep(self, done: str, chunks: int, size: int) -> None: ...
 
     def totals(self) -> Totals:
-        """Nothing."""
         return Totals()
 
 

@@ -75,7 +75,6 @@ class Reloads:
         self._asked.set()
 
     def close(self) -> None:
-        """Change nothing any more."""
         self._until_closed.cancel()
 
     async def run(self, bridges: Bridges) -> None:
