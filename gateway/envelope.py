@@ -68,6 +68,8 @@ class Origin(msgspec.Struct, frozen=True):
     listener: str
     principal: str = ""
     client: str = ""
+    via: tuple[str, ...] = ()
+    """The gateways that it came by before it came to this one, the first one first."""
 
 
 class Columns:
@@ -262,6 +264,8 @@ class Copies(msgspec.Struct, frozen=True):
     """Sixteen bytes that stand for the log they were read from and who reads it."""
     ranges: Sequence[tuple[int, bytes, int, int]]
     """(first offset there, id of its batch, index in that batch, how many follow each other), in the batch's order."""
+    path: tuple[bytes, ...] = ()
+    """Sixteen bytes for each gateway that they came by, the one that sends them last: who finds himself there stops them."""
 
     @property
     def count(self) -> int:

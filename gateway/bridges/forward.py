@@ -12,11 +12,12 @@ from gateway.bridges.forward_rows import cursor_row, source_of
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Position, PositionContext, Tally
+from gateway.broker.identity import identity_of
 from gateway.broker.latencies import Latencies
 from gateway.broker.service import Clock, LetterMaker
 from gateway.broker.timers import Pump
 from gateway.config.model import Forward, Scope
-from gateway.envelope import PREFIX, Batch, Run
+from gateway.envelope import PREFIX, Batch, Copies, Run
 from gateway.errors import GatewayError, OffsetOutOfRange
 from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import Outcome, Publish, Published, Request
@@ -74,6 +75,7 @@ class PartitionForward:
         carries = pool.spec.carries
         epoch = topic.epoch
         self._source = source_of(context.store, target.name, topic.name, epoch, partition) if carries.copies else b""
+        self._identity = identity_of(context.store)
         self._smallest, self._largest = carries.min_value, carries.max_value
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self._letters_topic), chance=context.chance
@@ -247,13 +249,18 @@ class PartitionForward:
             entries = self._fresh(lanes.choose(room, REQUEST_BYTES, context.clock.now())) if room > 0 else []
             if not entries:
                 break
+            copies = None
+            if self._source:
+                copies = copies_of(self._source, self._identity, entries)
+                if copies.count < len(entries):
+                    entries, others = entries[: copies.count], entries[copies.count :]
+                    lanes.put_back(others, entries)
             self.in_flight += len(entries)
-            self._deliver(entries)
+            self._deliver(entries, copies)
             sent = True
         return sent
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
-        copies = copies_of(self._source, entries) if self._source else None
+    def _deliver(self, entries: Sequence[Entry], copies: Copies | None) -> None:
         batch = Batch(self._address, columns_of(entries), copies=copies)
 
         def request(number: int) -> Request:

@@ -11,11 +11,12 @@ import attrs
 import msgspec
 
 from gateway.broker.consume.position import Tally
+from gateway.broker.identity import TABLE, identity_of
 from gateway.errors import StoreDamaged
 from gateway.store.ack_window import MAX_SPAN, AckWindow
 from gateway.store.interface import Put, Store
 
-TABLE = "forwards"
+__all__ = ["TABLE"]
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
@@ -29,14 +30,9 @@ def known_row(forward: str) -> Put:
     return Put(TABLE, forward.encode(), b"1")
 
 
-IDENTITY = b"\0store"
-"""The key of a row that tells this store from all others; no forward's name has such a character."""
-
-
 def source_of(store: Store, forward: str, topic: str, epoch: int, partition: int) -> bytes:
     """What tells a log, and who reads it, from all others: other gateways know by it what they were sent before."""
-    identity = store.table(TABLE).get(IDENTITY, b"")
-    text = b"\0".join((identity, forward.encode(), topic.encode(), b"%d %d" % (epoch, partition)))
+    text = b"\0".join((identity_of(store), forward.encode(), topic.encode(), b"%d %d" % (epoch, partition)))
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

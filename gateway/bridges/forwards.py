@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,9 +9,10 @@ from functools import partial
 import trio
 
 from gateway.bridges.forward import ForwardContext, PartitionForward
-from gateway.bridges.forward_rows import IDENTITY, TABLE, cursor_row, known_row, read_cursor, row_key
+from gateway.bridges.forward_rows import TABLE, cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Tally
+from gateway.broker.identity import new_identity
 from gateway.broker.letters import SUFFIX
 from gateway.config.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts
@@ -48,10 +48,8 @@ class Forwards:
         """Find or make the cursors that these rules need and nobody has; what is made is on disk when this returns, and
         means nothing to anybody else. A GatewayError if it cannot be written.
         """
-        puts: list[Put] = []
+        puts = new_identity(self._store)
         known = self._store.table(TABLE)
-        if IDENTITY not in known:
-            puts.append(Put(TABLE, IDENTITY, os.urandom(16)))
         new = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
         puts += [known_row(name) for name in sorted(new)]
         letters = self._letters_of(rules)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gateway.bridges.breaker import is_outage, jittered
 from gateway.broker.consume.position import Message
+from gateway.broker.identity import path_on
 from gateway.config.model import Retry
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
@@ -230,6 +231,12 @@ class Lanes:
         self._go_on(chosen)
         return taken
 
+    def put_back(self, entries: Sequence[Entry], kept: Sequence[Entry]) -> None:
+        """Some of what was chosen is not sent after all; `kept` is."""
+        self._return(entries)
+        busy = {entry.key for entry in kept}
+        self._go_on([entry for entry in entries if entry.key not in busy])
+
     # --- inside ---
 
     def _hopeless(self, entry: Entry, error: GatewayError) -> bool:
@@ -322,14 +329,18 @@ def columns_of(entries: Sequence[Entry]) -> Columns:
     return Columns.concat(parts)
 
 
-def copies_of(source: bytes, entries: Sequence[Entry]) -> Copies:
-    """Where the messages are in the log, and their ids, for a target that can tell by them what it was sent before."""
+def copies_of(source: bytes, identity: bytes, entries: Sequence[Entry]) -> Copies:
+    """Where the messages are in the log, their ids, and the gateways they came by, for a target that can tell by them what it
+    was sent before, and what goes in circles. It ends before the first that came by others.
+    """
     ranges: list[tuple[int, bytes, int, int]] = []
-    at = 0
+    at, via = 0, entries[0].run.meta_of(entries[0].index)[0].origin.via
     while at < len(entries):
         entry = entries[at]
         run, start = entry.run, entry.index
         meta, inner = run.meta_of(start)
+        if meta.origin.via != via:
+            break
         known = bisect_right(run.batches, start, key=_first_record)
         end = run.batches[known][0] if known < len(run.batches) else run.count
         count = 1
@@ -342,4 +353,4 @@ def copies_of(source: bytes, entries: Sequence[Entry]) -> Copies:
             count += 1
         ranges.append((entry.offset, meta.id, inner, count))
         at += count
-    return Copies(source, ranges)
+    return Copies(source, ranges, path_on(via, identity))

@@ -14,8 +14,10 @@ from functools import partial
 
 import attrs
 
-from gateway.bridges.lanes import Entry, columns_of
+from gateway.bridges.forward_rows import source_of
+from gateway.bridges.lanes import Entry, columns_of, copies_of
 from gateway.bridges.pool import UpstreamPool
+from gateway.broker.identity import identity_of
 from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
@@ -79,6 +81,10 @@ class PartitionMirror:
         self._topic = topic
         self._partition = partition
         self._address = rule.remote_address(topic) or topic
+        self._source, self._identity = b"", identity_of(context.store)
+        if pool.spec.carries.copies:
+            name = f"mirror {rule.route} {target.upstream}"
+            self._source = source_of(context.store, name, topic, epoch, partition)
         self._next = context.store.topics[topic].partitions[partition].end
         self._buffer: deque[tuple[Entry, float]] = deque()
         self._messages = 0
@@ -165,7 +171,11 @@ class PartitionMirror:
         while self._buffer and self._requests < REQUESTS and self._pool.ready:
             taken = [self._buffer.popleft() for _ in range(min(REQUEST_MESSAGES, len(self._buffer)))]
             entries, since = [entry for entry, _ in taken], taken[0][1]
-            batch = Batch(self._address, columns_of(entries))
+            copies = copies_of(self._source, self._identity, entries) if self._source else None
+            if copies is not None and copies.count < len(entries):
+                self._buffer.extendleft(reversed(taken[copies.count :]))
+                entries = entries[: copies.count]
+            batch = Batch(self._address, columns_of(entries), copies=copies)
             self._requests += 1
             self._pool.submit(
                 lambda number, batch=batch: Publish(number, batch),  # type: ignore[misc]

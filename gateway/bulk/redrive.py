@@ -15,9 +15,9 @@ import trio
 from msgspec.structs import replace
 
 from gateway.broker.letters import PREFIX, Facts, split_headers
-from gateway.broker.publish.appending import TRANSFORM, Appending
+from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.pipeline import Pipeline
-from gateway.broker.publish.publication import Prepared
+from gateway.broker.publish.publication import TRANSFORM, Prepared
 from gateway.broker.service import Caller, Clock
 from gateway.bulk.wire import Redrive, Redriven
 from gateway.envelope import Batch, BatchIds, Columns, Run

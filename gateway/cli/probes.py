@@ -17,6 +17,7 @@ import trio
 from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
 from gateway.config import model
+from gateway.config.circles import check_circles, resolved
 from gateway.config.document import Notebook
 from gateway.config.values import show_endpoint
 from gateway.errors import ConfigProblem, GatewayError, RequestTimeout, StoreInUse, TargetError, TargetRefused
@@ -43,6 +44,7 @@ def probe(config: model.Config, notes: Notebook) -> None:
         trust, wanted = upstream.tls, client_tls(upstream, Transport.TCP)
         if isinstance(trust, model.TlsTrust) and wanted is not None and _usable(trust, trust.ca, notes):
             _take(trust, functools.partial(client_context, wanted), notes)
+    check_circles(config, protocols(), notes, resolved)
     problem = _cannot_store(StoreFiles(Path(config.storage.path)))
     if problem:
         notes.complain(config.storage, "path", problem)

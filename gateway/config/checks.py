@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from gateway.config import model
+from gateway.config.circles import check_circles
 from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.config.route_checks import check_routes
@@ -51,6 +52,7 @@ def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
     for upstream in config.upstreams.values():
         _check_upstream(upstream, specs, notes)
         _check_ingests(upstream, config.listeners, notes)
+    check_circles(config, specs, notes)
     check_routes(config, specs, notes)
 
 

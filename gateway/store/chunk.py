@@ -9,10 +9,11 @@ Layout version 1, frozen; all integers little-endian:
     8   8  offset of the first record                                             60  4  zero
     64  dictionary · end index (u32 each) · packed values · keys · headers · expiries (i64 each) · times (i64 each)
 
-The dictionary says once what many records share: sources (protocol, listener, principal, client, route), batches (id,
-source, delivery), and stretches (first record, its index inside the batch, batch). Keys are an end index, one byte each
-for "there is a key", and the bytes; headers are an end index and, for each record, a count and (name length, value
-length, name, value). The expiry and time columns are left out when no record expires or all have one time.
+The dictionary says once what many records share: sources (protocol, listener, principal, client and behind it, each after a
+zero byte, the gateways it came by, route), batches (id, source, delivery), and stretches (first record, its index inside the
+batch, batch). Keys are an end index, one byte each for "there is a key", and the bytes; headers are an end index and, for each
+record, a count and (name length, value length, name, value). The expiry and time columns are left out when no record expires
+or all have one time.
 
 Pure functions, importable without trio: a Spark executor decodes with the same code as the gateway.
 """
@@ -199,7 +200,8 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
 @functools.lru_cache(maxsize=1024)
 def _source(who: Origin, route: str) -> bytes:
     """Nearly every chunk has one of those that the chunks before it had."""
-    texts = [text.encode() for text in (who.protocol, who.listener, who.principal, who.client, route)]
+    client = "\0".join((who.client, *who.via))
+    texts = [text.encode() for text in (who.protocol, who.listener, who.principal, client, route)]
     return b"".join([_U32.pack(len(text)) + text for text in texts])
 
 
@@ -265,7 +267,8 @@ def decode_sources(front: bytes, begin: int, sources: int) -> tuple[Sequence[tup
             (size,) = _U32.unpack_from(front, at)
             texts.append(front[at + 4 : at + 4 + size].decode())
             at += 4 + size
-        known.append((Origin(*texts[:4]), texts[4]))
+        client, *via = texts[3].split("\0")
+        known.append((Origin(texts[0], texts[1], texts[2], client, tuple(via)), texts[4]))
     global _last
     found = _LastSources()
     found.raw, found.count, found.known = front[begin:at], sources, known

@@ -10,9 +10,6 @@ from gateway.broker.service import Clock
 from gateway.recorder import Recorder
 from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
-TRANSFORM = "transform"
-"""The reason of a dead letter that its route could not transform."""
-
 Done = Callable[[Ticket], None]
 
 
@@ -80,5 +77,5 @@ class Appending:
                     self._recorder.stored(route, messages, size)
                     self._recorder.publish_latency(route, now - one.started)
             if ticket.error is None:
-                for route, messages in one.letters:
-                    self._recorder.dead_lettered(route, TRANSFORM, messages)
+                for route, reason, messages in one.letters:
+                    self._recorder.dead_lettered(route, reason, messages)

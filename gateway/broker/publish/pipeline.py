@@ -3,6 +3,7 @@
     admit        may it be taken at all: its transaction is open, its delay is not too long
     route        which routes take which of its messages: from here on they are counted
     deduplicate  what another gateway sends again is left out
+    stop loops   what gateways forward in a ring, and was here before, goes to the dead letters
     transform    what the routes do to messages; what fails goes to the dead letters
     validate     against schemas, in a thread where that takes long
     place        topics, partitions: nothing is left to be decided
@@ -23,18 +24,19 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from gateway.broker.publish.appending import TRANSFORM, Appending
+from gateway.broker.identity import goes_round, identity_of
+from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
 from gateway.broker.publish.delays import DelayService
 from gateway.broker.publish.door import Door, Doors
 from gateway.broker.publish.partitions import Partitioner
 from gateway.broker.publish.proxying import Proxying
-from gateway.broker.publish.publication import Failed, Part, Prepared, Publication, Share, composed, with_ttl
+from gateway.broker.publish.publication import LOOP, Failed, Part, Prepared, Publication, Share, composed, with_ttl
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, Validation
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Run
-from gateway.errors import GatewayError, NotRouted, UnknownTopic, Unsupported
+from gateway.errors import Conflict, GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import MOST_LATENCIES, PublishMeter, Recorder
 from gateway.requests import Commit, Publish, Published, Request, Rollback
 from gateway.routing.table import ResolvedRoute, RoutingTable
@@ -93,6 +95,7 @@ class Pipeline:
             self._admit,
             self._route,
             deduplication.leave_out,
+            self._stop_loops,
             self._transform,
             validation.validate,
             self._place,
@@ -345,6 +348,20 @@ class Pipeline:
         if plan.route is not None:
             self._remember_way(caller, batch.address, plan.route)
 
+    def _stop_loops(self, publication: Publication) -> None:
+        copies = publication.batch.copies
+        if copies is None or not goes_round(copies.path, identity_of(self._store)):
+            return
+        error = Conflict(
+            f"it goes in circles: it has come by {len(copies.path)} gateways, this one among them or too many"
+        )
+        for part in publication.parts:
+            if not part.route.topics:
+                raise error
+            if count := part.columns.count:
+                publication.failures.append(Failed(part.route, part.columns, dict.fromkeys(range(count), error), LOOP))
+                part.keep([])
+
     def _transform(self, publication: Publication) -> None:
         for part in publication.parts:
             transform = part.route.transform
@@ -386,7 +403,7 @@ class Pipeline:
 
     def _place_part(self, publication: Publication, part: Part) -> None:
         batch, appends = publication.batch, publication.appends
-        meta = BatchMeta(publication.id, publication.caller.origin, part.route.name, batch.delivery)
+        meta = BatchMeta(publication.id, publication.origin, part.route.name, batch.delivery)
         for number, topic in enumerate(part.route.topics):
             # who makes topics itself makes the one it knows of, the primary; a copy's is the configuration's
             config = self._config(topic, publication.creates, create=publication.create or number > 0)
@@ -401,14 +418,14 @@ class Pipeline:
     def _place_letters(self, publication: Publication, failed: Failed) -> None:
         """One append, however many they are."""
         columns, now_ms = failed.columns, self._clock.now_ms()
-        meta = BatchMeta(publication.id, publication.caller.origin, failed.route.name, publication.batch.delivery)
+        meta = BatchMeta(publication.id, publication.origin, failed.route.name, publication.batch.delivery)
         run = Run(failed.route.topic, 0, 0, columns, [now_ms] * columns.count, [(0, 0, meta)])
         letters: list[Columns] = []
         target = ""
         creates: Sequence[CreateTopic] = ()
         for index, error in sorted(failed.errors.items()):
             creates, letter = self._letters.dead_letter_append(
-                run, index, reason=TRANSFORM, attempts=1, first_error=error.message, last_error=error.message
+                run, index, reason=failed.reason, attempts=1, first_error=error.message, last_error=error.message
             )
             target = letter.topic
             letters.append(letter.columns)

@@ -10,13 +10,18 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
+from gateway.broker.identity import came_by
 from gateway.broker.service import Caller
-from gateway.envelope import Batch, Columns
+from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Publish, Published
 from gateway.routing.table import ResolvedRoute
 from gateway.store.interface import Append, CreateTopic, Placement, Put
 
+TRANSFORM = "transform"
+"""The reason of a dead letter that its route could not transform."""
+LOOP = "loop"
+"""The reason of one that was here before."""
 Indexes = Sequence[int] | None
 """Of messages in a batch; None: all of them."""
 
@@ -33,8 +38,8 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     """(route, messages, bytes) of what will be stored, for the accounting."""
     started: float
     refused: Mapping[int, GatewayError] = msgspec.field(default_factory=dict)
-    letters: Sequence[tuple[str, int]] = ()
-    """(route, messages) among the parts that are dead letters."""
+    letters: Sequence[tuple[str, str, int]] = ()
+    """(route, reason, messages) among the parts that are dead letters."""
     puts: Sequence[Put] = ()
     """Rows that belong to the same unit."""
 
@@ -64,11 +69,12 @@ class Part:
 
 @attrs.define(eq=False)
 class Failed:
-    """Messages of a part that its route could not transform, as they came, and why, by index."""
+    """Messages of a part that go to the dead letters, as they came, and why, by index."""
 
     route: ResolvedRoute
     columns: Columns
     errors: Mapping[int, GatewayError]
+    reason: str = TRANSFORM
 
 
 @attrs.define(eq=False)
@@ -112,10 +118,16 @@ class Publication:
     ended: list[Callable[[GatewayError | None], None]] = attrs.Factory(list)
     """Who wants to know whether it was stored (None) or not."""
 
+    @property
+    def origin(self) -> Origin:
+        """Who sent it, and by which gateways."""
+        copies = self.batch.copies
+        return came_by(self.caller.origin, copies.path) if copies is not None and copies.path else self.caller.origin
+
     def prepared(self) -> Prepared:
         """What is to be appended."""
         parts = [(part.route.name, part.columns.count, part.columns.value_bytes) for part in self.parts]
-        letters = [(one.route.name, len(one.errors)) for one in self.failures]
+        letters = [(one.route.name, one.reason, len(one.errors)) for one in self.failures]
         parts += [(one.route.name, len(one.errors), sum(map(len, _failing(one)))) for one in self.failures]
         return Prepared(self.appends, self.creates, self._reply, parts, self.started, self.refused, letters, self.puts)
 

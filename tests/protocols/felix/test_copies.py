@@ -86,6 +86,22 @@ def test_what_does_not_fit_the_messages_is_refused(said: bytes):
     assert binary.decode_ack(payload)[1]
 
 
+def test_by_which_gateways_they_came_is_a_range_of_no_messages():
+    path = (b"1" * 16, b"2" * 16)
+    said = SOURCE + struct.pack(">I", 3) + b"".join(struct.pack(">Q16sII", 0, one, 0, 0) for one in path)
+    said += struct.pack(">Q16sII", 7, ID, 0, 2)
+    copies = Copies(SOURCE, ((7, ID, 0, 2),), path)
+    assert binary.encode_copies(copies) == said
+    assert binary.encoded_size(copies) == len(said)
+    assert some(copies, 0, 1).path == path
+    script = logged_in(ALL | FLAG)
+    script.feed(sent(1) + framed(struct.pack(">QB", 2, 2) + said + BODY, 1 | 8 | FLAG))
+    first = script.expect(requests.Publish)
+    assert first.batch.copies.path == ()
+    script.complete(first, PUBLISHED)
+    assert script.expect(requests.Publish).batch.copies == Copies(SOURCE, [(7, ID, 0, 2)], path)
+
+
 ranges = st.lists(
     st.tuples(st.integers(0, 1 << 62), st.binary(min_size=16, max_size=16), st.integers(0, 1 << 30), st.integers(1, 9))
 )

@@ -71,6 +71,68 @@ def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
     assert lines[0].endswith(f"the key does not belong to the certificate {cert}")
 
 
+FORWARD = "{store: {topic: t}}, {forward: {upstream: far, address: a, accept_loss: all}}"
+
+
+@pytest.mark.parametrize(
+    ("bind", "address"),
+    [
+        ("127.0.0.1:4711", "127.0.0.1:4711"),
+        ("127.0.0.1:4711", "localhost:4711"),
+        ("localhost:4711", "127.0.0.1:4711"),
+        ("127.0.0.1:4711", "[::ffff:127.0.0.1]:4711"),
+        ("0.0.0.0:4711", "127.0.0.2:4711"),
+        ("0.0.0.0:4711", "0.0.0.0:4711"),
+        ("[::]:4711", "[::1]:4711"),
+        ("0.0.0.0:4711", "me.example:4711"),
+    ],
+)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        f"routes: [{{name: r, match: {{}}, to: [{FORWARD}]}}]",
+        f"routes: [{{name: r, match: {{}}, to: [{FORWARD.replace('forward', 'mirror').replace(', accept_loss: all', '')}]}}]",
+        "routes: [{name: r, match: {}, to: [{proxy: {upstream: far, address: a}}]}]",
+        "",
+    ],
+    ids=["forward", "mirror", "proxy", "ingest"],
+)
+def test_an_upstream_that_is_this_gateway_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str, address: str, rest: str
+) -> None:
+    ask = socket.getaddrinfo
+    names = {"me.example": "127.0.0.1"}
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **rest: ask(names.get(host, host), *more, **rest))
+    more = "" if rest else ", ingest: [{from: a, into: b}]"
+    text = (
+        f"  fly: {{protocol: flymq, bind: '{bind}'}}\n"
+        f"upstreams: {{far: {{protocol: flymq, address: ['10.255.0.1:4711', '{address}']{more}}}}}\n{rest}\n"
+    )
+    code, lines = checked(tmp_path, text)
+    what = f"upstreams.far.address: {address} is listener 'fly' of this gateway itself: "
+    assert (code, len(lines)) == (1, 1)
+    assert what in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "bind", "address"),
+    [
+        ("flymq", "127.0.0.1:4711", "127.0.0.1:4712"),
+        ("flymq", "127.0.0.1:4711", "127.0.0.2:4711"),
+        ("flymq", "0.0.0.0:4711", "192.0.2.1:4711"),
+        ("flymq", "0.0.0.0:4711", "no-such-host.invalid:4711"),
+        ("felix", "127.0.0.1:4711", "127.0.0.1:4711"),
+    ],
+)
+def test_upstreams_that_are_somebody_else(tmp_path: Path, protocol: str, bind: str, address: str) -> None:
+    text = (
+        f"  fly: {{protocol: flymq, bind: '{bind}'}}\n"
+        f"upstreams: {{far: {{protocol: {protocol}, address: '{address}', tls: system}}}}\n"
+        f"routes: [{{name: r, match: {{}}, to: [{FORWARD}]}}]\n"
+    )
+    assert checked(tmp_path, text)[0] == 0
+
+
 def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
     tls = f"tls: {{cert: {tmp_path}/c, key: {tmp_path}/k}}"
     code, lines = checked(tmp_path, f"  a: {{protocol: flymq, bind: '127.0.0.1:0', {tls}}}\n")

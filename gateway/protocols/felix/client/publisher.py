@@ -115,7 +115,7 @@ def some(copies: Copies, start: int, stop: int) -> Copies:
         if begin < end:
             ranges.append((offset + begin, batch_id, index + begin, end - begin))
         first += count
-    return Copies(copies.source, ranges)
+    return Copies(copies.source, ranges, copies.path)
 
 
 def split(columns: Columns, room: int, largest: int) -> Sequence[Columns]:

@@ -57,13 +57,15 @@ _NOTHING_IS_ENOUGH = 1 << 62
 class Gathering:
     """Publishes that follow each other to one stream: the makings of one batch."""
 
-    __slots__ = ("columns", "copies", "delivery", "names", "senders", "source", "values")
+    __slots__ = ("columns", "copies", "delivery", "names", "path", "senders", "source", "values")
 
-    def __init__(self, names: Names, delivery: Delivery, source: bytes) -> None:
+    def __init__(self, names: Names, delivery: Delivery, source: bytes, path: tuple[bytes, ...]) -> None:
         self.names = names
         self.delivery = delivery
         self.source = source
         """Of what they are copies; empty for what no other gateway forwards."""
+        self.path = path
+        """By which gateways they came."""
         self.copies: list[tuple[int, bytes, int, int]] = []
         self.columns: list[Columns] = []
         self.values: list[bytes] = []
@@ -77,7 +79,7 @@ class Gathering:
 
     def copied(self) -> Copies | None:
         """What all of it is copies of."""
-        return Copies(self.source, self.copies) if self.source else None
+        return Copies(self.source, self.copies, self.path) if self.source else None
 
     def gather_values(self) -> None:
         """Pack the values that came one by one."""
@@ -288,15 +290,16 @@ class ClientStream:
         silent = sender.answering is Answering.SILENT
         delivery = Delivery.AT_MOST_ONCE if silent else Delivery.AT_LEAST_ONCE
         gathering = self._gathering
-        source = copies.source if copies is not None else b""
+        source, path = (copies.source, copies.path) if copies is not None else (b"", ())
         if (
             gathering is None
             or gathering.delivery is not delivery
             or gathering.source != source
+            or gathering.path != path
             or gathering.names != names
         ):
             self._publish()
-            gathering = self._gathering = Gathering(names, delivery, source)
+            gathering = self._gathering = Gathering(names, delivery, source, path)
         if copies is not None:
             gathering.copies.extend(copies.ranges)
         gathering.senders.append((sender, len(messages)))

@@ -135,7 +135,9 @@ def encode_names(names: Names) -> bytes:
 
 
 def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
-    """What the messages of a batch with flag COPIES are copies of, and where the names begin."""
+    """What the messages of a batch with flag COPIES are copies of, and where the names begin. A range of no messages names,
+    in the place of a batch, a gateway that they came by.
+    """
     if start + _COPIES.size > end:
         raise MalformedBatch
     source, count = _COPIES.unpack_from(data, start)
@@ -145,17 +147,22 @@ def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
         raise MalformedBatch
     if count > MOST_MESSAGES:
         raise MalformedBatch(f"malformed publish batch: {TOO_MANY}")
-    return Copies(source, tuple(_RANGE.iter_unpack(data[start:following]))), following
+    said = tuple(_RANGE.iter_unpack(data[start:following]))
+    ranges = tuple(one for one in said if one[3])
+    if len(ranges) == len(said):
+        return Copies(source, ranges), following
+    return Copies(source, ranges, tuple(one[1] for one in said if not one[3])), following
 
 
 def encoded_size(copies: Copies) -> int:
     """Bytes of what `encode_copies` makes."""
-    return _COPIES.size + len(copies.ranges) * _RANGE.size
+    return _COPIES.size + (len(copies.ranges) + len(copies.path)) * _RANGE.size
 
 
 def encode_copies(copies: Copies) -> bytes:
     """The same, to be sent."""
-    parts = [_COPIES.pack(copies.source, len(copies.ranges))]
+    parts = [_COPIES.pack(copies.source, len(copies.ranges) + len(copies.path))]
+    parts += [_RANGE.pack(0, gateway, 0, 0) for gateway in copies.path]
     parts += [_RANGE.pack(*one) for one in copies.ranges]
     return b"".join(parts)
 
