@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 
-from gateway.errors import CorruptChunk, Throttled
-from gateway.store.database import MAX_OFFSET, MAX_SLOT, OFFSET_BITS
+from gateway.errors import StoreDamaged, Throttled
+from gateway.store.database import (
+    DAMAGE,
+    MAX_OFFSET,
+    MAX_SLOT,
+    OFFSET_BITS,
+    WAY_ON,
+    forget_pages,
+    meta_number,
+    snapshot,
+)
 from gateway.store.hot import RunQueue
 from gateway.store.interface import Durability, PartitionState, TopicConfig, TopicState
+from gateway.store.pages import Pages
 
 NO_SLOT = -1
 """Of the partitions of memory topics."""
@@ -40,6 +51,8 @@ class Log:
     """Small chunks written since the last merge."""
     merge_from: int = 0
     """Merging has finished below this offset."""
+    sealed: bool = False
+    """Its end is damaged, so that nobody knows which offset would be next."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -131,11 +144,11 @@ class Catalogue:
 
     def load(self, connection: sqlite3.Connection) -> int:
         """Read all from the database; returns the number of the last commit there is a trace of."""
-        commit: int = connection.execute("SELECT value FROM meta WHERE name = 'commit'").fetchone()[0]
+        commit = meta_number(connection, "commit")
         by_id: dict[int, Topic] = {}
-        for topic in load_topics(connection):
-            by_id[topic.id] = self.topics[topic.name] = topic
-            self._topic_id = max(self._topic_id, topic.id)
+        for known in load_topics(connection):
+            by_id[known.id] = self.topics[known.name] = known
+            self._topic_id = max(self._topic_id, known.id)
         for row in load_partitions(connection):
             self._slots.add(row.slot)
             self._slot = max(self._slot, row.slot)
@@ -143,15 +156,16 @@ class Catalogue:
             if row.topic is None:
                 self.dead.add(row.slot)
                 continue
-            topic = by_id[row.topic]
-            if row.number != len(topic.logs):
-                raise CorruptChunk(topic.name, len(topic.logs), 0, 0)
+            topic = by_id.get(row.topic)
+            if topic is None or row.number != len(topic.logs):
+                raise StoreDamaged(f"the tables of topics and partitions have lost something. {WAY_ON}")
             state = PartitionState(row.start, row.end, row.bytes, row.last_ms)
             log = Log(topic, row.number, row.slot, state, row.position, row.slack, row.head_ms, merge_from=row.end)
+            log.sealed = row.sealed
             topic.partitions.append(state)
             topic.logs.append(log)
-        for topic in by_id.values():
-            topic.config = attrs.evolve(topic.config, partitions=len(topic.logs))
+        for whole in by_id.values():
+            whole.config = attrs.evolve(whole.config, partitions=len(whole.logs))
         return commit
 
 
@@ -181,6 +195,8 @@ class PartitionRow:
     slack: int
     head_ms: int | None
     commit: int
+    sealed: bool = False
+    """Its end is damaged: what follows `end` is not known."""
 
 
 _PARTITIONS = """
@@ -192,33 +208,92 @@ LEFT JOIN chunks l ON l.id = (SELECT max(id) FROM chunks WHERE id >= p.slot << 4
 """
 
 
-def load_partitions(connection: sqlite3.Connection, topic: int | None = None) -> Iterator[PartitionRow]:
-    """Every partition of the store, or of one topic, by topic and number."""
-    where, values = ("WHERE p.topic = ? ", (topic,)) if topic is not None else ("", ())
-    for row in connection.execute(_PARTITIONS + where + "ORDER BY p.topic, p.partition", values):
-        (
-            slot,
-            owner,
-            number,
-            start,
-            last_ms,
-            position,
-            slack,
-            first,
-            head_ms,
-            first_position,
-            last,
-            count,
-            late,
-            total,
-            commit,
-        ) = row
-        if first is None:
-            yield PartitionRow(slot, owner, number, start, start, last_ms, 0, position, 0, None, 0)
+def _partition(
+    slot: int,
+    topic: int | None,
+    number: int,
+    start: int,
+    last_ms: int,
+    position: int,
+    slack: int,
+    first: int | None,
+    head_ms: int,
+    first_position: int,
+    last: int | None,
+    count: int,
+    late: int,
+    total: int,
+    commit: int,
+) -> PartitionRow:
+    """From a row of the query."""
+    if first is None:
+        return PartitionRow(slot, topic, number, start, start, last_ms, 0, position, 0, None, 0)
+    if (
+        not isinstance(last, int)
+        or any(type(value) is not int for value in (head_ms, first_position, count, late, total, commit))
+        or not 0 < count <= MAX_OFFSET - (last & MAX_OFFSET)
+    ):
+        raise StoreDamaged(f"the first or last chunk of slot {slot} is damaged")
+    end = (last & MAX_OFFSET) + count
+    size = total - first_position - slack
+    return PartitionRow(slot, topic, number, first & MAX_OFFSET, end, late, size, total, slack, head_ms, commit)
+
+
+def load_partitions(connection: sqlite3.Connection) -> list[PartitionRow]:
+    """Every partition of the store, by topic and number."""
+    try:
+        return [_partition(*row) for row in connection.execute(f"{_PARTITIONS} ORDER BY p.topic, p.partition")]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+            raise
+    except StoreDamaged:
+        pass
+    forget_pages(connection)
+    # One that lies in a damaged page hides all of them: one by one, the others are there.
+    known = connection.execute("SELECT slot, topic, partition, start, last_ms FROM partitions").fetchall()
+    found = [_load_one(connection, *row) for row in known]
+    return sorted(found, key=lambda row: (row.topic or 0, row.number))
+
+
+def _load_one(
+    connection: sqlite3.Connection, slot: int, topic: int | None, number: int, start: int, last_ms: int
+) -> PartitionRow:
+    """A partition of which not everything may be there."""
+    try:
+        return _partition(*connection.execute(f"{_PARTITIONS} WHERE p.slot = ?", (slot,)).fetchone())
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+            raise
+    except StoreDamaged:
+        pass
+    forget_pages(connection)
+    end, commit, low = start, 0, row_id(slot + 1, 0) - 1
+    while low >= row_id(slot, start):
+        try:
+            last = connection.execute(_LAST, (low, row_id(slot, start))).fetchone()
+        except sqlite3.DatabaseError:
+            forget_pages(connection)
+            low = min(unreadable(connection, low)[0], low - 1)
             continue
-        end = (last & MAX_OFFSET) + count
-        size = total - first_position - slack
-        yield PartitionRow(slot, owner, number, first & MAX_OFFSET, end, late, size, total, slack, head_ms, commit)
+        if last is not None and all(type(value) is int for value in last):
+            end, last_ms, commit = (last[0] & MAX_OFFSET) + last[1], last[2], last[3]
+        break
+    # the record that may have followed stands for all that can no longer be told
+    return PartitionRow(slot, topic, number, start, end + 1, last_ms, 0, 0, 0, None, commit, sealed=True)
+
+
+_LAST = "SELECT id, count, last_ms, commit_number FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1"
+
+
+def unreadable(connection: sqlite3.Connection, key: int) -> tuple[int, int]:
+    """The keys (low, high] of the chunks that SQLite cannot read where it has met damage on its way to one of them."""
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'chunks'").fetchone()
+    (_number, _name, path) = connection.execute("PRAGMA database_list").fetchone()
+    with snapshot(connection):
+        # while a read transaction is open, no page that it may need is overwritten
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with Pages(Path(path), live=True) as pages:
+            return pages.lost_around(root, key)
 
 
 def row_id(slot: int, offset: int) -> int:

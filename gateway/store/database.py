@@ -11,6 +11,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -28,8 +30,15 @@ MAX_SLOT = (1 << (63 - OFFSET_BITS)) - 2
 JOURNAL_LIMIT = 64 << 20
 """The write-ahead log is cut back to this after a long reader has made it grow."""
 BUSY_SECONDS = 5.0
+CELL_CHECK = "PRAGMA cell_size_check=ON"
+"""Without it SQLite takes some pages full of nonsense for good ones, and finds nothing where there is something."""
+DAMAGE = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_VTAB", "SQLITE_CORRUPT_INDEX"})
+"""Names of SQLite's errors that mean that the file itself is damaged."""
+WAY_ON = (
+    "`gateway store check` names all that is damaged; `gateway store salvage --accept-loss` goes on with what is left"
+)
 
-_TABLES = """
+TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE topics (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, durability TEXT NOT NULL,
@@ -55,7 +64,7 @@ CREATE VIEW log AS
 INSERT INTO meta VALUES ('layout', LAYOUT), ('boot', 0), ('commit', 0);
 """
 for _word, _number in (("BITS", OFFSET_BITS), ("MASK", MAX_OFFSET), ("LAYOUT", LAYOUT_VERSION)):
-    _TABLES = _TABLES.replace(_word, str(_number))
+    TABLES = TABLES.replace(_word, str(_number))
 
 
 @attrs.frozen
@@ -136,22 +145,28 @@ def create(files: StoreFiles) -> None:
     if files.database.exists():
         return
     fresh = files.database.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    connection = sqlite3.connect(fresh, isolation_level=None)
+    try:
+        make_database(fresh)
+    except sqlite3.Error as error:
+        raise StoreReadOnly(f"a store cannot be made in {files.directory}: {error}") from error
+    fresh.rename(files.database)
+    sync_directory(files.directory)
+
+
+def make_database(path: Path) -> None:
+    """A database without topics, in the place of a file that may be there."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
         connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.Error as error:
-        raise StoreReadOnly(f"a store cannot be made in {files.directory}: {error}") from error
     finally:
         connection.close()
-    fresh.rename(files.database)
-    _sync_directory(files.directory)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """A new file is only there after a power cut if its directory is on disk too."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -171,6 +186,7 @@ def connect(files: StoreFiles, cache: int, *, writer: bool) -> sqlite3.Connectio
             cached_statements=512,
         )
         connection.execute(f"PRAGMA cache_size=-{max(cache >> 10, 64)}")
+        connection.execute(CELL_CHECK)
         if writer:
             connection.execute("PRAGMA journal_mode=WAL")
             # Checkpoints are ours to time: an automatic one would fall into a write that must not wait for the disk.
@@ -182,7 +198,7 @@ def connect(files: StoreFiles, cache: int, *, writer: bool) -> sqlite3.Connectio
             connection.execute("PRAGMA query_only=ON")
         check_layout(connection, files)
     except sqlite3.DatabaseError as error:
-        raise StoreDamaged(f"{files.database}: {error}") from error
+        raise StoreDamaged(f"{files.database}: {error}. {WAY_ON}") from error
     return connection
 
 
@@ -197,10 +213,43 @@ def connect_read_only(files: StoreFiles) -> sqlite3.Connection:
         connection = sqlite3.connect(
             address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        connection.execute(CELL_CHECK)
         check_layout(connection, files)
     except sqlite3.DatabaseError as error:
-        raise NotAStore(f"{files.database} cannot be read as a store: {error}") from error
+        name = getattr(error, "sqlite_errorname", "")
+        if name in DAMAGE and name != "SQLITE_NOTADB":
+            raise StoreDamaged(f"{files.database}: {error}. {WAY_ON}") from error
+        raise NotAStore(f"{files.database} cannot be read as a store: {error}. If it was one: {WAY_ON}") from error
     return connection
+
+
+def forget_pages(connection: sqlite3.Connection) -> None:
+    """Call this when a statement has met damage: a page that has failed its check counts as checked when it is met again, as
+    long as it is in memory.
+    """
+    connection.execute("PRAGMA shrink_memory")
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """One read transaction for all that is asked within; part of the one that is open, if there is one."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        with suppress(sqlite3.Error):  # SQLite says here again what a statement that met damage has said
+            connection.execute("ROLLBACK")
+
+
+def meta_number(connection: sqlite3.Connection, name: str) -> int:
+    """One of the numbers that a store keeps about itself."""
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise StoreDamaged(f"the store has lost its number of the {name}. {WAY_ON}")
+    return row[0]
 
 
 def check_layout(connection: sqlite3.Connection, files: StoreFiles) -> None:

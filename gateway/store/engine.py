@@ -191,7 +191,7 @@ class Engine:
             runs = [left, *rest]
         if not runs:
             _check_start(self._topics.get(log.topic.name), log, offset)
-            raise CorruptChunk(topic, partition, offset, await self._pool.run(hole, place, offset))
+            raise CorruptChunk(topic, partition, *await self._pool.run(hole, place, offset))
         result = gather(runs, offset, max_messages, max_bytes, now_ms)
         self._leftovers.forget(log, offset)
         last = runs[-1]

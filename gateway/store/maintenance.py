@@ -15,6 +15,7 @@ from gateway.store.chunk import decode
 from gateway.store.committer import Job
 from gateway.store.database import MAX_OFFSET
 from gateway.store.plan import CHUNK_RECORDS
+from gateway.store.rows import numbers
 from gateway.store.visible import MERGE_AFTER, Visible
 from gateway.store.writer import Writer, chunk_row
 
@@ -136,6 +137,8 @@ class Trim(Job):
             (row_id(log.slot, 0), row_id(log.slot + 1, 0), TRIM_CHUNKS + 1),
         ).fetchall()
         gone = size = 0
+        for row in rows:
+            numbers(row)
         for row in rows[:TRIM_CHUNKS]:
             if size >= TRIM_BYTES or not self._due((row[0] & MAX_OFFSET) + row[1], row[2], size):
                 break
@@ -225,7 +228,9 @@ class Merge(Job):
             "SELECT id, count, size, position, commit_number, data FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
             (row_id(log.slot, self._merge_from), row_id(log.slot + 1, 0), MERGE_CHUNKS),
         )
-        for key, count, length, before, commit, blob in cursor:
+        for *row, blob in cursor:
+            numbers(row)
+            key, count, length, before, commit = row
             base = key & MAX_OFFSET
             if (
                 records + count > CHUNK_RECORDS
@@ -305,6 +310,7 @@ class Clear(Job):
         size = 0
         last = None
         for key, length in rows:
+            numbers((length,))
             if last is not None and size >= TRIM_BYTES:
                 break
             last, size = key, size + length

@@ -17,6 +17,7 @@ from gateway.errors import (
     ConditionFailed,
     GatewayError,
     InvalidRequest,
+    StoreDamaged,
     Throttled,
     UnknownPartition,
     UnknownTopic,
@@ -24,7 +25,7 @@ from gateway.errors import (
 )
 from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
 from gateway.store.cut import fit
-from gateway.store.database import MAX_OFFSET
+from gateway.store.database import MAX_OFFSET, WAY_ON
 from gateway.store.interface import (
     AlterTopic,
     Append,
@@ -311,8 +312,14 @@ def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
             raise UnknownTopic
         if not 0 <= append.partition < partitions:
             raise UnknownPartition
-        if topic is not None and topic.logs[append.partition].state.end > MAX_OFFSET - _OFFSET_ROOM:
-            raise Throttled("the partition has used up its offsets")
+        if topic is not None:
+            log = topic.logs[append.partition]
+            if log.sealed:
+                raise StoreDamaged(
+                    f"the end of {append.topic}/{append.partition} is damaged: nothing is added. {WAY_ON}"
+                )
+            if log.state.end > MAX_OFFSET - _OFFSET_ROOM:
+                raise Throttled("the partition has used up its offsets")
         memory |= in_memory
         disk |= not in_memory
     for delete in unit.deletes:

@@ -13,9 +13,8 @@ import trio
 from gateway.envelope import Run
 from gateway.errors import StoreDamaged, StoreError
 from gateway.store.catalogue import Log
-from gateway.store.database import StoreFiles, connect
+from gateway.store.database import DAMAGE, StoreFiles, connect
 from gateway.store.hot import run_cost
-from gateway.store.rows import DAMAGE
 
 CONNECTIONS = 3
 """More would not read faster: decoding holds the interpreter lock."""

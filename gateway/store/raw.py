@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from gateway.errors import CorruptChunk
 from gateway.store.catalogue import row_id
-from gateway.store.database import MAX_OFFSET
+from gateway.store.database import MAX_OFFSET, forget_pages
 from gateway.store.interface import Stored
-from gateway.store.rows import CHUNKS, Place, translated
+from gateway.store.rows import CHUNKS, Place, hole, last_before_damage
 
 
 def read_stored(connection: sqlite3.Connection, place: Place, offset: int, records: int, size: int) -> Sequence[Stored]:
@@ -26,6 +27,10 @@ def read_stored(connection: sqlite3.Connection, place: Place, offset: int, recor
             CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high}
         ):
             base = row & MAX_OFFSET
+            if type(count) is not int or type(length) is not int or type(data) is not bytes:
+                if chunks:
+                    break
+                raise CorruptChunk(place.topic, place.partition, *hole(connection, place, base))
             if base + count <= offset and not chunks:
                 continue  # the log begins behind the offset
             if base > expected or (chunks and base != expected):
@@ -36,8 +41,10 @@ def read_stored(connection: sqlite3.Connection, place: Place, offset: int, recor
             if expected >= enough or left <= 0:
                 break
     except sqlite3.DatabaseError as error:
+        forget_pages(connection)
         if not chunks:
-            raise translated(error, place, offset) from error
+            row, count, _size, data = last_before_damage(connection, error, place, offset)
+            chunks.append((row & MAX_OFFSET, count, data))
     finally:
         cursor.close()  # ends the read transaction
     return chunks

@@ -17,11 +17,11 @@ import attrs
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
 from gateway.store.catalogue import load_partitions, load_topics
-from gateway.store.database import StoreFiles, connect_read_only
+from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, meta_number, snapshot
 from gateway.store.interface import Capabilities, Stored, TopicConfig
 from gateway.store.position import Position
 from gateway.store.raw import read_stored
-from gateway.store.rows import DAMAGE, Place, get_row, hole, offset_for_time, read_runs, scan_rows
+from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
 
 READ_CHUNKS_BYTES = 8 << 20
 """About how many bytes of values `read_chunks` takes in one transaction."""
@@ -146,7 +146,7 @@ class LogReader:
         _epoch, found = self._found(place.topic, place.partition, epoch)
         if offset < found.start:
             raise OffsetOutOfRange(first=found.start, next_offset=found.end)
-        raise CorruptChunk(place.topic, place.partition, offset, self._read(hole, place, offset))
+        raise CorruptChunk(place.topic, place.partition, *self._read(hole, place, offset))
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the end if there is none."""
@@ -184,17 +184,14 @@ class LogReader:
 
 def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
     # One transaction for both tables: a topic made between them would have partitions and no name.
-    connection.execute("BEGIN")
-    try:
+    with snapshot(connection):
         topics = load_topics(connection)
         partitions: dict[int, list[StoredPartition]] = {topic.id: [] for topic in topics}
         for row in load_partitions(connection):
-            if row.topic is not None:
+            if row.topic in partitions:
                 partitions[row.topic].append(
                     StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot)
                 )
-    finally:
-        connection.execute("COMMIT")
     return {
         topic.name: StoredTopic(
             topic.name,
@@ -210,13 +207,10 @@ def _of_epoch(
     connection: sqlite3.Connection, epoch: int, work: Callable[..., T], place: Place, offset: int, *limits: int
 ) -> T:
     """Read chunks of a topic that still is the one that was looked up: its slot may be another one's by now."""
-    connection.execute("BEGIN")
-    try:
+    with snapshot(connection):
         if connection.execute(_EPOCH, (place.slot,)).fetchone() != (epoch,):
             raise UnknownTopic(f"{place.topic} was deleted while it was read")
         return work(connection, place, offset, *limits)
-    finally:
-        connection.execute("COMMIT")
 
 
 _EPOCH = "SELECT epoch FROM partitions JOIN topics ON topics.id = partitions.topic WHERE slot = ?"
@@ -224,5 +218,4 @@ _EPOCH = "SELECT epoch FROM partitions JOIN topics ON topics.id = partitions.top
 
 def commit_number(connection: sqlite3.Connection) -> int:
     """The last commit that left a trace, in a chunk or on its own."""
-    noted: int = connection.execute("SELECT value FROM meta WHERE name = 'commit'").fetchone()[0]
-    return max([noted, *[row.commit for row in load_partitions(connection)]])
+    return max([meta_number(connection, "commit"), *[row.commit for row in load_partitions(connection)]])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gateway.envelope import Run
-from gateway.errors import CorruptChunk, StoreError
-from gateway.store.catalogue import row_id
+from gateway.errors import CorruptChunk, StoreDamaged, StoreError
+from gateway.store.catalogue import row_id, unreadable
 from gateway.store.chunk import decode
 from gateway.store.cut import alive, value_bytes
-from gateway.store.database import MAX_OFFSET
+from gateway.store.database import DAMAGE, MAX_OFFSET, WAY_ON, forget_pages
 
 READ_BYTES = 32 << 20
 """One read takes no more chunks than this, whatever its limits say: a read transaction is to be short."""
@@ -19,9 +20,11 @@ CHUNKS = """
 SELECT id, count, size, data FROM chunks
 WHERE id >= coalesce((SELECT max(id) FROM chunks WHERE id <= :at AND id >= :low), :at) AND id < :high ORDER BY id
 """
+_HOLDING = """
+SELECT id, count, size, data FROM chunks WHERE id = (SELECT max(id) FROM chunks WHERE id <= ? AND id >= ?)
+"""
+_BEHIND = "SELECT min(id) FROM chunks WHERE id >= ? AND id < ?"
 _BEFORE = "SELECT id, count, first_ms, last_ms FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1"
-DAMAGE = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_VTAB", "SQLITE_CORRUPT_INDEX"})
-"""Names of SQLite's errors that mean that the file itself is damaged."""
 
 
 class Place:
@@ -62,6 +65,8 @@ def read_runs(
             if row is None:
                 break
             base, count = row[0] & MAX_OFFSET, row[1]
+            if type(count) is not int or type(row[2]) is not int or type(row[3]) is not bytes:
+                raise CorruptChunk(place.topic, place.partition, *hole(connection, place, base))
             if base + count <= offset and not runs:
                 continue  # the log begins behind the offset
             if base > expected and not runs:
@@ -80,27 +85,84 @@ def read_runs(
         if not (runs or more):
             raise
     except sqlite3.DatabaseError as error:
+        forget_pages(connection)
         if not (runs or more):
-            raise translated(error, place, offset) from error
+            row = last_before_damage(connection, error, place, offset)
+            run = decode(row[3], place.topic, place.partition, row[0] & MAX_OFFSET, row[1])
+            runs.append(run.slice(0, place.end - run.base_offset))
     finally:
         cursor.close()  # ends the read transaction
     return runs
 
 
-def translated(error: sqlite3.Error, place: Place, offset: int) -> StoreError:
+def numbers(row: Sequence[object]) -> None:
+    """Raises StoreDamaged unless all of them are."""
+    if any(type(value) is not int for value in row):
+        raise StoreDamaged(f"a row of the table of records is damaged: {row}. {WAY_ON}")
+
+
+def last_before_damage(
+    connection: sqlite3.Connection, error: sqlite3.Error, place: Place, offset: int
+) -> tuple[int, int, int, bytes]:
+    """The chunk that holds an offset, asked for by itself: who reads several steps to the next one before he is given the first,
+    and so loses the last one before damage. Raises what the `error` means if that is not to be had either.
+    """
+    try:
+        row = connection.execute(_HOLDING, (row_id(place.slot, offset), row_id(place.slot, 0))).fetchone()
+    except sqlite3.DatabaseError:
+        forget_pages(connection)
+        row = None
+    if row is None or type(row[1]) is not int or type(row[3]) is not bytes or (row[0] & MAX_OFFSET) + row[1] <= offset:
+        raise translated(connection, error, place, offset) from error
+    found: tuple[int, int, int, bytes] = row
+    return found
+
+
+def translated(connection: sqlite3.Connection, error: sqlite3.Error, place: Place, offset: int) -> StoreError:
     """What a failed read means."""
     if getattr(error, "sqlite_errorname", "") in DAMAGE:
-        return CorruptChunk(place.topic, place.partition, offset, place.end)
+        lost = unreadable(connection, row_id(place.slot, offset))
+        return CorruptChunk(place.topic, place.partition, *_between(connection, place, *lost, may_fail=True))
     return StoreError(f"reading {place.topic}/{place.partition} at {offset}: {error}")
 
 
-def hole(connection: sqlite3.Connection, place: Place, offset: int) -> int:
-    """Where the records begin that follow an offset which is not there."""
-    row = connection.execute(
-        "SELECT min(id) FROM chunks WHERE id > ? AND id < ?",
-        (row_id(place.slot, offset), row_id(place.slot, place.end)),
-    ).fetchone()
-    return place.end if row[0] is None else row[0] & MAX_OFFSET
+def hole(connection: sqlite3.Connection, place: Place, offset: int) -> tuple[int, int]:
+    """The offsets around one that is not there: from the end of the last chunk before it to the first one behind it that can be
+    read. Always the same for all of them, so that a hole has one name.
+    """
+    key = row_id(place.slot, offset)
+    try:
+        first, next_offset = _between(connection, place, key, key)
+    except sqlite3.DatabaseError:
+        first, next_offset = _between(connection, place, *unreadable(connection, key), may_fail=True)
+    return min(first, offset), max(next_offset, offset + 1)
+
+
+def _between(
+    connection: sqlite3.Connection, place: Place, low: int, high: int, *, may_fail: bool = False
+) -> tuple[int, int]:
+    """The offsets between the last chunk that begins up to key `low` and the first one behind key `high`. Where they cannot be
+    read either, the keys themselves have to do.
+    """
+    bottom, top = row_id(place.slot, 0), row_id(place.slot, place.end)
+    low, high = max(low, bottom - 1), min(high, top - 1)
+    first, next_offset = (low + 1) & MAX_OFFSET, (high + 1) & MAX_OFFSET
+    try:
+        before = connection.execute(_BEFORE, (low, bottom)).fetchone()
+        if before is not None:
+            first = (before[0] & MAX_OFFSET) + (before[1] if type(before[1]) is int else 0)
+    except sqlite3.DatabaseError:
+        forget_pages(connection)
+        if not may_fail:
+            raise
+    try:
+        (after,) = connection.execute(_BEHIND, (high + 1, top)).fetchone()
+        next_offset = place.end if after is None else after & MAX_OFFSET
+    except sqlite3.DatabaseError:
+        forget_pages(connection)
+        if not may_fail:
+            raise
+    return first, max(next_offset, first + 1)
 
 
 def offset_for_time(connection: sqlite3.Connection, place: Place, start: int, timestamp_ms: int) -> int:
@@ -114,10 +176,15 @@ def offset_for_time(connection: sqlite3.Connection, place: Place, start: int, ti
     found: tuple[int, int, int, int] | None = None
     while low < high:
         middle = (low + high) // 2
-        row = connection.execute(_BEFORE, (row_id(place.slot, middle), bottom)).fetchone()
+        try:
+            row = connection.execute(_BEFORE, (row_id(place.slot, middle), bottom)).fetchone()
+        except sqlite3.DatabaseError as error:
+            forget_pages(connection)
+            raise translated(connection, error, place, middle) from error
         if row is None:
             low = middle + 1
             continue
+        numbers(row)
         base = row[0] & MAX_OFFSET
         if row[3] < timestamp_ms:
             low = max(base + row[1], low + 1)
@@ -129,19 +196,43 @@ def offset_for_time(connection: sqlite3.Connection, place: Place, start: int, ti
     base, count, first_ms, _last_ms = found
     if first_ms >= timestamp_ms:
         return max(base, start)
-    (blob,) = connection.execute("SELECT data FROM chunks WHERE id = ?", (row_id(place.slot, base),)).fetchone()
+    try:
+        (blob,) = connection.execute("SELECT data FROM chunks WHERE id = ?", (row_id(place.slot, base),)).fetchone()
+    except sqlite3.DatabaseError as error:
+        forget_pages(connection)
+        raise translated(connection, error, place, base) from error
     times = decode(blob, place.topic, place.partition, base, count).times
     return max(start, base + next(index for index, time in enumerate(times) if time >= timestamp_ms))
 
 
+@contextmanager
+def naming(connection: sqlite3.Connection, table: str) -> Iterator[None]:
+    """Say which table is damaged. Raises StoreDamaged."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+            raise
+        forget_pages(connection)
+        raise StoreDamaged(f"the table {table} of the store cannot be read ({error}). {WAY_ON}") from error
+
+
 def get_row(connection: sqlite3.Connection, table: str, key: bytes) -> bytes | None:
     """One row of a table."""
-    row = connection.execute("SELECT value FROM rows WHERE name = ? AND key = ?", (table, key)).fetchone()
+    with naming(connection, table):
+        row = connection.execute("SELECT value FROM rows WHERE name = ? AND key = ?", (table, key)).fetchone()
     return None if row is None else row[0]
 
 
 def scan_rows(connection: sqlite3.Connection, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
     """Rows of a table in key order."""
-    return connection.execute(
-        "SELECT key, value FROM rows WHERE name = ? AND key >= ? ORDER BY key LIMIT ?", (table, first, limit)
-    ).fetchall()
+    with naming(connection, table):
+        return connection.execute(
+            "SELECT key, value FROM rows WHERE name = ? AND key >= ? ORDER BY key LIMIT ?", (table, first, limit)
+        ).fetchall()
+
+
+def all_rows(connection: sqlite3.Connection, table: str) -> dict[bytes, bytes]:
+    """All of a table."""
+    with naming(connection, table):
+        return dict(connection.execute("SELECT key, value FROM rows WHERE name = ?", (table,)))

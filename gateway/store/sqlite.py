@@ -15,7 +15,7 @@ from gateway.errors import StoreDamaged, StoreReadOnly
 from gateway.recorder import NullRecorder, Recorder
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, Mode
-from gateway.store.database import Lock, Mark, StoreFiles, connect_read_only, create
+from gateway.store.database import WAY_ON, Lock, Mark, StoreFiles, connect_read_only, create, meta_number
 from gateway.store.engine import Engine
 from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance
@@ -55,11 +55,12 @@ def _load(files: StoreFiles) -> tuple[Catalogue, int]:
     """
     with closing(connect_read_only(files)) as connection, closing(Mark(files.mark)) as mark:
         try:
-            boot: int = connection.execute("SELECT value FROM meta WHERE name = 'boot'").fetchone()[0]
-            catalogue = Catalogue(boot + 1)
+            catalogue = Catalogue(meta_number(connection, "boot") + 1)
             number = catalogue.load(connection)
         except sqlite3.DatabaseError as error:
-            raise StoreDamaged(f"{files.database}: {error}") from error
+            raise StoreDamaged(f"{files.database}: {error}. {WAY_ON}") from error
+        if any(log.sealed for log in catalogue.logs()):
+            number = max(number, mark.read())  # the last commits may be in what is damaged, which is refused by name
         missing = mark.read() - number
     if missing > 0:
         raise StoreDamaged(

@@ -14,6 +14,7 @@ from gateway.store.hot import RUN_OVERHEAD, Budget, run_cost
 from gateway.store.interface import Ticket, TopicConfig
 from gateway.store.memory import MemoryTopics
 from gateway.store.plan import Plan, Result
+from gateway.store.rows import all_rows
 from gateway.store.writer import Written
 
 SMALL_RECORDS = 256
@@ -54,7 +55,7 @@ class Visible:
         """A table kept in memory from the first time somebody asks for it."""
         rows = self._tables.get(name)
         if rows is None:
-            rows = dict(connection.execute("SELECT key, value FROM rows WHERE name = ?", (name,)))
+            rows = all_rows(connection, name)
             self._tables[name] = rows
         return MappingProxyType(rows)
 

@@ -18,9 +18,8 @@ from gateway.envelope import Run
 from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
 from gateway.store.catalogue import Log, Topic
 from gateway.store.chunk import encode
-from gateway.store.database import OFFSET_BITS, PAGE_SIZE, Mark, StoreFiles, connect
+from gateway.store.database import DAMAGE, OFFSET_BITS, PAGE_SIZE, WAY_ON, Mark, StoreFiles, connect, forget_pages
 from gateway.store.plan import Plan
-from gateway.store.rows import DAMAGE
 
 CHECKPOINT_PAGES = 1000
 """The write-ahead log is carried over into the database about every 16 MiB."""
@@ -155,7 +154,8 @@ class Writer:
         except sqlite3.Error as again:
             error.add_note(f"the rollback failed too: {again}")
         if name in DAMAGE:
-            return StoreDamaged(f"{name}: {error}")
+            forget_pages(self.connection)
+            return StoreDamaged(f"{name}: {error}. {WAY_ON}")
         text = f"{name or type(error).__name__}: {error}"
         return CommitFailed(text) if name in _REFUSED else OutcomeUnknown(text)
 

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import struct
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
+from gateway.store.database import PAGE_SIZE
 from tests.integration.raw import rustlog_ask, rustlog_fetch, s16, s32, tcp
 from tests.integration.running import Served
 
@@ -34,6 +39,63 @@ async def fill(port: int) -> None:
             for number in range(4):
                 record = s16(topic) + struct.pack(">II", 0, 1) + s32(b"value-%d" % number)
                 assert await rustlog_ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", number, 1)
+
+
+def break_page(file: Path, table: str) -> None:
+    """The root of a table."""
+    with closing(sqlite3.connect(file)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    content = bytearray(file.read_bytes())
+    content[(root - 1) * PAGE_SIZE] = 0x77
+    file.write_bytes(content)
+
+
+async def test_a_damaged_page_costs_what_is_in_it(tmp_path: Path) -> None:
+    served = Served(tmp_path, CONFIG.format(data=tmp_path / "data"))
+    served.start()
+    try:
+        with trio.fail_after(180):
+            await fill(served.ports["rustlog"])
+            assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
+            break_page(tmp_path / "data" / "log.sqlite", "chunks")
+            await trio.to_thread.run_sync(served.start)
+            async with tcp(served.ports["rustlog"]) as wire:
+                for topic in ("bad", "good"):
+                    text = f"damaged chunk: topic={topic} partition=0 offsets=[0, 1)"
+                    for _ in range(3):
+                        answer = await rustlog_ask(wire, rustlog_fetch(topic, 0))
+                        assert answer[:3] == b"\xfe" + struct.pack(">H", 4)
+                        assert answer.endswith(text.encode())
+                    record = s16(topic) + struct.pack(">II", 0, 1) + s32(b"new")
+                    answer = await rustlog_ask(wire, b"\1" + record)
+                    assert answer[0] == 0xFE
+                    assert f"the end of {topic}/0 is damaged: nothing is added".encode() in answer
+            async with httpx.AsyncClient(trust_env=False) as client:
+                shown = (await client.get(f"http://127.0.0.1:{served.ports['admin']}/metrics")).text
+            assert "\ngateway_store_damaged_ranges 2.0\n" in shown
+            logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+            assert len([line for line in logged if line["event"] == "a damaged range was met"]) == 2
+            assert "Traceback" not in (tmp_path / "log").read_text()
+    finally:
+        if served.running:
+            await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("table", ["rows", "meta", "topics", "partitions"])
+async def test_what_everything_hangs_on_is_refused_with_the_way_on(tmp_path: Path, table: str) -> None:
+    served = Served(tmp_path, CONFIG.format(data=tmp_path / "data"))
+    served.start()
+    await fill(served.ports["rustlog"])
+    assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
+    break_page(tmp_path / "data" / "log.sqlite", table)
+    file = tmp_path / "gateway.yaml"
+    file.write_text(CONFIG.format(data=tmp_path / "data"))
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    done = await trio.run_process(command, capture_stderr=True, capture_stdout=True, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 2
+    assert "gateway store salvage --accept-loss" in said
+    assert "Traceback" not in said
 
 
 async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_path: Path) -> None:

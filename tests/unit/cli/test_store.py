@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.main import main
 from gateway.errors import StoreDamaged
+from gateway.store.database import PAGE_SIZE
 from gateway.store.interface import CreateTopic, TopicConfig
 from tests.store.kit import NO_CACHE, append, open_stepwise, unit
 
@@ -52,6 +55,32 @@ async def test_a_damaged_range_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     code, out, _ = run(capsys, "check", "--path", str(database.parent), "--output", "json")
     assert (code, json.loads(out)["damaged"]) == (1, [{"topic": "t", "partition": 0, "first": 4, "next_offset": 5}])
     assert run(capsys, "salvage", "--path", str(database.parent))[0] == 0
+
+
+async def test_a_damaged_database_is_named_and_salvaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await filled(tmp_path)
+    path = tmp_path / "origin"
+    with closing(sqlite3.connect(path / "log.sqlite")) as connection:
+        roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_master"))
+    data = bytearray((path / "log.sqlite").read_bytes())
+    for name in ("rows", "chunks"):
+        data[(roots[name] - 1) * PAGE_SIZE] = 0x77
+    (path / "log.sqlite").write_bytes(data)
+    for verb in ("check", "salvage"):
+        code, out, _ = run(capsys, verb, "--path", str(path))
+        assert code == 1
+        rows, records, gone, way_on = out.splitlines()
+        assert rows.startswith("damaged: the table of cursors, groups, accounts and schemas has lost something: page")
+        assert records.startswith("damaged: the table of records: page")
+        assert gone == "damaged: topic t, partition 0, offsets 0 and all behind it"
+        assert way_on == "`gateway store salvage --accept-loss` writes all that can be read into a new database"
+    code, out, _ = run(capsys, "salvage", "--path", str(path), "--accept-loss", "--output", "json")
+    said = json.loads(out)
+    assert (code, said["accepted"], len(said["database"])) == (0, True, 2)
+    assert said["damaged"] == [{"topic": "t", "partition": 0, "first": 0, "next_offset": None}]
+    assert (path / "log.sqlite.damaged-1").read_bytes() == data
+    assert said["kept"] == str(path / "log.sqlite.damaged-1")
+    assert run(capsys, "check", "--path", str(path))[0] == 0
 
 
 async def test_lost_commits_are_given_up_only_when_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
