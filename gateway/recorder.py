@@ -140,7 +140,7 @@ class Recorder(Protocol):
         ...
 
     def totals(self) -> Totals:
-        """Everything so far, but for the lag."""
+        """What was counted since the start; not the lag, which is not counted here."""
         ...
 
 
@@ -207,7 +207,7 @@ class DoorCounts:
     proxied: int = 0
     """Taken by a broker elsewhere, whose answer the publisher has."""
     proxying: int = 0
-    """On their way there."""
+    """Messages on their way to a broker elsewhere, whose publishers wait."""
 
     @property
     def unaccounted(self) -> int:

@@ -343,7 +343,7 @@ class Groups(msgspec.Struct, frozen=True):
 
     groups: Sequence[GroupInfo]
     following: tuple[str, str] | None = None
-    """There are more: what to ask for them with."""
+    """Where to go on, if there are more; None at the end."""
 
 
 class ResetTo(enum.Enum):
@@ -440,7 +440,7 @@ class Topics(msgspec.Struct, frozen=True):
 
     topics: Sequence[TopicInfo]
     following: str = ""
-    """There are more: what to ask for them with."""
+    """Where to go on, if there are more; None at the end."""
 
 
 class OffsetForTime(Request, frozen=True):
@@ -452,8 +452,6 @@ class OffsetForTime(Request, frozen=True):
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """An offset."""
-
     offset: int
 
 
@@ -481,7 +479,7 @@ class CacheGet(Request, frozen=True):
 
 
 class CacheValue(msgspec.Struct, frozen=True):
-    """None: there is nothing, or it has expired."""
+    """None where the cache has nothing under this key, or it has expired."""
 
     value: bytes | None
 
@@ -523,8 +521,6 @@ class GetSchemas(Request, frozen=True):
 
 
 class Schemas(msgspec.Struct, frozen=True):
-    """The schemas asked for."""
-
     schemas: Sequence[SchemaInfo]
 
 
@@ -571,8 +567,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """The dead letters asked for."""
-
     letters: Sequence[DeadLetter]
 
 
@@ -730,8 +724,6 @@ class Role(msgspec.Struct, frozen=True):
 
 
 class Roles(msgspec.Struct, frozen=True):
-    """All roles."""
-
     roles: Sequence[Role]
 
 

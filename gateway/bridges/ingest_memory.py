@@ -106,7 +106,7 @@ class Part:
         self._memory.change(-size)
 
     def close(self) -> None:
-        """Nothing is held any more, and nothing will be."""
+        """The address is given up: what it holds is free for others."""
         self.forget()
         self.stored()
         self._memory.leave(self)

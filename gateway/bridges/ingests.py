@@ -176,7 +176,7 @@ def _every_topic(number: int) -> Request:
 
 
 class Ingests:
-    """All of them."""
+    """Every ingest of the configuration: those that run, and those that wait until what they need is there."""
 
     def __init__(
         self, context: IngestContext, entries: EntryContext, table: RoutingTable, reachable: Callable[[str], bool]

@@ -35,7 +35,7 @@ BUFFER_BYTES = 4 << 20
 """What a mirror keeps of one partition, sent and not yet answered included; what is chosen beyond is dropped."""
 REQUEST_MESSAGES = 256
 REQUESTS = 4
-"""In flight at once, for one partition."""
+"""Requests of one partition that are under way at once."""
 READ_MESSAGES = 4_096
 READ_BYTES = 4 << 20
 COMPARED = 64

@@ -273,7 +273,7 @@ class UpstreamPool:
             self.away_since = trio.current_time()
 
     def _reached(self) -> None:
-        """Somebody is there, and lets us in."""
+        """A connection is up and the login, if there is one, is through."""
         self._proven_by_answers = False
         if self.refused:
             self.refused = ""

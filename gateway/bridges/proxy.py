@@ -51,9 +51,9 @@ from gateway.routing.table import ResolvedProxy
 MOST_REQUESTS = 256
 """Batches under way to one upstream."""
 MOST_WAITING = 4_096
-"""Batches that wait to be sent to it, or are under way."""
+"""Batches that wait to be sent to an upstream, or are under way."""
 MOST_BYTES = 64 << 20
-"""Bytes of them."""
+"""Bytes of those batches."""
 
 REFUSALS: Mapping[Status, Callable[[str], GatewayError]] = {
     Status.INVALID: InvalidRequest,
@@ -89,7 +89,7 @@ def translated(upstream: str, error: GatewayError) -> GatewayError:
 
 @attrs.define(eq=False)
 class _Job:
-    """One batch."""
+    """A batch on its way to the upstream, and what to do when that has answered."""
 
     caller: int
     batch: Batch
@@ -125,7 +125,7 @@ class ProxyLane:
         self._bytes = 0
         self._sending = False
         self.messages = 0
-        """Whose publishers wait."""
+        """Messages whose publishers wait for an answer."""
         self.pool = pool
         self.send_over(pool)
 

@@ -61,8 +61,6 @@ LONGEST_NAME = 255
 
 @attrs.frozen
 class Account:
-    """A row of the table."""
-
     name: str
     password: str = attrs.field(repr=False)
     roles: tuple[str, ...]
@@ -320,7 +318,7 @@ class Accounts:
         return account
 
     def _keep_an_admin(self, leaving: Account) -> None:
-        """Somebody must stay who can undo this."""
+        """Refuses what would leave no administrator: nobody could undo it."""
         if "admin" not in leaving.roles or not leaving.enabled:
             return
         others = (self.find(name.decode()) for name in self._store.table(TABLE))

@@ -29,8 +29,6 @@ TopicOf = Callable[[Caller, str], str]
 
 @attrs.frozen
 class Row:
-    """A row of the table."""
-
     address: str
     """As it was written when the ACL was set."""
     public: bool
@@ -42,8 +40,6 @@ class Row:
 
 
 class AccessLists:
-    """The service for ACLs."""
-
     def __init__(self, store: Store, topic_of: TopicOf, *, default_public: bool = False) -> None:
         self._store = store
         self._topic_of = topic_of

@@ -45,8 +45,6 @@ class _Row:
 
 
 class CacheService:
-    """Serves CachePut and CacheGet."""
-
     def __init__(
         self,
         store: Store,

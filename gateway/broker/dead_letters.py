@@ -29,9 +29,9 @@ from gateway.routing.table import RoutingTable
 from gateway.store.interface import Append, DeleteTopic, Store, Unit
 
 MOST_LETTERS = 1_000
-"""In one answer."""
+"""Letters in one answer."""
 MOST_BYTES = 8 << 20
-"""In one answer, headers not counted."""
+"""Bytes of values in one answer, headers not counted."""
 MOST_REPLAYS = 16
 """A message that died so often is not replayed any more."""
 

@@ -56,7 +56,7 @@ class Ends(Protocol):
 
     @property
     def end(self) -> int:
-        """The next one."""
+        """The offset that the next record will have."""
         ...
 
 
@@ -65,7 +65,7 @@ class Topic(Protocol):
 
     @property
     def partitions(self) -> Sequence[Ends]:
-        """By number."""
+        """The partitions, in the order of their numbers."""
         ...
 
 

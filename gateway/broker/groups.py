@@ -42,8 +42,6 @@ MOST_PARTITIONS = 10_000
 
 
 class GroupService:
-    """Serves the group requests."""
-
     def __init__(
         self,
         store: Store,

@@ -19,7 +19,7 @@ class Lane:
 
     def __init__(self) -> None:
         self._calls: dict[int, deque[Call]] = {}
-        """By connection; the first is the next."""
+        """Calls that wait, by connection; that of the first connection is made next."""
         self._parked: trio.lowlevel.Task | None = None
 
     def add(self, connection: int, call: Call) -> None:

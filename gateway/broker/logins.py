@@ -22,7 +22,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 FULL = 11
 """Failures that are remembered: at these the wait is the longest."""
 FORGIVEN_AFTER = 10.0
-"""Seconds for each."""
+"""Seconds after which one failure is forgotten."""
 PATIENCE = 16.0
 """Who would wait longer than this is refused at once. A login has 30 s by default, and stock clients wait no longer."""
 MOST = 10_000
@@ -72,7 +72,7 @@ class _Buckets:
 
 
 class Logins:
-    """Who has failed lately."""
+    """Failed logins of late, by address and by name, and how long the next attempt has to wait."""
 
     def __init__(self, clock: Clock, call_at: CallAt, recorder: Recorder) -> None:
         self._clock = clock

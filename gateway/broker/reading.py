@@ -25,8 +25,6 @@ MOST_SIFTING = 2
 
 
 class FetchService:
-    """Serves Fetch."""
-
     def __init__(
         self,
         store: Store,

@@ -26,7 +26,7 @@ MOST_NODES = 2_000
 MOST_IN_PLACE = 2_000
 """Fields of a record and of the records in it, which take time even where they take no bytes."""
 MOST_BRANCHES = 64
-"""Of one union."""
+"""Branches of one union."""
 LARGEST_FIXED = 1 << 20
 LARGEST_VALUE = 1 << 20
 LARGEST_AT_ONCE = 32 << 10
@@ -41,8 +41,6 @@ _REFUSALS = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowErro
 
 
 class AvroSchema:
-    """A compiled schema."""
-
     def __init__(self, definition: bytes) -> None:
         self.schema, self.named = parse(definition)
         shape = _Shape(self.named)
@@ -67,7 +65,7 @@ class AvroSchema:
         return []
 
     def quickly(self, values: Sequence[bytes]) -> list[list[str]]:
-        """The same for several that are few and short."""
+        """What is wrong with each of a few short values."""
         return [self.problems(value) for value in values]
 
 

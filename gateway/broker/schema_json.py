@@ -225,8 +225,6 @@ def parse(definition: bytes) -> dict[str, Any]:
 
 
 class JsonSchema:
-    """A compiled schema."""
-
     def __init__(self, definition: bytes) -> None:
         schema = parse(definition)
         named = str(schema.pop("$schema", "")).removesuffix("#")

@@ -71,8 +71,6 @@ def _limit(process: int) -> None:
 
 
 class ProtobufSchema:
-    """A compiled schema."""
-
     def __init__(self, descriptors: bytes) -> None:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
         main = files.file[-1]  # protoc writes imports first
@@ -104,7 +102,7 @@ class ProtobufSchema:
         return found
 
     def quickly(self, values: Sequence[bytes]) -> list[list[str]]:
-        """The same for several that are few and short."""
+        """What is wrong with each of a few short values."""
         return [self.problems(value) for value in values]
 
 

@@ -38,7 +38,7 @@ LARGEST_DEFINITION = 64 << 10
 LONGEST_NAME = 255
 """Bytes of a schema's name."""
 MOST_VERSIONS = 1_000
-"""Of one name."""
+"""Versions of one schema."""
 MOST_SCHEMAS = 10_000
 """Versions of all names together."""
 
@@ -74,8 +74,6 @@ class Compiled(Protocol):
 
 @attrs.frozen
 class Row:
-    """A row of the table."""
-
     kind: SchemaKind
     definition: bytes
     compiled: bytes = b""
@@ -98,7 +96,7 @@ class _Version:
         return _verdict([self.problems(value) for value in values])
 
     def check_quickly(self, values: Sequence[bytes]) -> Verdict | None:
-        """The same, or None if it might take long."""
+        """What does not fit; None if it might take long to find out, so that it is for a thread."""
         if self.compiled is None or len(values) > QUICK_MESSAGES or sum(map(len, values)) > QUICK_BYTES:
             return None
         found = self.compiled.quickly(values)
@@ -172,8 +170,6 @@ def _incompatibilities(before: Row, after: Row) -> list[str]:
 
 
 class SchemaService:
-    """The service for schemas."""
-
     def __init__(self, store: Store, offload: Offload) -> None:
         self._store = store
         self._offload = offload

@@ -78,8 +78,6 @@ async def _until_gone(receive: Receive, scope: trio.CancelScope) -> None:
 
 
 class Api:
-    """The handlers."""
-
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
         self._streams = trio.CapacityLimiter(MOST_STREAMS)

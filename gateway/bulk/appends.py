@@ -60,8 +60,6 @@ def _key(producer: str, epoch: int, sequence: int) -> bytes:
 
 
 class Appends:
-    """Serves appends."""
-
     def __init__(self, store: Store, pipeline: Pipeline, appending: Appending, clock: Clock) -> None:
         self._store = store
         self._pipeline = pipeline

@@ -55,8 +55,6 @@ def _life(topic: str, epoch: int) -> bytes:
 
 
 class Redrives:
-    """Serves redrives."""
-
     def __init__(self, store: Store, pipeline: Pipeline, appending: Appending, clock: Clock) -> None:
         self._store = store
         self._pipeline = pipeline

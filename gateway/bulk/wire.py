@@ -76,8 +76,6 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics there are."""
-
     topics: Sequence[Topic]
     dense_offsets: bool = True
     """Whether a gap between offsets means that something is missing."""
@@ -133,8 +131,6 @@ class Producer(msgspec.Struct, frozen=True):
 
 
 class OffsetFound(msgspec.Struct, frozen=True):
-    """An offset."""
-
     offset: int
 
 
@@ -307,5 +303,4 @@ def error_of(problem: Problem) -> GatewayError:
 
 
 def frame(kind: int, payload: bytes) -> bytes:
-    """One frame."""
     return FRAME.pack(len(payload), kind) + payload

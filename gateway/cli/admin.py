@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.pipeline.endpoint import Endpoint
 
 PATIENCE = 2.0
-"""Seconds: somebody sits before it."""
+"""Seconds until an address that does not answer is given up: somebody waits at the terminal."""
 
 OPTIONS = (
     click.option(

@@ -26,8 +26,6 @@ HEAD = Struct(">8sIQI")
 
 @attrs.frozen
 class Plan:
-    """What to do."""
-
     messages: int
     size: int
     batch: int

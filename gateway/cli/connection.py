@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Dialling:
-    """How to connect."""
-
     credentials: Credentials = attrs.field(repr=False)
     tls: bool
     ca: str

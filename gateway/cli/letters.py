@@ -28,8 +28,6 @@ NO_LETTER = "(no dead letter)"
 
 @attrs.frozen
 class Letter:
-    """One dead letter."""
-
     envelope: Envelope
     headers: Headers
     """The message's own."""
@@ -110,7 +108,7 @@ class Choice:
     """Which letters of a topic."""
 
     reasons: Collection[str] = ()
-    """Empty: any."""
+    """Only letters with one of these reasons; empty for any."""
     ids: Mapping[int, Collection[int]] | None = None
     """Offsets by partition; None: all."""
 
@@ -177,7 +175,7 @@ def summary(log: EndpointLog, topic: Topic) -> Summary:
 
 
 class Pace:
-    """So many a second, in even steps."""
+    """Waits so that no more than `rate` a second are sent, in even steps."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate

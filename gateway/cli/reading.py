@@ -70,8 +70,6 @@ class Sink(Protocol):
 
 @attrs.frozen
 class Wish:
-    """What to read."""
-
     start: Start | int = Start.LATEST
     last: int | None = None
     """Begin with the last so many (in all partitions together) instead."""

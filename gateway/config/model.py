@@ -22,7 +22,7 @@ from gateway.wire.session import Credentials
 
 @attrs.frozen
 class TlsNone:
-    """In the clear."""
+    """No TLS."""
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ class AuthNone:
 
 @attrs.frozen
 class AuthKeys:
-    """One of these keys."""
+    """A client has to send one of these keys."""
 
     api_keys: tuple[str, ...] = attrs.field(repr=False)
 
@@ -433,7 +433,7 @@ class Config:
     listeners: Mapping[str, Listener]
     routes: tuple[Route, ...]
     admin: Admin | None = None
-    """None: nothing is served."""
+    """None where the file has no `admin`: then nothing is served over HTTP."""
     cluster: Cluster = attrs.Factory(Cluster)
     storage: Storage = attrs.Factory(Storage)
     memory: Memory = attrs.Factory(Memory)

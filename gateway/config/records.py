@@ -22,7 +22,7 @@ class Shape(Protocol):
         ...
 
     def schema(self) -> dict[str, Any]:
-        """The same as JSON Schema."""
+        """What `read` takes, as JSON Schema."""
         ...
 
 

@@ -69,10 +69,10 @@ CONNECTION_REFUSALS = (
 LOGIN_FAILURES = ("credentials", "disabled", "token", "tenant", "overload", "throttled")
 LIMITS = ("subscriptions", "subscriptions_per_connection", "in_flight", "output", "budget", "open_files")
 CACHE_LIMIT = "cache"
-"""Of the whole gateway, not of a listener."""
+"""A bound on the caches of all listeners together, so it belongs to none of them."""
 INGEST_STATES = ("waiting", "running", "refused")
 PROXY_LIMIT = "proxy"
-"""Batches that wait for a proxied upstream; of the whole gateway as well."""
+"""A bound on the batches that wait for a proxied upstream, whichever listener they came by."""
 STATS_LIMIT = "stats"
 """Minutes of delivery latency that the store did not take; of the whole gateway, too."""
 RELOADS = ("applied", "invalid", "refused", "failed")
@@ -256,7 +256,7 @@ SERIES_OVERFLOW = _counter(
 )
 
 FAMILIES: Sequence[Family] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
-"""All of them, in the order of declaration."""
+"""Every family, in the order of declaration."""
 
 GAUGES = {family.name: family for family in FAMILIES if family.kind is Kind.GAUGE}
 """What `Recorder.gauge` may set."""

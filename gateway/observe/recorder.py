@@ -359,7 +359,7 @@ class PrometheusRecorder(_Told, Collector):
 
 @attrs.frozen
 class Foreseen:
-    """What there is to count, and what is no more."""
+    """The series of what the configuration names: there from the start with 0, and gone when it no longer names them."""
 
     _cells: Mapping[str, _Cells]
     _listeners: Sequence[str]

@@ -25,9 +25,9 @@ class Compacted:
     """What a run found."""
 
     messages: int
-    """That were looked at; those without a key have no last value and are left out."""
+    """Messages that were looked at; those without a key have no last value and are left out."""
     keys: int
-    """That have a value."""
+    """Keys that have a value."""
     topics: int
 
 
@@ -71,7 +71,7 @@ def compact(
 
 
 def latest_lives(spans: Sequence[Span]) -> list[Span]:
-    """Of each topic only its last life."""
+    """The spans of each topic's last epoch: a topic that was deleted and made again has nothing to do with the one before."""
     last: dict[str, int] = {}
     for span in spans:
         last[span.topic] = max(last.get(span.topic, span.epoch), span.epoch)

@@ -39,7 +39,7 @@ from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptio
 from gateway.pipeline.source import Log, open_log
 
 FIRST_YEAR = 1970
-"""Of the log's clock, and so of any message."""
+"""The log counts milliseconds from here, so no message is older."""
 
 Position = dict[str, dict[str, int]]
 """Topic -> {"epoch": its epoch, "0": next offset, ...}."""

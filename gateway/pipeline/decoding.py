@@ -66,7 +66,7 @@ def registered(store: str, name: str, version: int | None = None) -> Sequence[De
 
 
 Decode = Callable[[bytes], str]
-"""To text; raises Undecodable."""
+"""Makes text of a value; raises Undecodable."""
 
 
 def text(value: bytes) -> str:

@@ -35,8 +35,6 @@ LINES = "lines"
 
 @attrs.frozen
 class Exported:
-    """What a run did."""
-
     messages: int
     undecodable: int = 0
     first_problem: str = ""

@@ -30,7 +30,7 @@ from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
 VERSION = 1
 SOURCES = "_sources.json"
 LONGEST_NAME = 255
-"""Of one component of a path, in bytes."""
+"""Bytes of a file's name that file systems take."""
 _SPECIAL = re.compile(r'[\x00-\x1f"#%\'*/:=?\\{}\[\]^\x7f]')
 """What Spark (as Hive before it) writes as %XX in the name of a partition's directory."""
 

@@ -24,8 +24,6 @@ FEWEST = 2
 
 @attrs.frozen
 class Merged:
-    """What a run did."""
-
     before: int = 0
     """Small files that are gone."""
     after: int = 0

@@ -46,7 +46,7 @@ class Progress:
     id: str = attrs.Factory(lambda: uuid4().hex)
     sent: int = 0
     sequence: int = 0
-    """Of the last step that was taken."""
+    """The number of the last step that was taken: what the target deduplicates by."""
     reached: dict[Place, int] = attrs.Factory(dict)
     """The next offset of each partition that is not at its start any more."""
     pending: dict[Place, int] | None = None
@@ -70,8 +70,6 @@ class Progress:
 
 
 class ProgressFile:
-    """The file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -55,12 +55,10 @@ class Target(Protocol):
 
 @attrs.frozen
 class Replayed:
-    """What a run did."""
-
     sent: int = 0
-    """By this run and those it went on from."""
+    """Messages that were sent by this run and by those it went on from."""
     bytes: int = 0
-    """Of values, by this run."""
+    """Bytes of the values that this run sent."""
     refused: int = 0
     finished: bool = True
     """False: it was stopped, and the next run goes on."""
@@ -248,8 +246,6 @@ def _own(address: str) -> bool:
 
 @attrs.define(eq=False)
 class Run:
-    """One run of a replay."""
-
     selection: Selection
     target: Target
     file: ProgressFile

@@ -27,8 +27,6 @@ PERCENTILES = (0.5, 0.95, 0.99)
 
 @attrs.frozen
 class RolledUp:
-    """What a run did."""
-
     rows: int
     """Minutes by route, topic and protocol."""
     late: int = 0

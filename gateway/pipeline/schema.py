@@ -37,7 +37,7 @@ DDL = (
     "headers array<struct<name: string, value: binary>>, id binary, protocol string, listener string, "
     "principal string, route string, delivery string"
 )
-"""The same for Spark."""
+"""The same columns in Spark's language."""
 
 COLUMNS: Sequence[str] = tuple(SCHEMA.names)
 

@@ -35,7 +35,7 @@ class Spread(Protocol):
 
 
 class Here:
-    """One after the other, in this process."""
+    """Runs tasks one after the other, in this process."""
 
     width = 1
 

@@ -106,8 +106,6 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class DeltaLake:
-    """A Delta table."""
-
     def __init__(self, directory: Path) -> None:
         import deltalake  # type: ignore[import-not-found,unused-ignore]  # optional
 

@@ -133,8 +133,6 @@ def _cel_headers(headers: Mapping[str, str | bytes]) -> Any:
 
 @attrs.frozen(eq=False)
 class Expression:
-    """A compiled expression."""
-
     text: str
     names: frozenset[str]
     _program: Any = attrs.field(repr=False)

@@ -39,7 +39,7 @@ class Way(enum.Enum):
 
 @attrs.frozen
 class Field:
-    """One field of one pair."""
+    """What becomes of one field between two protocols."""
 
     name: str
     fate: Fate

@@ -39,8 +39,6 @@ Captures = tuple[str, ...]
 
 @attrs.frozen
 class Glob:
-    """A compiled glob."""
-
     text: str
     parts: tuple[str | Wild, ...]
     _regex: re.Pattern[str] = attrs.field(repr=False, eq=False)

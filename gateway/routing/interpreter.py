@@ -95,4 +95,4 @@ def matches(text: str, expression: str) -> Any:
 
 
 FUNCTIONS = {"matches": matches}
-"""In place of the library's own."""
+"""Functions that take the place of the library's own."""

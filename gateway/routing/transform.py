@@ -90,8 +90,6 @@ _Step = Callable[[_Work], None]
 
 @attrs.frozen(eq=False)
 class Transform:
-    """The steps of a route."""
-
     _steps: tuple[_Step, ...]
 
     def apply(self, columns: Columns) -> Transformed:

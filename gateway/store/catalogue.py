@@ -28,7 +28,7 @@ from gateway.store.interface import Durability, PartitionState, TopicConfig, Top
 from gateway.store.pages import Pages
 
 NO_SLOT = -1
-"""Of the partitions of memory topics."""
+"""What partitions of memory topics have for a slot: the database knows nothing of them."""
 EPOCH_BITS = 32
 
 
@@ -133,7 +133,6 @@ class Catalogue:
             yield from topic.logs
 
     def log(self, topic: str, partition: int) -> Log | None:
-        """One partition."""
         found = self.topics.get(topic)
         return found.logs[partition] if found is not None and 0 <= partition < len(found.logs) else None
 

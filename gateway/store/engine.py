@@ -242,7 +242,6 @@ class Engine:
         return await self._pool.run(scan_rows, table, first, limit)
 
     async def get(self, table: str, key: bytes) -> bytes | None:
-        """One row of any table."""
         return await self._pool.run(get_row, table, key)
 
 

@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 
 class CommitLoop:
-    """Runs a committer."""
-
     def __init__(self, committer: Committer, catalogue: Catalogue) -> None:
         self.closed = trio.Event()
         self._committer = committer
@@ -42,11 +40,11 @@ class CommitLoop:
         self._busy = False
         """A commit or a step of maintenance is under way."""
         self._working = False
-        """It is the thread's turn in it."""
+        """The writer thread is at work on that commit or step."""
         self._syncing = False
         self._held = 0
         self._last = 0
-        """Who has handed in the last units."""
+        """The connection that handed in the last units: if it comes again it is alone, and its commit waits for nobody."""
         self._patience = 0
         """Commits that still go before a step of maintenance."""
         self._scope: trio.CancelScope | None = None

@@ -44,7 +44,7 @@ class ReadPool:
         self._idle = [connect(files, self._cache, writer=False)]
         self._limiter = trio.CapacityLimiter(CONNECTIONS)
         self.direct = connect(files, 64 << 10, writer=False)
-        """For small reads in the event loop."""
+        """A connection for small reads, which are made in the event loop."""
 
     async def run(self, work: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
         """Call `work` with a connection and the arguments."""
@@ -95,7 +95,7 @@ class Leftovers:
         return None if found is None else found[0]
 
     def forget(self, log: Log, offset: int) -> None:
-        """It has been read to its end."""
+        """Drop what was kept for this offset: its reader has passed it."""
         found = self._runs.pop((log, offset), None)
         if found is not None:
             self._used -= found[1]

@@ -14,7 +14,7 @@ class Position:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        """The next one."""
+        """The offset that is read next."""
         self.dense = dense
         """Whether a gap is damage; some logs have them (`Capabilities.dense_offsets`)."""
 

@@ -155,7 +155,6 @@ class LogReader:
         return self._read(offset_for_time, place, found.start, timestamp_ms)
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """One row of a table."""
         return self._read(get_row, table, key)
 
     def scan(self, table: str, first: bytes = b"", limit: int = 10_000) -> Sequence[tuple[bytes, bytes]]:

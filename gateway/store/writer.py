@@ -31,7 +31,7 @@ _INSERT = [
 ]
 _LATEST_EXPIRY = slice(32, 40)  # of a chunk's head
 _MODES = ("NORMAL", "FULL")
-"""Unsynced, synced."""
+"""SQLite's `synchronous` for commits that need not be on the disk, and for those that do."""
 _REFUSED = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_TOOBIG"})
 """Failures after which nothing of a transaction can be there; after any other one it may turn up again."""
 _FLOOR_SHARE = 20
@@ -76,9 +76,9 @@ class Writer:
         self.connection = connect(files, cache, writer=True)
         self.mark = Mark(files.mark)
         self.number = 0
-        """Of the last commit."""
+        """The number of the last commit."""
         self.synced = 0
-        """Of the last commit that is on disk for certain."""
+        """The number of the last commit that is on disk for certain."""
         self._directory = files.directory
         self._log = files.database.with_name(files.database.name + "-wal")
         self._log_file: int | None = None

@@ -8,8 +8,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 
 class Connected(Protocol):
-    """One connection."""
-
     def fail(self, error: Exception) -> None:
         """Something inside went wrong that nobody expected: say so, and cut it."""
         ...

@@ -96,7 +96,7 @@ class Channels:
         self.by_stream[stream_id] = channel
 
     def forget(self, channel: Channel) -> None:
-        """It is gone, or never came to be."""
+        """Drop a channel that is over, or whose stream was never opened."""
         self.by_number.pop(channel.number, None)
         self.by_stream.pop(channel.stream_id, None)
         self._leaving.pop(channel.number, None)

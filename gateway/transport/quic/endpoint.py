@@ -107,7 +107,7 @@ class Endpoint:
             self._abandon(trio.current_time())
 
     async def _wait(self) -> None:
-        """For datagrams and for timers."""
+        """Until a datagram comes, a timer is due, or somebody wants a pass."""
         while True:
             if self._unsent:
                 self._sent = trio.Event()

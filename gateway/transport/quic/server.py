@@ -88,7 +88,6 @@ class QuicServer:
 
     @property
     def links(self) -> list[QuicLink]:
-        """All connections."""
         return [link for endpoint in self._endpoints for link in endpoint.links]
 
     async def run(self) -> None:

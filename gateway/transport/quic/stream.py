@@ -104,8 +104,6 @@ class QuicSendStream(trio.abc.SendStream):
 
 
 class QuicStream(trio.abc.HalfCloseableStream):
-    """A bidirectional stream."""
-
     def __init__(self, receiving: Receiving, sending: Sending) -> None:
         self._receiving = receiving
         self._sending = sending

@@ -104,11 +104,11 @@ class ChannelLink:
         return 0 if found is None else self._out.buffered(found)
 
     def buffered_total(self) -> int:
-        """The same, of all channels."""
+        """Bytes of all channels that are queued or not acknowledged."""
         return self._out.waiting()[0]
 
     def waiting(self) -> tuple[int, int]:
-        """The same, and how much of it are replies."""
+        """Bytes that are queued or not acknowledged, and how many of them are replies."""
         return self._out.waiting()
 
     def wake(self) -> None:
