@@ -20,28 +20,17 @@ from gateway import __version__
 from gateway.bridges.assembly import open_bridges
 from gateway.bridges.forward_rows import stored_floor
 from gateway.broker.assembly import House, open_house
-from gateway.broker.latencies import writing_stats
+from gateway.broker.consume.deliveries import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
-from gateway.config.model import (
-    Admin,
-    AuthNone,
-    AuthOpen,
-    AuthUsers,
-    ClientCert,
-    Cluster,
-    Config,
-    Listener,
-    TlsFiles,
-    TlsNone,
-)
-from gateway.config.values import show_endpoint
 from gateway.errors import TargetError
+from gateway.model import Admin, AuthNone, AuthOpen, AuthUsers, ClientCert, Cluster, Config, Listener, TlsFiles, TlsNone
+from gateway.notation import show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags
 from gateway.observe.health import Health, Phase
 from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.lag import watching_lag
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.observe.sizes import Sizes
 from gateway.protocols.registry import Transport, protocol
 from gateway.reload import Reloads

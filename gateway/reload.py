@@ -23,9 +23,9 @@ import structlog
 import trio
 
 from gateway.config.load import load
-from gateway.config.model import Config
 from gateway.errors import ConfigError, ConfigProblem, GatewayError
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.model import Config
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.routing.table import RoutingTable, compile_table
 
 APPLIED, INVALID, REFUSED, FAILED = "applied", "invalid", "refused", "failed"

@@ -34,8 +34,8 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.bridges.proxy import Proxies
 from gateway.bridges.upstreams import Upstreams, Use, proxied, wanted
 from gateway.broker.assembly import House
-from gateway.config.model import Config
 from gateway.envelope import BatchIds
+from gateway.model import Config
 from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store

@@ -11,14 +11,14 @@ import attrs
 from gateway.bridges.forward_rows import cursor_row, source_of
 from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
 from gateway.bridges.pool import UpstreamPool
+from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.consume.position import Position, PositionContext, Tally
 from gateway.broker.identity import identity_of
-from gateway.broker.latencies import Latencies
 from gateway.broker.service import Clock, LetterMaker
 from gateway.broker.timers import Pump
-from gateway.config.model import Forward, Scope
 from gateway.envelope import PREFIX, Batch, Copies, Run
 from gateway.errors import GatewayError, OffsetOutOfRange
+from gateway.model import Forward, Scope
 from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import Outcome, Publish, Published, Request
 from gateway.routing.table import RemoteRule

@@ -14,7 +14,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.position import Tally
 from gateway.broker.identity import new_identity
 from gateway.broker.letters import SUFFIX
-from gateway.config.model import Forward, ForwardStart
+from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule

@@ -19,9 +19,9 @@ from gateway.bridges.lanes import is_final
 from gateway.broker.broker import Broker
 from gateway.broker.service import Clock, LetterMaker, ListenerInfo
 from gateway.broker.timers import Pump
-from gateway.config.model import AuthNone
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin, Run
 from gateway.errors import GatewayError
+from gateway.model import AuthNone
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Delivered, Outcome, Publish, Published
 from gateway.routing.address import complaint

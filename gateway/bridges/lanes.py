@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from gateway.bridges.breaker import is_outage, jittered
 from gateway.broker.consume.position import Message
 from gateway.broker.identity import path_on
-from gateway.config.model import Retry
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
     LONGEST_TARGET_TEXT,
@@ -32,6 +31,7 @@ from gateway.errors import (
     TargetRefused,
     Throttled,
 )
+from gateway.model import Retry
 
 LOSSES_TO_FEAR = 3
 """A message that was under way at so many lost connections in a row goes with nothing beside it."""

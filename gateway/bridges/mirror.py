@@ -21,9 +21,9 @@ from gateway.broker.identity import identity_of
 from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
-from gateway.config.model import Compare, Mirror
 from gateway.envelope import PREFIX, Batch, Run
 from gateway.errors import GatewayError, RequestError, TargetRefused
+from gateway.model import Compare, Mirror
 from gateway.recorder import Recorder
 from gateway.requests import Fetch, Fetched, Outcome, Publish, Published
 from gateway.routing.address import is_reserved

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
+from gateway import model
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, is_outage, jittered, refuses_login
 from gateway.broker.timers import Pump
-from gateway.config import model
 from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.recorder import Recorder

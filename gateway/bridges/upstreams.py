@@ -18,7 +18,7 @@ import trio
 
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.timers import Pump
-from gateway.config.model import Config, Forward, Upstream
+from gateway.model import Config, Forward, Upstream
 from gateway.protocols.registry import protocol
 from gateway.recorder import NullRecorder, Recorder
 from gateway.routing.table import RoutingTable

@@ -8,19 +8,24 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from gateway.broker.accounts import Accounts
-from gateway.broker.acls import AccessLists
-from gateway.broker.authorisation import Authorisation
+from gateway import model
+from gateway.broker.administration.accounts import Accounts
+from gateway.broker.administration.acls import AccessLists
+from gateway.broker.administration.authorisation import Authorisation
+from gateway.broker.administration.cluster import ClusterService
+from gateway.broker.administration.dead_letters import DeadLetterService
+from gateway.broker.administration.logins import Logins
+from gateway.broker.administration.schemas import SchemaService
+from gateway.broker.administration.topics import TopicService
 from gateway.broker.broker import Broker, Jobs
 from gateway.broker.cache import CacheService
-from gateway.broker.cluster import ClusterService
+from gateway.broker.consume.deliveries import Latencies
+from gateway.broker.consume.fetches import FetchService
+from gateway.broker.consume.groups import GroupService
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
-from gateway.broker.dead_letters import DeadLetterService
-from gateway.broker.groups import GroupService
+from gateway.broker.consume.watch import Watchers
 from gateway.broker.lane import Lane
-from gateway.broker.latencies import Latencies
 from gateway.broker.letters import Letters
-from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
@@ -30,14 +35,9 @@ from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Validation
-from gateway.broker.reading import FetchService
-from gateway.broker.schemas import SchemaService
 from gateway.broker.service import Clock, Service
 from gateway.broker.timers import Pump, SystemClock
-from gateway.broker.topics import TopicService
-from gateway.broker.watch import Watchers
-from gateway.config import model
-from gateway.config.model import AuthUsers
+from gateway.model import AuthUsers
 from gateway.recorder import ConsumerCounts, Recorder, Snapshot
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store

@@ -10,9 +10,8 @@ import trio
 
 from gateway.broker.client import BrokerClient
 from gateway.broker.lane import Lane
-from gateway.broker.service import Caller, Handler, ListenerInfo, Service
+from gateway.broker.service import Caller, Handler, ListenerInfo, Service, Waiters
 from gateway.broker.timers import Pump
-from gateway.broker.waiting import Waiters
 from gateway.errors import GatewayError, ShuttingDown, Unsupported
 from gateway.requests import (
     DONE,

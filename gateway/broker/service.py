@@ -25,7 +25,7 @@ class ListenerInfo:
     name: str
     protocol: str
     auth: Any = None
-    """The listener's auth settings (`gateway.config.model`)."""
+    """The listener's auth settings (`gateway.model`)."""
     settings: Any = None
     """The protocol's own settings."""
     limits: Limits = attrs.Factory(Limits)
@@ -103,6 +103,14 @@ class LetterMaker(Protocol):
         topic: str = "",
     ) -> tuple[Sequence[CreateTopic], Append]:
         """The operations that put one message into the dead letters."""
+        ...
+
+
+class Waiters(Protocol):
+    """A service in which requests of a connection may wait."""
+
+    def cancel(self, caller: Caller, request_id: int) -> bool:
+        """Answer the waiting request with what it has; False if none waits under that id."""
         ...
 
 

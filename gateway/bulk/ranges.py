@@ -166,8 +166,8 @@ class ArrowEncoder:
         try:
             import pyarrow as pa
 
-            from gateway.pipeline.columns import batches
-            from gateway.pipeline.schema import SCHEMA
+            from gateway.arrow.columns import batches
+            from gateway.arrow.schema import SCHEMA
         except ImportError as error:
             raise Unsupported(
                 f"{error}: Arrow needs `pip install 'gateway[pipeline]'` on the gateway; {wire.CHUNKS} does not"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 
-from gateway.broker import group_offsets
 from gateway.broker.assembly import House
+from gateway.broker.consume import group_offsets
 from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Caller, ListenerInfo
 from gateway.bulk import wire

@@ -13,8 +13,8 @@ from gateway.cli.options import examples, output_option
 
 if TYPE_CHECKING:
     from gateway.config.document import Notebook
-    from gateway.config.model import Config
     from gateway.errors import ConfigProblem
+    from gateway.model import Config
 
 EXIT_PROBLEMS = 1
 EXIT_CANNOT_LOOK = 2

@@ -11,7 +11,7 @@ import click
 from gateway.cli.options import config_option, examples, output_option
 
 if TYPE_CHECKING:
-    from gateway.config.model import Config
+    from gateway.model import Config
     from gateway.protocols.registry import ProtocolSpec
     from gateway.routing.explain import Explanation
 

@@ -12,7 +12,7 @@ import click
 from gateway.cli.options import config_option, examples, output_option
 
 if TYPE_CHECKING:
-    from gateway.config.model import Config
+    from gateway.model import Config
     from gateway.protocols.registry import Carries
     from gateway.routing.fidelity import Fidelity
 

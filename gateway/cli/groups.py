@@ -205,7 +205,7 @@ def _served(endpoint: Endpoint, group: str, topic: str) -> Iterator[GroupPositio
 
 def stored(path: Path, group: str = "", topic: str = "") -> Sequence[GroupPosition]:
     """What is written in a store, served or not."""
-    from gateway.broker.group_offsets import TABLE, positions
+    from gateway.broker.consume.group_offsets import TABLE, positions
     from gateway.store.reader import LogReader
 
     with LogReader(path) as log:
@@ -230,7 +230,7 @@ def _reset_stored(path: Path, asked: GroupReset) -> Sequence[GroupMove]:
     """In a store that nobody serves: refused while somebody does."""
     import trio
 
-    from gateway.broker.group_offsets import moves_of, unit_of
+    from gateway.broker.consume.group_offsets import moves_of, unit_of
     from gateway.store.committer import Mode
     from gateway.store.database import StoreFiles
     from gateway.store.sqlite import open_store

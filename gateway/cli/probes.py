@@ -14,13 +14,13 @@ from pathlib import Path
 
 import trio
 
+from gateway import model
 from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
-from gateway.config import model
 from gateway.config.circles import check_circles, resolved
 from gateway.config.document import Notebook
-from gateway.config.values import show_endpoint
 from gateway.errors import ConfigProblem, GatewayError, RequestTimeout, StoreInUse, TargetError, TargetRefused
+from gateway.notation import show_endpoint
 from gateway.observe.http import bind_http
 from gateway.protocols.registry import Transport, protocol, protocols
 from gateway.requests import DescribeTopics

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.config.circles import check_circles
 from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.config.route_checks import check_routes
-from gateway.config.values import show_endpoint
 from gateway.errors import ConfigProblem
+from gateway.notation import show_endpoint
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.routing.compiled import IngestRule, compile_ingest
 from gateway.routing.patterns import overlap

@@ -6,9 +6,9 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gateway.config import model
+from gateway import model
 from gateway.config.document import Notebook
-from gateway.config.values import show_endpoint
+from gateway.notation import show_endpoint
 from gateway.protocols.registry import ProtocolSpec
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

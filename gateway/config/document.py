@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import yaml
 
-from gateway.config.values import substitute
 from gateway.errors import ConfigProblem
+from gateway.notation import substitute
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _TEXT_TAG = "tag:yaml.org,2002:str"

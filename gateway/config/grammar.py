@@ -1,7 +1,7 @@
 """The grammar of `routes.yaml`, version 1: every key there is, in one place.
 
 From it the file is read (`gateway.config.load`) and the JSON Schema is made (`gateway.config.schema`). Keys whose values
-follow from the types in `gateway.config.model` are not spelled out twice; the keys that only one protocol has come from
+follow from the types in `gateway.model` are not spelled out twice; the keys that only one protocol has come from
 its settings class.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.config.document import INVALID, Place
 from gateway.config.records import Field, Record, suggestion
 from gateway.config.shapes import (
@@ -33,8 +33,8 @@ from gateway.config.shapes import (
     record,
     shape_of,
 )
-from gateway.config.values import show_duration, show_endpoint
 from gateway.errors import ConfigProblem
+from gateway.notation import show_duration, show_endpoint
 from gateway.protocols.registry import ProtocolSpec
 from gateway.routing.glob import glob, template
 from gateway.settings import Dialect, Limits, Says, Seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.config.checks import check
 from gateway.config.document import INVALID, Notebook, compose
 from gateway.config.grammar import grammar

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.errors import ConfigProblem

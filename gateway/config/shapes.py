@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 import attrs
 
-from gateway.config import values
+from gateway import notation
 from gateway.config.document import INVALID, Place
 from gateway.config.records import Field, Record, Shape, nearest
 from gateway.errors import ConfigProblem
@@ -287,11 +287,11 @@ class Then:
 
 
 DURATION = Text(
-    "a duration", values.duration, any_tag=True, description="5ms, 2s, 7d, or none", show=values.show_duration
+    "a duration", notation.duration, any_tag=True, description="5ms, 2s, 7d, or none", show=notation.show_duration
 )
-SIZE = Text("a size", values.size, any_tag=True, description="4096, 64KiB, 16MiB", show=values.show_size)
-BACKOFF = Text("a back-off range", values.backoff, description="100ms..30s", show=values.show_backoff)
-ENDPOINT = Text("host:port", values.endpoint, description="127.0.0.1:9092, [::1]:9092")
+SIZE = Text("a size", notation.size, any_tag=True, description="4096, 64KiB, 16MiB", show=notation.show_size)
+BACKOFF = Text("a back-off range", notation.backoff, description="100ms..30s", show=notation.show_backoff)
+ENDPOINT = Text("host:port", notation.endpoint, description="127.0.0.1:9092, [::1]:9092")
 _SIMPLE: Mapping[Any, Shape] = {
     Seconds: DURATION,
     Size: SIZE,

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.observe.health import Health
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.recorder import Recorder
 
 OPEN_PATHS = ("/livez", "/readyz", "/docs")

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gateway.arrow.schema import COLUMNS, chosen
 from gateway.errors import CorruptChunk
 from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
-from gateway.pipeline.schema import COLUMNS, chosen
 from gateway.pipeline.source import Log, Source, open_log
 from gateway.pipeline.spread import Here, Spread
 

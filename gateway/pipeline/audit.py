@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gateway.arrow.columns import batches
 from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
-from gateway.pipeline.columns import batches
 from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import Range, records, selected

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import attrs
 import pyarrow.parquet as pq
 
+from gateway.arrow.schema import COLUMNS
 from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import Messages, Span
 from gateway.pipeline.options import Topics
 from gateway.pipeline.output import appearing
-from gateway.pipeline.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

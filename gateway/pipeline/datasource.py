@@ -30,11 +30,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from gateway.arrow.schema import DDL, SCHEMA, chosen
 from gateway.bulk import wire
 from gateway.errors import InvalidRequest, Unsupported
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, record_batches, selected, starts, whole
-from gateway.pipeline.schema import DDL, SCHEMA, chosen
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
 from gateway.pipeline.source import Log, open_log
 

@@ -12,9 +12,9 @@ import attrs
 import fastavro
 import msgspec
 
-from gateway.broker.schema_avro import AvroSchema
 from gateway.errors import InvalidRequest, NotFound, StoreError
 from gateway.errors import Status as _Status
+from gateway.schemas.avro import AvroSchema
 from gateway.store.reader import LogReader
 
 SCHEMAS = "schemas"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from gateway.arrow.schema import COLUMNS, SCHEMA
 from gateway.errors import InvalidRequest, UnknownTopic
 from gateway.pipeline.manifest import Archive, ArchiveFile
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import selected
-from gateway.pipeline.schema import COLUMNS, SCHEMA
 from gateway.pipeline.source import open_log
 from gateway.store.reader import LogReader
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gateway.arrow.schema import COLUMNS, HEADERS
 from gateway.envelope import PREFIX, Columns, Headers
 from gateway.errors import InvalidRequest
-from gateway.pipeline.schema import COLUMNS, HEADERS
 
 APPEND_MESSAGES = 10_000
 APPEND_BYTES = 4 << 20

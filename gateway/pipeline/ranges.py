@@ -9,11 +9,11 @@ from typing import TypeVar
 import attrs
 import pyarrow as pa
 
+from gateway.arrow.blocks import Block, checked
+from gateway.arrow.columns import BATCH_BYTES, BATCH_ROWS, block_batch
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
-from gateway.pipeline.blocks import Block, checked
-from gateway.pipeline.columns import BATCH_BYTES, BATCH_ROWS, block_batch
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
 from gateway.pipeline.source import Log
 from gateway.store.position import Position

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gateway.arrow.columns import batches
+from gateway.arrow.schema import SCHEMA
 from gateway.errors import InvalidRequest, StoreInUse, Unsupported
 from gateway.pipeline.archive import Archived, Place, missing_in
-from gateway.pipeline.columns import batches
 from gateway.pipeline.options import ReadOptions, Topics
 from gateway.pipeline.ranges import HistoryGone, Range, cut, records
-from gateway.pipeline.schema import SCHEMA
 from gateway.pipeline.source import Source, open_log
 
 RECORDS_PER_COMMIT = 250_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.routing.glob import BoundTemplate, bind, template, whole
 from gateway.routing.match import Matcher, compile_match
 from gateway.routing.patterns import Symbols

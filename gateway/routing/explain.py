@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from gateway.config import model
-from gateway.config.values import show_backoff, show_duration, show_endpoint, show_size
+from gateway import model
 from gateway.envelope import Columns, Headers
 from gateway.errors import NotRouted
+from gateway.notation import show_backoff, show_duration, show_endpoint, show_size
 from gateway.protocols.registry import Carries
 from gateway.routing.compiled import CompiledRoute, ResolvedRoute
 from gateway.routing.fidelity import targets_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering
 
 ORDINARY_VALUE = 8 << 20

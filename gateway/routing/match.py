@@ -6,7 +6,7 @@ import re
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.envelope import Columns, Headers
 from gateway.routing.glob import Captures, Glob, byte_glob, glob
 

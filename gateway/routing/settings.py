@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gateway.config import model
+from gateway import model
 from gateway.routing.compiled import CompiledRoute
 from gateway.routing.glob import glob
 from gateway.store.interface import TopicConfig

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from gateway.config import model
+from gateway import model
 from gateway.envelope import Columns
 from gateway.errors import InvalidRequest, NotRouted
 from gateway.protocols.registry import ProtocolSpec

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import attrs
 import msgspec
 
-from gateway.config import model
+from gateway import model
 from gateway.envelope import NO_HEADERS, Columns, Headers
 from gateway.errors import InvalidRequest
 from gateway.routing.expression import TOO_DEEP, Expression, Message, compile_expression, is_true, to_json, to_key

@@ -24,11 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gateway.arrow.schema import DDL, SCHEMA, chosen
 from gateway.envelope import BatchMeta, Columns, Origin
 from gateway.pipeline.archive import archive
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.ranges import Range, record_batches
-from gateway.pipeline.schema import DDL, SCHEMA, chosen
 from gateway.pipeline.session import spark_session
 from gateway.pipeline.source import open_log
 from gateway.pipeline.spread import Here, OnSpark, Spread

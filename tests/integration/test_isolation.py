@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from gateway import model
 from gateway.bridges import pool
 from gateway.bridges.breaker import PROBES_TO_RETURN
-from gateway.config import model
 from gateway.settings import Backoff, Seconds, Size
 from tests.integration.faults import Fault, TcpNetwork
 from tests.unit.bridges.house import bridged, forward, route, upstream

@@ -10,8 +10,8 @@ import attrs
 import pytest
 import trio
 
+from gateway import model
 from gateway.bridges import mirror as module
-from gateway.config import model
 from tests.integration.running import Served
 from tests.unit.bridges.house import bridged, forward, route, upstream
 from tests.unit.bridges.peers import Peer, listening, until

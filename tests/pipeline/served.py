@@ -10,14 +10,14 @@ from typing import Any
 
 import trio
 
+from gateway import model
 from gateway.broker.assembly import open_house
 from gateway.bulk.api import bulk_routes
 from gateway.bulk.service import Bulk, Listeners
-from gateway.config import model
 from gateway.observe.admin import admin_app
 from gateway.observe.health import Health
 from gateway.observe.http import bind_http, serve_http
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.pipeline.endpoint import Endpoint
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import StoreOptions, open_store

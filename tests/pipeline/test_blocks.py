@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.arrow.blocks import checked
+from gateway.arrow.columns import block_batch, record_batch
+from gateway.arrow.schema import COLUMNS, SCHEMA, chosen
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import CorruptChunk
-from gateway.pipeline.blocks import checked
-from gateway.pipeline.columns import block_batch, record_batch
-from gateway.pipeline.schema import COLUMNS, SCHEMA, chosen
 from gateway.store.chunk import decode, encode
 from gateway.store.interface import Stored
 from gateway.store.position import Position

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from gateway.arrow.columns import DELIVERIES, batches, record_batch
+from gateway.arrow.schema import SCHEMA, chosen
 from gateway.envelope import BatchMeta, Columns, Headers, Origin, Run
 from gateway.errors import InvalidRequest
-from gateway.pipeline.columns import DELIVERIES, batches, record_batch
-from gateway.pipeline.schema import SCHEMA, chosen
 from tests.pipeline.shapes import runs
 
 

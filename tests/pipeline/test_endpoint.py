@@ -20,8 +20,10 @@ import pyarrow as pa
 import pytest
 import trustme
 
+from gateway import model
+from gateway.arrow.columns import record_batch
+from gateway.arrow.schema import SCHEMA
 from gateway.bulk import wire
-from gateway.config import model
 from gateway.envelope import Columns, Run
 from gateway.errors import (
     Conflict,
@@ -38,9 +40,7 @@ from gateway.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from gateway.pipeline.columns import record_batch
 from gateway.pipeline.endpoint import Endpoint, EndpointLog, EndpointWriter
-from gateway.pipeline.schema import SCHEMA
 from gateway.pipeline.source import open_log
 from gateway.store.reader import LogReader
 from tests.pipeline.served import Gateway, gateway

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.broker.schemas import Row
+from gateway.broker.administration.schemas import Row
 from gateway.errors import InvalidRequest, NotFound
 from gateway.pipeline.decoding import Avro, Definition, Undecodable, header_text, registered
 from gateway.pipeline.export import decoding_for, export

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.arrow.schema import HEADERS, SCHEMA, TIME
 from gateway.errors import InvalidRequest
 from gateway.pipeline import messages as module
 from gateway.pipeline.messages import columns_of, messages
-from gateway.pipeline.schema import HEADERS, SCHEMA, TIME
 
 names = st.text(max_size=5)
 pairs = st.lists(st.tuples(names, st.binary(max_size=5)), max_size=3)

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructType
 
+from gateway.arrow.schema import SCHEMA, chosen
 from gateway.errors import (
     GatewayError,
     InvalidRequest,
@@ -25,7 +26,6 @@ from gateway.errors import (
 from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.options import Topics
 from gateway.pipeline.ranges import Damaged, HistoryGone
-from gateway.pipeline.schema import SCHEMA, chosen
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
 from tests.store.kit import START_MS

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.arrow.columns import batches
+from gateway.arrow.schema import SCHEMA
 from gateway.bulk import ranges as bulk
 from gateway.bulk import wire
 from gateway.errors import UnknownTopic
 from gateway.pipeline import archive
-from gateway.pipeline.columns import batches
 from gateway.pipeline.ranges import HistoryGone, Range, record_batches, records
-from gateway.pipeline.schema import SCHEMA
 from gateway.store import reader as stored
 from gateway.store.chunk import decode
 from gateway.store.interface import DeleteTopic, Durability, Unit

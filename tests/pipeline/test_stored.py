@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.pipeline.columns import record_batch
+from gateway.arrow.columns import record_batch
+from gateway.arrow.schema import SCHEMA, chosen
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, record_batches
-from gateway.pipeline.schema import SCHEMA, chosen
 from gateway.pipeline.source import Source, open_log
 from gateway.store.interface import Durability
 from tests.pipeline.served import gateway

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway import model
 from gateway.app import _advertised
-from gateway.config import model
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.administration.topics import TopicService
 from gateway.broker.consume.cursors import Numbers, load_subscriptions, removed_rows
+from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.position import Position, PositionContext, Tally
 from gateway.broker.consume.subscription import Cursor, Outstanding, Subscription, Waiting
-from gateway.broker.counting import record_acknowledged, record_delivered
-from gateway.broker.latencies import Latencies
+from gateway.broker.consume.watch import Watchers
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
 from gateway.broker.timers import Pump
-from gateway.broker.topics import TopicService
-from gateway.broker.watch import Watchers
 from gateway.errors import (
     Conflict,
     GatewayError,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from gateway.broker.permissions import Permission
+from gateway.broker.administration.permissions import Permission
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.publication import Prepared
 from gateway.broker.service import Caller, Clock, Handler, Timers

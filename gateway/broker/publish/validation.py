@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gateway.broker.administration.schemas import SchemaService, Verdict
 from gateway.broker.offload import Offload
 from gateway.broker.publish.door import Doors
 from gateway.broker.publish.publication import Part, Publication
-from gateway.broker.schemas import SchemaService, Verdict
 from gateway.errors import GatewayError
 from gateway.routing.table import RoutingTable
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import attrs
 import trio
 
+from gateway import model
 from gateway.bridges.assembly import Bridges, open_bridges
 from gateway.broker.assembly import House, open_house
 from gateway.broker.letters import split_headers
-from gateway.config import model
 from gateway.recorder import NullRecorder
 from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Backoff, Seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.config import model
+from gateway import model
 from gateway.errors import StoreReadOnly
 from gateway.requests import Published
 from gateway.settings import Seconds

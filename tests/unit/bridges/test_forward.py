@@ -10,8 +10,8 @@ import attrs
 import pytest
 import trio
 
+from gateway import model
 from gateway.bridges.lanes import Entry
-from gateway.config import model
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import LONGEST_TARGET_TEXT, Conflict, TargetLost
 from gateway.requests import DONE, DeleteTopic

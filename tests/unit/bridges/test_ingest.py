@@ -9,8 +9,8 @@ import attrs
 import pytest
 import trio
 
+from gateway import model
 from gateway.bridges.ingest_cursors import TABLE
-from gateway.config import model
 from gateway.requests import CreateTopic
 from gateway.settings import Seconds
 from gateway.wire.session import Credentials

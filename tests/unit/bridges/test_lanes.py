@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.bridges.lanes import LOSSES_TO_FEAR, PARK_MESSAGES, Entry, Lanes, columns_of
-from gateway.config.model import Retry
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
+from gateway.model import Retry
 from gateway.settings import Backoff, Seconds
 
 META = BatchMeta(b"", Origin("toy", "door"))

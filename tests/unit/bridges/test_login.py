@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.config import model
+from gateway import model
 from gateway.errors import LONGEST_TARGET_TEXT
 from gateway.settings import Backoff, Seconds
 from gateway.wire.session import Credentials

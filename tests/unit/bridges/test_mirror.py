@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.config import model
+from gateway import model
 from tests.unit.bridges.house import bridged, route, upstream
 from tests.unit.bridges.peers import until
 

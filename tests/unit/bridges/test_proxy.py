@@ -9,9 +9,9 @@ import attrs
 import pytest
 import trio
 
+from gateway import model
 from gateway.bridges import proxy
 from gateway.bridges.proxy import REFUSALS, translated
-from gateway.config import model
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError, SchemaViolation, Status, TargetRefused, Throttled, Unsupported
 from gateway.requests import Begin, Publish, Published

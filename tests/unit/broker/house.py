@@ -12,10 +12,10 @@ import attrs
 import trio
 from msgspec.structs import replace
 
+from gateway import model
 from gateway.broker.assembly import House, open_house
 from gateway.broker.client import BrokerClient
 from gateway.broker.service import ListenerInfo
-from gateway.config import model
 from gateway.envelope import Batch, Columns, Delivery
 from gateway.recorder import NullRecorder, Recorder
 from gateway.requests import Completion, Outcome, Publish, Request, Settle, Subscribe, Take, Taken

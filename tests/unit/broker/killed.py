@@ -12,8 +12,8 @@ from pathlib import Path
 
 import trio
 
+from gateway import model
 from gateway.broker.assembly import open_house
-from gateway.config import model
 from gateway.envelope import Batch, Columns
 from gateway.recorder import NullRecorder
 from gateway.requests import DONE, Begin, Begun, Commit, CommitOffset, Delayed, Outcome, Publish, Request

@@ -13,12 +13,15 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from gateway.broker.accounts import Accounts
-from gateway.broker.acls import AccessLists
-from gateway.broker.authorisation import Authorisation
-from gateway.broker.dead_letters import DeadLetterService
+from gateway import model
+from gateway.broker.administration.accounts import Accounts
+from gateway.broker.administration.acls import AccessLists
+from gateway.broker.administration.authorisation import Authorisation
+from gateway.broker.administration.dead_letters import DeadLetterService
+from gateway.broker.administration.logins import Logins
+from gateway.broker.administration.schemas import SchemaService
+from gateway.broker.administration.topics import TopicService
 from gateway.broker.letters import Letters
-from gateway.broker.logins import Logins
 from gateway.broker.offload import NurseryOffload
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
@@ -28,11 +31,8 @@ from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Validation
-from gateway.broker.schemas import SchemaService
 from gateway.broker.service import ListenerInfo
 from gateway.broker.timers import Pump
-from gateway.broker.topics import TopicService
-from gateway.config import model
 from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.recorder import NullRecorder, Recorder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway import model
 from gateway import requests as r
-from gateway.broker import accounts as module
-from gateway.config import model
+from gateway.broker.administration import accounts as module
 from gateway.errors import AlreadyExists, Conflict, Denied, InvalidRequest, NotFound, Throttled, Unauthenticated
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench
 

@@ -14,9 +14,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gateway import model
 from gateway import requests as r
-from gateway.broker.permissions import ADDRESSES, PERMISSIONS, ROLES, Permission, needed
-from gateway.config import model
+from gateway.broker.administration.permissions import ADDRESSES, PERMISSIONS, ROLES, Permission, needed
 from gateway.envelope import Batch, Columns
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
 from gateway.settings import Seconds

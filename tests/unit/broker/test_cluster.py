@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.broker import cluster as module
-from gateway.broker.cluster import ClusterService, connects, parse_address
+from gateway.broker.administration import cluster as module
+from gateway.broker.administration.cluster import ClusterService, connects, parse_address
 from gateway.errors import InvalidRequest, Throttled
 from gateway.requests import Cluster, ClusterAnswer, ClusterJoin, ClusterLeave, ClusterStatus
 from gateway.store.committer import Mode

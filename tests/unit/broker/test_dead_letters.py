@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker.dead_letters import MOST_REPLAYS
+from gateway import model
+from gateway.broker.administration.dead_letters import MOST_REPLAYS
 from gateway.broker.letters import PREFIX, Facts, letters_topic, split_headers
-from gateway.config import model
 from gateway.envelope import Batch, Columns, Headers, Run
 from gateway.errors import Conflict, Denied, NotFound, NotRouted, UnknownTopic
 from gateway.requests import (

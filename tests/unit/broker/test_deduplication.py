@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway import model
 from gateway.broker.publish import deduplication as module
-from gateway.config import model
 from gateway.envelope import Batch, Columns, Copies
 from gateway.errors import InvalidRequest
 from gateway.requests import Publish, Published, RegisterSchema

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway import model
 from gateway.broker.publish import delays as module
 from gateway.broker.publish.delayed_rows import id_of, key_of, key_of_id
-from gateway.config import model
 from gateway.envelope import Batch, Columns
 from gateway.errors import InvalidRequest, NotFound, Throttled
 from gateway.requests import DONE, CancelDelayed, Delayed, DeleteTopic, Publish

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway import model
 from gateway.broker.letters import split_headers
-from gateway.config import model
 from gateway.errors import Conflict, InvalidRequest
 from gateway.requests import Begin, Published, ReadDeadLetters, ReplayDeadLetter
 from tests.unit.broker.house import Opened, opened, publish

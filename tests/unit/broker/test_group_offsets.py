@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from gateway.broker.group_offsets import encode_key, lag_of, positions, row_of
+from gateway.broker.consume.group_offsets import encode_key, lag_of, positions, row_of
 
 
 @attrs.frozen

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from gateway.broker import groups
-from gateway.broker.groups import PAGE, decode_key, encode_key
+from gateway import model
+from gateway.broker.administration.topics import PAGE_PARTITIONS
+from gateway.broker.consume import groups
+from gateway.broker.consume.groups import PAGE, decode_key, encode_key
 from gateway.broker.publish.partitions import fnv1a
-from gateway.broker.topics import PAGE_PARTITIONS
-from gateway.config import model
 from gateway.errors import InvalidRequest, UnknownGroup, UnknownPartition, UnknownTopic
 from gateway.requests import (
     CommitOffset,

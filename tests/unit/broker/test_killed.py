@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.broker.groups import GroupService
+from gateway.broker.consume.groups import GroupService
 from gateway.recorder import NullRecorder
 from gateway.requests import GroupOffset, ReadOffset
 from tests.unit.broker.support import FakeClock, RecordingCaller, open_bench

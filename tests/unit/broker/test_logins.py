@@ -9,9 +9,9 @@ import jwt
 import msgspec
 import pytest
 
+from gateway import model
 from gateway import requests as r
-from gateway.broker import logins
-from gateway.config import model
+from gateway.broker.administration import logins
 from gateway.errors import Throttled, Unauthenticated
 from gateway.recorder import NullRecorder
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench

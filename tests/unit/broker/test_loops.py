@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker.dead_letters import split_headers
+from gateway.broker.administration.dead_letters import split_headers
 from gateway.broker.identity import MOST_HOPS, identity_of
 from gateway.envelope import Batch, Columns, Copies, Run
 from gateway.requests import Publish, Published

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.broker.passwords import NOBODY, hash_password, matches
+from gateway.broker.administration.passwords import NOBODY, hash_password, matches
 
 
 def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:

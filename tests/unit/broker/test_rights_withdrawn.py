@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from gateway import model
 from gateway import requests as r
-from gateway.config import model
 from gateway.errors import Denied, GatewayError, Unauthenticated, UnknownSubscription
 from tests.unit.broker.house import Client, Opened, opened, publish, tags, values
 

@@ -10,9 +10,9 @@ from typing import Any
 import fastavro
 import pytest
 
+from gateway import model
 from gateway import requests as r
-from gateway.broker import schemas as module
-from gateway.config import model
+from gateway.broker.administration import schemas as module
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, SchemaViolation, Throttled, TooLarge
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench, publish

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from gateway.config import model
+from gateway import model
 from gateway.errors import Throttled, UnknownSubscription, UnknownTopic
 from gateway.recorder import NullRecorder
 from gateway.requests import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker.tokens import Tokens, covers
-from gateway.config.model import AuthJwt
+from gateway.broker.administration.tokens import Tokens, covers
 from gateway.errors import ConfigProblem
+from gateway.model import AuthJwt
 
 
 @pytest.mark.parametrize(

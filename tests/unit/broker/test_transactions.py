@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gateway import model
 from gateway.broker.publish import transactions as module
-from gateway.config import model
 from gateway.errors import Conflict, InvalidRequest, NotFound, Throttled, UnknownTopic, Unsupported
 from gateway.requests import DONE, Begin, Begun, Commit, DeleteTopic, Published, Rollback
 from gateway.store.interface import Durability

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from gateway import model
 from gateway import requests as r
-from gateway.broker import assembly, schemas
+from gateway.broker import assembly
+from gateway.broker.administration import schemas
 from gateway.broker.offload import NurseryOffload, T
-from gateway.config import model
 from gateway.errors import GatewayError, InvalidRequest, SchemaViolation, Throttled
 from tests.unit.broker.house import Client, opened, publish
 

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import trio
 
+from gateway import model
 from gateway.bulk.appends import Appends
 from gateway.bulk.ranges import RangeAsked
 from gateway.bulk.service import Bulk, Listeners
 from gateway.bulk.wire import Append, Appended, Stretch
-from gateway.config import model
 from gateway.errors import InvalidRequest, NotRouted, OffsetOutOfRange, UnknownTopic
 from gateway.requests import CreateTopic
 from gateway.routing.table import compile_table

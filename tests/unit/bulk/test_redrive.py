@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway import model
 from gateway.bulk.service import Bulk
 from gateway.bulk.wire import Redrive, Redriven
-from gateway.config import model
 from gateway.envelope import Columns, Envelope, Headers
 from gateway.errors import Conflict, InvalidRequest, UnknownTopic
 from gateway.store.interface import Unit

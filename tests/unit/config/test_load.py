@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from gateway.config import model
+from gateway import model
 from gateway.config.load import examine, load, parse
 from gateway.errors import ConfigError
 from gateway.settings import Backoff, Dialect, Limits, Seconds

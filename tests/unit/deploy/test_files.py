@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gateway.config.load import parse
-from gateway.config.model import Config
+from gateway.model import Config
 from gateway.observe.metrics import FAMILIES, Kind
 
 DEPLOY = Path("deploy")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import values
+from gateway import notation
 from gateway.config.schema import json_schema
 from gateway.settings import Backoff, Seconds, Size
 from tests.unit.config.test_schema import paths
@@ -38,17 +38,17 @@ def test_a_part_is_replaced_and_nothing_beside_it() -> None:
 @given(st.integers(0, 10**12))
 def test_a_shown_duration_means_what_it_did(microseconds: int) -> None:
     seconds = Seconds(microseconds / 1e6)
-    assert values.duration(values.show_duration(seconds)) == pytest.approx(seconds)
+    assert notation.duration(notation.show_duration(seconds)) == pytest.approx(seconds)
 
 
-@given(st.integers(0, values.LARGEST_SIZE))
+@given(st.integers(0, notation.LARGEST_SIZE))
 def test_a_shown_size_means_what_it_did(size: int) -> None:
-    assert values.size(values.show_size(Size(size))) == size
+    assert notation.size(notation.show_size(Size(size))) == size
 
 
 def test_shown_defaults_are_short() -> None:
-    assert values.show_duration(Seconds(float("inf"))) == "none"
-    assert values.show_duration(Seconds(600)) == "10m"
-    assert values.show_size(Size(64 << 20)) == "64MiB"
-    assert values.show_size(Size(0)) == "0B"
-    assert values.show_backoff(Backoff(Seconds(0.1), Seconds(30))) == "100ms..30s"
+    assert notation.show_duration(Seconds(float("inf"))) == "none"
+    assert notation.show_duration(Seconds(600)) == "10m"
+    assert notation.show_size(Size(64 << 20)) == "64MiB"
+    assert notation.show_size(Size(0)) == "0B"
+    assert notation.show_backoff(Backoff(Seconds(0.1), Seconds(30))) == "100ms..30s"

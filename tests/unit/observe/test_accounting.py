@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.observe.accounting import Accounting
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.recorder import ConsumerCounts, DoorCounts, Snapshot
-from tests.unit.observe.test_recorder import value
+from tests.unit.observe.test_prometheus import value
 
 PLACES = ("stored", "refused", "filtered", "duplicate", "rolled_back", "committing", "in_transactions", "delayed")
 SETTLED = ("acknowledged", "filtered", "expired", "dead_lettered", "trimmed", "backlog")

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.observe.admin import admin_app
 from gateway.observe.health import Health, Phase
 from gateway.observe.http import bind_http, serve_http
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.store.interface import StoreHealth
 
 

@@ -6,8 +6,8 @@ import trio
 import trio.testing
 
 from gateway.observe.lag import EVERY, watching_lag
-from gateway.observe.recorder import PrometheusRecorder
-from tests.unit.observe.test_recorder import value
+from gateway.observe.prometheus import PrometheusRecorder
+from tests.unit.observe.test_prometheus import value
 
 
 async def test_what_holds_the_loop_is_counted_where_its_length_belongs(mock_clock: trio.testing.MockClock) -> None:

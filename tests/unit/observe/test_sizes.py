@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.observe.recorder import PrometheusRecorder
+from gateway.observe.prometheus import PrometheusRecorder
 from gateway.observe.sizes import Sizes
-from tests.unit.observe.test_recorder import value
+from tests.unit.observe.test_prometheus import value
 
 
 def test_a_scrape_shows_what_is_on_disk_and_in_memory_now(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import model
+from gateway import model
 from gateway.config.load import parse
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering
 from gateway.routing.fidelity import ORDINARY_VALUE, Fate, Way, fidelity, sources_of, targets_of

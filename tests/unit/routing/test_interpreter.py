@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.config import model
+from gateway import model
 from gateway.envelope import Columns
 from gateway.errors import ConfigProblem
 from gateway.routing.expression import LONGEST, MOST_INTERPRETED, compile_expression

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import model
+from gateway import model
 from gateway.envelope import Columns, Headers
 from gateway.errors import ConfigProblem
 from gateway.routing.expression import compile_expression

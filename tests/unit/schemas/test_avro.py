@@ -12,10 +12,10 @@ from fastavro import _read_py
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker import schema_avro as module
-from gateway.broker.schema_avro import AvroSchema
-from gateway.broker.schema_compat import avro_incompatibilities
 from gateway.errors import InvalidRequest
+from gateway.schemas import avro as module
+from gateway.schemas.avro import AvroSchema
+from gateway.schemas.compatibility import avro_incompatibilities
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:

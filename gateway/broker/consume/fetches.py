@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 from msgspec.structs import replace
 
-from gateway.broker.counting import record_delivered
-from gateway.broker.latencies import Latencies
+from gateway.broker.administration.topics import TopicService
+from gateway.broker.consume.deliveries import Latencies, record_delivered
+from gateway.broker.consume.watch import Watchers
 from gateway.broker.service import Caller, Clock, Handler
 from gateway.broker.timers import Pump
-from gateway.broker.topics import TopicService
-from gateway.broker.watch import Watchers
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, OffsetOutOfRange, TooLarge
 from gateway.recorder import Recorder

@@ -1,4 +1,5 @@
-"""How long messages were stored before they were handed out, counted by minute, and written to the topic `__stats`.
+"""What is counted when messages are handed out: how many, by which routes they came, and how long they had been stored; the
+last by minute, written to the topic `__stats`.
 
 Counted once per batch: by the clock when it is handed out and the times its records were stored at, which the log has in
 order, so that a look at both ends is mostly enough.
@@ -7,15 +8,15 @@ order, so that a look at both ends is mostly enough.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 
 import trio
 
-from gateway.broker.service import Clock
+from gateway.broker.service import Clock, ListenerInfo
 from gateway.broker.timers import Pump
-from gateway.envelope import BatchIds, BatchMeta, Columns, Origin, Run
+from gateway.envelope import PREFIX, BatchIds, BatchMeta, Columns, Origin, Run
 from gateway.recorder import Recorder
 from gateway.store.interface import Append, CreateTopic, Durability, Store, Ticket, TopicConfig, Unit
 from gateway.store.stats import BUCKETS, OTHER, TOPIC, WHOLE, Deliveries, encode
@@ -166,3 +167,39 @@ async def writing_stats(
         yield writer
     finally:
         await writer.close()
+
+
+def record_delivered(
+    recorder: Recorder, latencies: Latencies, runs: Iterable[Run], to: ListenerInfo, now_ms: int
+) -> None:
+    """Count runs as handed out, by the routes their batches came in."""
+    for run in runs:
+        counted = by_route(run)
+        for route, messages, size in counted:
+            recorder.delivered(route, to.name, messages, size)
+        if len(counted) == 1:
+            latencies.add(counted[0][0], run.topic, to.protocol, run.times, now_ms)
+        else:
+            latencies.add_mixed(run, to.protocol, now_ms)
+
+
+def record_acknowledged(recorder: Recorder, runs: Iterable[Run], by: ListenerInfo) -> None:
+    """Count runs whose reader need not confirm them."""
+    for run in runs:
+        for route, messages, size in by_route(run):
+            recorder.acknowledged(route, by.name, messages, size)
+
+
+def by_route(run: Run) -> Sequence[tuple[str, int, int]]:
+    """(route, messages, bytes) of a run."""
+    batches = run.batches
+    if len({meta.route for _first, _inner, meta in batches}) == 1:
+        return [(batches[0][2].route, run.count, run.columns.value_bytes)]
+    counted: dict[str, tuple[int, int]] = {}
+    ends = run.columns.ends
+    for position, (first, _inner, meta) in enumerate(batches):
+        stop = batches[position + 1][0] if position + 1 < len(batches) else run.count
+        size = ends[stop - 1] - (ends[first - 1] if first else 0) - PREFIX * (stop - first)
+        messages, total = counted.get(meta.route, (0, 0))
+        counted[meta.route] = (messages + stop - first, total + size)
+    return [(route, messages, size) for route, (messages, size) in counted.items()]

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gateway.arrow.blocks import Block
+from gateway.arrow.cells import Group, RunGroup
+from gateway.arrow.schema import HEADERS, SCHEMA, TIME
 from gateway.envelope import PREFIX, BatchMeta, Delivery, Run
-from gateway.pipeline.blocks import Block
-from gateway.pipeline.cells import Group, RunGroup
-from gateway.pipeline.schema import HEADERS, SCHEMA, TIME
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 16 << 20

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker.schema_compat import json_incompatibilities
-from gateway.broker.schema_json import LARGEST_VALUE, JsonSchema
 from gateway.errors import InvalidRequest
+from gateway.schemas.compatibility import json_incompatibilities
+from gateway.schemas.json_schema import LARGEST_VALUE, JsonSchema
 
 
 def compiled(**schema: Any) -> JsonSchema:

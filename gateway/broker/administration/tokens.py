@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.broker.permissions import Permission, Resource
-from gateway.config.model import AuthJwt
+from gateway.broker.administration.permissions import Permission, Resource
 from gateway.errors import ConfigProblem, Denied, Unauthenticated
+from gateway.model import AuthJwt
 from gateway.requests import Identity
 
 if TYPE_CHECKING:  # half of what a start would import, and only listeners with `jwt` need it

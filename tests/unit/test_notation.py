@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import values
+from gateway import notation
 from gateway.errors import ConfigProblem
 
 
@@ -20,13 +20,13 @@ from gateway.errors import ConfigProblem
     ],
 )  # fmt: skip
 def test_durations(text: str, seconds: float) -> None:
-    assert values.duration(text) == pytest.approx(seconds)
+    assert notation.duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "5", "5 s", "-5s", "s", "5S", "1e3s", ".5s", "5sec", "inf", "٥s"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ConfigProblem, match="not a duration"):
-        values.duration(text)
+        notation.duration(text)
 
 
 @pytest.mark.parametrize(
@@ -42,29 +42,29 @@ def test_what_is_no_duration(text: str) -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert values.size(text) == size
+    assert notation.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "1.5KiB", "64kb", "64 KiB", "-1", "0x10"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ConfigProblem, match="not a size"):
-        values.size(text)
+        notation.size(text)
 
 
 def test_a_size_beyond_what_a_column_holds_is_refused() -> None:
     with pytest.raises(ConfigProblem, match="too large"):
-        values.size("9999999999TiB")
+        notation.size("9999999999TiB")
 
 
 def test_a_backoff_range() -> None:
-    found = values.backoff("100ms..30s")
+    found = notation.backoff("100ms..30s")
     assert (found.first, found.longest) == (pytest.approx(0.1), 30)
 
 
 @pytest.mark.parametrize("text", ["100ms", "30s..100ms", "0s..1s", "1s..none", "..1s", "1s...2s"])
 def test_what_is_no_backoff_range(text: str) -> None:
     with pytest.raises(ConfigProblem):
-        values.backoff(text)
+        notation.backoff(text)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_what_is_no_backoff_range(text: str) -> None:
     ],
 )
 def test_endpoints(text: str, found: tuple[str, int]) -> None:
-    assert values.endpoint(text) == found
-    assert values.endpoint(values.show_endpoint(*found)) == found
+    assert notation.endpoint(text) == found
+    assert notation.endpoint(notation.show_endpoint(*found)) == found
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_endpoints(text: str, found: tuple[str, int]) -> None:
 )
 def test_what_is_no_endpoint(text: str) -> None:
     with pytest.raises(ConfigProblem):
-        values.endpoint(text)
+        notation.endpoint(text)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_no_endpoint(text: str) -> None:
 )
 def test_substitution(text: str, filled: str) -> None:
     environ = {"A": "one", "B": "two", "EMPTY": "", "TRICKY": "${A}"}
-    assert values.substitute(text, environ) == filled
+    assert notation.substitute(text, environ) == filled
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_substitution(text: str, filled: str) -> None:
 )
 def test_what_cannot_be_filled_in(text: str, said: str) -> None:
     with pytest.raises(ConfigProblem, match=said):
-        values.substitute(text, {"A": "one"})
+        notation.substitute(text, {"A": "one"})
 
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -134,13 +134,13 @@ names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 def test_values_go_in_as_they_are(pieces: list[tuple[str, str, str]]) -> None:
     environ = {name: value for _, name, value in pieces}
     text = "".join(f"{before}${{{name}}}" for before, name, _ in pieces)
-    assert values.substitute(text, environ) == "".join(before + environ[name] for before, name, _ in pieces)
+    assert notation.substitute(text, environ) == "".join(before + environ[name] for before, name, _ in pieces)
 
 
 @given(st.text(), st.dictionaries(names, st.text()))
 def test_substitution_is_total(text: str, environ: dict[str, str]) -> None:
     try:
-        filled = values.substitute(text, environ)
+        filled = notation.substitute(text, environ)
     except ConfigProblem:
         assert "${" in text
     else:

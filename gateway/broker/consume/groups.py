@@ -8,9 +8,18 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import trio
 from msgspec.structs import replace
 
-from gateway.broker.group_offsets import TABLE, decode_key, encode_key, lag_of, moves_of, offset_of, row_of, unit_of
+from gateway.broker.administration.topics import TopicService
+from gateway.broker.consume.group_offsets import (
+    TABLE,
+    decode_key,
+    encode_key,
+    lag_of,
+    moves_of,
+    offset_of,
+    row_of,
+    unit_of,
+)
 from gateway.broker.service import Caller, Handler
-from gateway.broker.topics import TopicService
 from gateway.errors import ConditionFailed, Conflict, UnknownGroup, UnknownPartition
 from gateway.recorder import GroupPosition, Recorder
 from gateway.requests import (

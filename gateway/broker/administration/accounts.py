@@ -14,14 +14,13 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from gateway.broker import passwords
-from gateway.broker.acls import forget_user
-from gateway.broker.logins import OVERLOAD, Logins
+from gateway.broker.administration import passwords
+from gateway.broker.administration.acls import forget_user
+from gateway.broker.administration.logins import OVERLOAD, Logins
+from gateway.broker.administration.permissions import ROLE_NAMES, ROLES, Permission, granted, words
+from gateway.broker.administration.tokens import Tokens
 from gateway.broker.offload import Offload
-from gateway.broker.permissions import ROLE_NAMES, ROLES, Permission, granted, words
 from gateway.broker.service import Caller, Clock, Handler
-from gateway.broker.tokens import Tokens
-from gateway.config.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.errors import (
     AlreadyExists,
     ConditionFailed,
@@ -34,6 +33,7 @@ from gateway.errors import (
     Unauthenticated,
     Unsupported,
 )
+from gateway.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.requests import (
     DONE,
     Authenticate,

@@ -1,4 +1,4 @@
-"""The words of `routes.yaml`: durations, sizes, back-off ranges, places to bind, and `${NAME}`.
+"""How durations, sizes, back-off ranges and places are written in `routes.yaml`, and `${NAME}`.
 
 Pure functions from text to value. What is wrong is raised as ConfigProblem without a place; whoever knows the place adds
 it.

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import Status
 from gateway.observe import metrics as m
-from gateway.observe.recorder import DAMAGED_KEPT, PrometheusRecorder
+from gateway.observe.prometheus import DAMAGED_KEPT, PrometheusRecorder
 from gateway.recorder import Recorder
 from gateway.requests import Upkeep
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import msgspec
 
-from gateway.broker.permissions import ROLE_NAMES
+from gateway.broker.administration.permissions import ROLE_NAMES
 from gateway.broker.service import Caller, Handler
 from gateway.errors import GatewayError, InvalidRequest, NotRouted, Throttled
 from gateway.requests import DONE, Acl, Acls, DeleteAcl, GetAcls, Outcome, Request, SetAcl

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from gateway.broker.administration.permissions import Permission
+from gateway.broker.administration.topics import TopicService
 from gateway.broker.letters import PREFIX, letters_topic, split_headers
 from gateway.broker.offload import Offload
-from gateway.broker.permissions import Permission
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.publication import TRANSFORM, Prepared
 from gateway.broker.service import Caller, Clock, Handler
-from gateway.broker.topics import TopicService
 from gateway.envelope import BatchIds, Columns, Run
 from gateway.errors import Conflict, Denied, GatewayError, NotFound, UnknownTopic
 from gateway.requests import (

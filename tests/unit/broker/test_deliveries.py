@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.broker import latencies as module
+from gateway import model
 from gateway.broker.assembly import House, open_house
-from gateway.broker.latencies import Latencies, writing_stats
-from gateway.config import model
+from gateway.broker.consume import deliveries as module
+from gateway.broker.consume.deliveries import Latencies, writing_stats
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import InvalidRequest
 from gateway.recorder import NullRecorder

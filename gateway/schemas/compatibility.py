@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.broker.schema_avro import kind_of, name_of, resolve
-from gateway.broker.schema_avro import parse as parse_avro
-from gateway.broker.schema_json import parse as parse_json
+from gateway.schemas.avro import kind_of, name_of, resolve
+from gateway.schemas.avro import parse as parse_avro
+from gateway.schemas.json_schema import parse as parse_json
 
 # --- JSON Schema ---
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker.schema_protobuf import ProtobufSchema, compile_text, protobuf_incompatibilities
 from gateway.errors import InvalidRequest
+from gateway.schemas.protobuf import ProtobufSchema, compile_text, protobuf_incompatibilities
 
 TEXT = b"""
 syntax = "proto3";

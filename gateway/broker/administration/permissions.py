@@ -1,7 +1,7 @@
 """What each request needs, and what each role grants: two tables, and the small functions that read them.
 
 Every request has a row; one that is added without a row is refused at run time and fails a test. Which account has a
-right is decided in `gateway.broker.accounts`.
+right is decided in `gateway.broker.administration.accounts`.
 """
 
 from __future__ import annotations

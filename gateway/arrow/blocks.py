@@ -14,9 +14,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from gateway.arrow.cells import Cells, Stretches, find_stretches, shifted
 from gateway.envelope import BatchMeta, Origin
 from gateway.errors import CorruptChunk
-from gateway.pipeline.cells import Cells, Stretches, find_stretches, shifted
 from gateway.store.chunk import (
     BATCH,
     DELIVERIES,

@@ -121,15 +121,15 @@ def _compile(row: Row) -> Compiled:
     # each library is loaded by its first schema, not at start
     match row.kind:
         case SchemaKind.JSON:
-            from gateway.broker.schema_json import JsonSchema
+            from gateway.schemas.json_schema import JsonSchema
 
             return JsonSchema(row.definition)
         case SchemaKind.AVRO:
-            from gateway.broker.schema_avro import AvroSchema
+            from gateway.schemas.avro import AvroSchema
 
             return AvroSchema(row.definition)
         case SchemaKind.PROTOBUF:
-            from gateway.broker.schema_protobuf import ProtobufSchema
+            from gateway.schemas.protobuf import ProtobufSchema
 
             return ProtobufSchema(row.compiled)
 
@@ -146,7 +146,7 @@ def _admit(kind: SchemaKind, definition: bytes, before: Row | None) -> tuple[Row
 
 
 def _descriptors(definition: bytes) -> bytes:
-    from gateway.broker.schema_protobuf import compile_text
+    from gateway.schemas.protobuf import compile_text
 
     return compile_text(definition)
 
@@ -156,15 +156,15 @@ def _incompatibilities(before: Row, after: Row) -> list[str]:
         return [f"it is {before.kind.value}"]
     match after.kind:
         case SchemaKind.JSON:
-            from gateway.broker.schema_compat import json_incompatibilities
+            from gateway.schemas.compatibility import json_incompatibilities
 
             return json_incompatibilities(before.definition, after.definition)
         case SchemaKind.AVRO:
-            from gateway.broker.schema_compat import avro_incompatibilities
+            from gateway.schemas.compatibility import avro_incompatibilities
 
             return avro_incompatibilities(before.definition, after.definition)
         case SchemaKind.PROTOBUF:
-            from gateway.broker.schema_protobuf import protobuf_incompatibilities
+            from gateway.schemas.protobuf import protobuf_incompatibilities
 
             return protobuf_incompatibilities(before.compiled, after.compiled)
 

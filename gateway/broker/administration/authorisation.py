@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.broker.accounts import Accounts
-from gateway.broker.acls import AccessLists
-from gateway.broker.permissions import PERMISSIONS, Permission, Resource, allows, granted, needed, resource_of
+from gateway.broker.administration.accounts import Accounts
+from gateway.broker.administration.acls import AccessLists
+from gateway.broker.administration.permissions import (
+    PERMISSIONS,
+    Permission,
+    Resource,
+    allows,
+    granted,
+    needed,
+    resource_of,
+)
+from gateway.broker.administration.tokens import permitted
 from gateway.broker.service import Caller, Clock
-from gateway.broker.tokens import permitted
-from gateway.config.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
+from gateway.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.requests import Request, Settle, Take
 
 OPEN_TO_ALL = frozenset(request for request, right in PERMISSIONS.items() if right is not Permission.ACCOUNTS)

@@ -1,0 +1,1 @@
+"""What is looked after: topics, accounts and rights, schemas, dead letters, the cluster."""
