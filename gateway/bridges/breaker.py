@@ -100,6 +100,7 @@ class Breaker:
 
 
 PROBES_TO_RETURN = 3
+"""Probes in a row that a better address has to answer before it is used again."""
 MOST_PROBES = 48
 """So many for an address that answered probes and then nothing else: four minutes."""
 

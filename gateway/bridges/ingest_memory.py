@@ -19,6 +19,7 @@ from gateway.transport.limits import Budget
 
 TAKE_MESSAGES = 1_000
 TAKE_BYTES = 1 << 20
+"""The most that one answer is asked for, and so the most that comes twice after a crash."""
 LEAST_BYTES = 16 << 10
 """What is asked for however many remote addresses there are."""
 USUAL_MESSAGE = 1 << 10

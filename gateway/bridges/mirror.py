@@ -38,6 +38,7 @@ REQUESTS = 4
 """Requests of one partition that are under way at once."""
 READ_MESSAGES = 4_096
 READ_BYTES = 4 << 20
+"""Bounds of one read of the log. What it reads is chosen from, so that it may be more than a request."""
 COMPARED = 64
 """Messages of a request that are read back to compare them, at most."""
 

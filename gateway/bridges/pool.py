@@ -26,6 +26,7 @@ from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
 
 PROBE_SECONDS = 5.0
+"""Seconds between two looks at an address that would be better than the one in use."""
 TELL_AGAIN = 30.0
 """Seconds between two lines in the log about what is wrong with an upstream."""
 Ended = Callable[[Outcome], None]

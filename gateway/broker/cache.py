@@ -22,12 +22,14 @@ from gateway.store.interface import Put, Require, Store, Ticket, Unit
 TABLE = "cache"
 MOST_BYTES = 64 << 20
 MOST_CACHES = 10_000
+"""Clients make entries, and caches where `create` lets them: both need an end."""
 LONGEST_NAME = 65_535
 """Bytes of a cache's name, and of a key (Felix wire 2.8)."""
 OVERHEAD = 256
 """Bytes that an entry takes beside its key and value."""
 _NEVER = 0
 _END_OF_TIME = (1 << 64) - 1
+"""A time to live may be any u64 of milliseconds (Felix wire 2.8), and the sum with now has to fit a row."""
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.routing.fidelity import Fidelity
 
 WIDE = 160
+"""Columns of the table where the output is no terminal and has no width of its own."""
 _MARKS = {"kept": "kept", "mapped": "mapped", "lost": "LOST", "absent": "-"}
 
 
@@ -75,7 +76,7 @@ def _print(pairs: Sequence[Fidelity], routes: Sequence[dict[str, Any]]) -> None:
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDE)  # a file has no edge
+        console = Console(width=WIDE)
     for way, title in (("bridge", "Stored here, read here (bridge)"), ("forward", "Delivered elsewhere (forward)")):
         chosen = [_pair(pair) for pair in pairs if pair.way.value == way]
         _table(console, title, chosen)

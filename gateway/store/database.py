@@ -24,12 +24,14 @@ LAYOUT_VERSION = 1
 """Of the tables. Chunks have a version of their own."""
 PAGE_SIZE = 16384
 OFFSET_BITS = 43
+"""A chunk's key is one 64-bit integer, slot and offset: a million partitions with 2**43 records each."""
 MAX_OFFSET = (1 << OFFSET_BITS) - 1
 MAX_SLOT = (1 << (63 - OFFSET_BITS)) - 2
 """One less than fits, so that `slot + 1` is still a valid bound."""
 JOURNAL_LIMIT = 64 << 20
 """The write-ahead log is cut back to this after a long reader has made it grow."""
 BUSY_SECONDS = 5.0
+"""How long SQLite waits for a lock of another process: Spark and tools read the store while it is served."""
 CELL_CHECK = "PRAGMA cell_size_check=ON"
 """Without it SQLite takes some pages full of nonsense for good ones, and finds nothing where there is something."""
 DAMAGE = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_VTAB", "SQLITE_CORRUPT_INDEX"})

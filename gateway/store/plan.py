@@ -47,6 +47,7 @@ ALONE_BYTES = 64 << 10
 COMMIT_BYTES = 32 << 20
 """A commit ends here and leaves the units behind it to the next, so that the first need not wait for all."""
 _OFFSET_ROOM = 1 << 32
+"""A partition refuses appends so far before its last offset, so that no commit can run over it."""
 
 
 def needs_sync(unit: Unit, topic_of: Callable[[str], TopicConfig | None]) -> bool:

@@ -21,7 +21,9 @@ from gateway.wire.session import Kind, ServerSession
 
 BACKLOG = 4096
 OUT_OF_FILES_PAUSE = 0.1
+"""Without descriptors `accept` fails at once, again and again: without a pause the loop would do nothing else."""
 SNIFF_LIMIT = 64
+"""Bytes by which a protocol has to be known; who sends more that is none is none."""
 
 
 @attrs.frozen

@@ -18,14 +18,18 @@ from gateway.wire.session import Kind
 READ_SIZE: Final = 131_072
 """Half of it costs twice as much per byte (a 128 KiB block is handed back to the system, a 64 KiB one is copied)."""
 LOW_WATER: Final = 262_144
+"""Who waits for room is told when so little is unsent. Not at nothing: the peer would wait for what is written then."""
 JOIN_LIMIT: Final = 1 << 20
+"""Beyond this the copy that joins replies costs more than the sends that it saves."""
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 32 << 20
+"""How long, and how much, a peer that was said goodbye to may still send. One that never stops is cut."""
 
 
 def tune(sock: socket.socket) -> None:
     """What every connection gets: no Nagle, and dead peers noticed."""
     sock.setblocking(False)
+    # replies leave in one send already: Nagle would only make a lone one wait for the peer's acknowledgement
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 

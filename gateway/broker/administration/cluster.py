@@ -18,6 +18,7 @@ from gateway.store.interface import Put, Store, Ticket, Unit
 
 TABLE = "cluster"
 MOST_PEERS = 64
+"""JOIN is a client's: without a bound it could have the gateway dial anything, any number of times."""
 PROBE_EVERY = 5.0
 PROBE_TIMEOUT = 2.0
 _JOINED, _LEFT = b"joined", b"left"

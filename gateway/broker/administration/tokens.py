@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # half of what a start would import, and only listeners with 
 LONGEST_TOKEN = 16 << 10
 MOST_KEYS = 32
 MOST_PERMISSIONS = 1_000
+"""A token is read before anybody knows whose it is, its signature held against each key, its permissions one by one."""
 
 _ALGORITHMS_OF = {
     "OKP": {"EdDSA"},

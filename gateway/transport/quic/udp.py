@@ -22,13 +22,17 @@ Address = Any
 Datagram = tuple[bytes, Address]
 
 READ_SIZE = 65_535
+"""The longest datagram: peers on loopback send up to 16 KiB, and GRO hands over many in one."""
 BUFFER_SIZE = 4 << 20
+"""What arrives while the loop is busy elsewhere waits in the kernel instead of being lost."""
 SOL_UDP = socket.IPPROTO_UDP
 UDP_SEGMENT = 103
 UDP_GRO = 104
+"""Linux's numbers for GSO and GRO, which `socket` has no names for."""
 RUN_SEGMENTS = 16
 """Segments per GSO send: more gains little, and a longer burst is lost whole on slow links."""
 RUN_BYTES = 60_000
+"""A GSO send counts as one datagram, which may have 65 507 bytes."""
 
 log = structlog.get_logger(__name__)
 
