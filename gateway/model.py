@@ -167,7 +167,9 @@ class Storage:
     ] = attrs.Factory(DurabilitySetting)
     tail_cache: Annotated[Size, Says("Memory for what was written last.")] = Size(64 << 20)
     page_cache: Annotated[Size, Says("Memory for reading older data.")] = Size(32 << 20)
-    free_space_floor: Annotated[Size, Says("Free space below which writes are refused.")] = Size(1 << 30)
+    free_space_floor: Annotated[
+        Size, Says("Free space below which writes are refused; a twentieth of the volume at most.")
+    ] = Size(1 << 30)
 
 
 @attrs.frozen

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import shutil
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from gateway.observe.http import bind_http
 from gateway.protocols.registry import Transport, protocol, protocols
 from gateway.requests import DescribeTopics
 from gateway.store.database import Lock, StoreFiles
+from gateway.store.writer import counting_floor
 from gateway.transport.client import connect
 from gateway.transport.listen import open_tcp_sockets
 from gateway.transport.quic.certificates import RENEW_BEFORE, load_identity, read_certificates
@@ -48,6 +50,8 @@ def probe(config: model.Config, notes: Notebook) -> None:
     problem = _cannot_store(StoreFiles(Path(config.storage.path)))
     if problem:
         notes.complain(config.storage, "path", problem)
+    else:
+        _compare_floor(config.storage, notes)
 
 
 def _usable(tls: Tls, authority: str, notes: Notebook) -> bool:
@@ -110,9 +114,7 @@ def _said(error: OSError) -> str:
 
 def _cannot_store(files: StoreFiles) -> str:
     """Why no store can be kept there; empty if it can."""
-    place = files.directory
-    while not place.exists() and place != place.parent:
-        place = place.parent  # what is missing would be made
+    place = _first_existing(files.directory)
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
@@ -123,6 +125,25 @@ def _cannot_store(files: StoreFiles) -> str:
     except OSError as error:
         return f"cannot write to {error.filename or str(place)!r}: {error.strerror or error}"
     return ""
+
+
+def _compare_floor(storage: model.Storage, notes: Notebook) -> None:
+    """What is written there is to mean what it says."""
+    volume = shutil.disk_usage(_first_existing(Path(storage.path))).total
+    counts = counting_floor(storage.free_space_floor, volume)
+    if counts < storage.free_space_floor != model.Storage().free_space_floor:
+        notes.warn(
+            storage,
+            "free_space_floor",
+            f"more than a twentieth of the volume, which has {volume >> 20} MiB: {counts >> 20} MiB counts",
+        )
+
+
+def _first_existing(place: Path) -> Path:
+    """What is missing would be made."""
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
 
 
 # --- with --live ---

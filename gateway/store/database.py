@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -19,6 +19,7 @@ from typing import Self
 import attrs
 
 from gateway.errors import NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
+from gateway.files import open_private
 
 LAYOUT_VERSION = 1
 """Of the tables. Chunks have a version of their own."""
@@ -86,6 +87,17 @@ class StoreFiles:
         return self.directory / "lock"
 
     @property
+    def all(self) -> Sequence[Path]:
+        """Every file that may be there."""
+        beside = [self.database.with_name(self.database.name + ending) for ending in ("-wal", "-shm")]
+        return [self.database, *beside, self.lock, self.mark, self.serving]
+
+    @property
+    def serving(self) -> Path:
+        """At which addresses the store is being served."""
+        return self.directory / "serving.json"
+
+    @property
     def mark(self) -> Path:
         """The number of the last synced commit, to notice that the database lost one."""
         return self.directory / "committed"
@@ -95,7 +107,7 @@ class Lock:
     """Held by the one process that may write a store. The kernel lets go of it when the process dies."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = open_private(path)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,7 +134,7 @@ class Mark:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = open_private(path)
 
     def read(self) -> int:
         """The number; 0 if there is none, as after a power cut before the file reached the disk."""
@@ -158,6 +170,7 @@ def create(files: StoreFiles) -> None:
 def make_database(path: Path) -> None:
     """A database without topics, in the place of a file that may be there."""
     path.unlink(missing_ok=True)
+    os.close(open_private(path))  # SQLite takes over its mode for the files beside it
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size={PAGE_SIZE}")

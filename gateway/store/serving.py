@@ -8,9 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gateway.files import open_private
 from gateway.store.database import StoreFiles
-
-NAME = "serving.json"
 
 Address = tuple[str, int]
 """Host as it was bound (0.0.0.0 and :: are every address of the machine), and port."""
@@ -18,9 +17,10 @@ Address = tuple[str, int]
 
 def note(directory: Path, addresses: Sequence[Address]) -> None:
     """Called by the process that serves the store."""
-    path = directory / NAME
+    path = StoreFiles(directory).serving
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(list(addresses)))
+    with os.fdopen(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+        file.write(json.dumps(list(addresses)))
     fresh.rename(path)
 
 
@@ -29,7 +29,7 @@ def served_at(directory: Path) -> Sequence[Address]:
     if not _locked(StoreFiles(directory).lock):
         return ()
     try:
-        return [(str(host), int(port)) for host, port in json.loads((directory / NAME).read_text())]
+        return [(str(host), int(port)) for host, port in json.loads(StoreFiles(directory).serving.read_text())]
     except (FileNotFoundError, ValueError):
         return ()  # it is only just starting
 

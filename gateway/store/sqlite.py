@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from gateway.errors import StoreDamaged, StoreReadOnly
+from gateway.files import make_private, make_private_directory
 from gateway.recorder import NullRecorder, Recorder
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, Mode
@@ -37,7 +38,7 @@ class StoreOptions:
     page_cache: int = 32 << 20
     """Pages of the database: half for the writer, a quarter for the readers, a quarter for chunks half read."""
     free_space_floor: int = 1 << 30
-    """Writes are refused below this (or a twentieth of the volume, if that is less)."""
+    """Writes are refused below this, or below a twentieth of the volume, if that is less."""
     memory_topics: int = 64 << 20
     """What memory topics without `retention_bytes` may keep, all together; the oldest records go first."""
 
@@ -92,9 +93,10 @@ async def open_store(
     files = StoreFiles(Path(path))
     with ExitStack() as stack:
         try:
-            files.directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(files.directory)
             stack.enter_context(Lock(files.lock))
             create(files)
+            make_private(files.all)
             catalogue, number = _load(files)
         except OSError as error:
             raise StoreReadOnly(f"the store in {files.directory} cannot be opened: {error}") from error

@@ -69,6 +69,11 @@ def chunk_row(log: Log, run: Run, position: int, number: int) -> ChunkRow:
     )
 
 
+def counting_floor(floor: int, volume: int) -> int:
+    """How much has to stay free on a volume of this size."""
+    return min(floor, volume // _FLOOR_SHARE)
+
+
 class Writer:
     """The one connection that writes. Whoever uses it sees to it that nobody else does at the same time."""
 
@@ -247,7 +252,7 @@ class Writer:
         if self._unchecked < _CHECK_BYTES and time.monotonic() < self._check_at:
             return
         usage = shutil.disk_usage(self._directory)
-        floor = min(self._floor, usage.total // _FLOOR_SHARE)
+        floor = counting_floor(self._floor, usage.total)
         if usage.free - size < floor:
             raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
         self._unchecked = 0

@@ -44,6 +44,7 @@ RULES = [
     Rule("gateway/requests.py", ("gateway.errors", "gateway.envelope"), PURE),
     Rule("gateway/settings.py", ("gateway.errors",), PURE),
     Rule("gateway/recorder.py", ("gateway.errors", "gateway.requests"), PURE),
+    Rule("gateway/files.py", (), ("trio", "aioquic")),
     Rule("gateway/docs/web.py", ("gateway.docs",), ("aioquic",)),
     Rule("gateway/docs", ("gateway.docs",), PURE),
     Rule("gateway/notation.py", ("gateway.errors", "gateway.settings"), PURE),
@@ -53,8 +54,8 @@ RULES = [
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
     Rule("gateway/protocols/registry.py", ("gateway.settings", "gateway.wire", "gateway.protocols"), PURE),
     Rule("gateway/protocols/*", (*VALUES, "gateway.wire", "gateway.protocols.registry", "{self}"), PURE),
-    Rule("gateway/store/reader.py", (*VALUES, "gateway.store"), ("trio", "aioquic", "structlog")),
-    Rule("gateway/store", (*VALUES, "gateway.store"), ("aioquic", "structlog", "logging")),
+    Rule("gateway/store/reader.py", (*VALUES, "gateway.store", "gateway.files"), ("trio", "aioquic", "structlog")),
+    Rule("gateway/store", (*VALUES, "gateway.store", "gateway.files"), ("aioquic", "structlog", "logging")),
     Rule(
         "gateway/routing",
         (
@@ -74,7 +75,14 @@ RULES = [
     ),
     Rule(
         "gateway/transport",
-        (*VALUES, "gateway.transport", "gateway.wire", "gateway.protocols.registry", "gateway.model"),
+        (
+            *VALUES,
+            "gateway.transport",
+            "gateway.wire",
+            "gateway.files",
+            "gateway.protocols.registry",
+            "gateway.model",
+        ),
     ),
     Rule(
         "gateway/bridges",

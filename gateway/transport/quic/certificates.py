@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.errors import ConfigProblem
+from gateway.files import make_private_directory
 
 DEFAULT_NAMES = ("localhost", "127.0.0.1", "::1")
 LIFETIME = dt.timedelta(days=3650)
@@ -114,7 +115,7 @@ def self_signed(directory: Path, names: Sequence[str] = DEFAULT_NAMES) -> Certif
         found = CertificateFiles(certificate, key)
         if _fits(found.current().certificate, wanted):
             return found
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
     leaf, private = make_self_signed(wanted)
     _replace(
         key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -206,3 +207,17 @@ def test_live_sees_that_the_store_is_served(tmp_path: Path) -> None:
     assert (code, len(lines)) == (1, 1)
     assert "is served by another process" in lines[0]
     assert checked(tmp_path, fly, "--live")[0] == 0
+
+
+def test_a_floor_that_does_not_count_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: shutil._ntuple_diskusage(1000 << 20, 0, 900 << 20))
+    text = "  f: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+    code, lines = checked(tmp_path, text)
+    assert (code, len(lines)) == (0, 1)  # the default says of itself that a small volume has less
+    file = tmp_path / "routes.yaml"
+    file.write_text(HEAD % f"{tmp_path}/data, free_space_floor: 512MiB" + text)
+    done = CliRunner().invoke(check.command, [str(file)], catch_exceptions=False)
+    said = (
+        "storage.free_space_floor: more than a twentieth of the volume, which has 1000 MiB: 50 MiB counts (a warning)"
+    )
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"{file}:2: {said}")
