@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,22 @@ def test_a_command_line_is_one_that_the_program_takes(line: str) -> None:
 @pytest.mark.parametrize(("path", "line"), found(r"`gateway ([a-z][^`\n]*)`"))
 def test_a_command_in_the_text_is_one_that_the_program_takes(path: Path, line: str) -> None:
     parsed(shlex.split(line.replace("`", "")), whole=False)
+
+
+@pytest.mark.parametrize(("path", "code"), found(r"```python\n(.*?)```", re.DOTALL))
+def test_python_in_a_page_is_python(path: Path, code: str) -> None:
+    compile(code, str(path), "exec")
+
+
+def test_pages_and_examples_are_in_the_package() -> None:
+    patterns = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gateway"]
+    packed = {path for pattern in patterns for path in Path("gateway").glob(pattern)}
+    assert packed >= {*Path("gateway/docs").rglob("*.md"), *Path("gateway/docs").rglob("*.yaml")}
+
+
+def test_every_path_of_the_bulk_api_is_in_its_page() -> None:
+    from gateway.bulk import wire
+
+    paths = {value for value in vars(wire).values() if isinstance(value, str) and value.startswith("/v1/")}
+    assert len(paths) > 5
+    assert {path for path in paths if f" {path}" not in docs.text("bulk-api")} == set()
