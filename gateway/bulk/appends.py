@@ -46,6 +46,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     parts: Sequence[tuple[str, int, int]]
     """(topic, partition, count) of each append of the unit."""
+    filtered: int = 0
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -119,10 +120,12 @@ class Appends:
             return _repeated(body, stored, digest)
         prepared = await self._prepare(caller, body, columns)
         parts = [(append.topic, append.partition, append.columns.count) for append in prepared.appends]
+        taken = sum(messages for _route, messages, _size in prepared.parts)
+        row = _Row(digest, parts, columns.count - taken)  # nothing was refused, so what is missing was filtered
         sequence = max(body.sequence, head.sequence) if head is not None and head.epoch == body.epoch else body.sequence
         new = msgspec.msgpack.encode(_Head(body.epoch, sequence, self._clock.now_ms()))
         puts = [
-            Put(APPENDS, key, _encode(_Row(digest, parts)), placed=True),
+            Put(APPENDS, key, _encode(row), placed=True),
             Put(TABLE, body.producer.encode(), new),
         ]
         if head is not None and head.epoch < body.epoch:
@@ -136,7 +139,7 @@ class Appends:
             if stored is None:
                 raise OutcomeUnknown("the same append is under way elsewhere") from None
             return _repeated(body, stored, digest)
-        return _appended(parts, placements)
+        return _appended(row, placements)
 
     async def _prepare(self, caller: Caller, body: Append, columns: Columns) -> Prepared:
         batch = Batch(body.address, columns, partition=body.partition)
@@ -215,13 +218,14 @@ def _repeated(body: Append, stored: bytes, digest: bytes) -> Appended:
             f"{body.producer} appended something else as epoch {body.epoch}, sequence {body.sequence}: what is repeated "
             "has to be the same, in the same order"
         )
-    return msgspec.structs.replace(_appended(row.parts, read_placements(stored[size:])), duplicate=True)
+    return msgspec.structs.replace(_appended(row, read_placements(stored[size:])), duplicate=True)
 
 
-def _appended(parts: Sequence[tuple[str, int, int]], placements: Sequence[Placement]) -> Appended:
+def _appended(row: _Row, placements: Sequence[Placement]) -> Appended:
     places = [
         Stretch(topic, partition, placement.base_offset, count)
-        for (topic, partition, count), placement in zip(parts, placements, strict=False)
+        for (topic, partition, count), placement in zip(row.parts, placements, strict=False)
     ]
-    stored = sum(count for _topic, _partition, count in parts)
-    return Appended(stored, placements[0].timestamp_ms if placements else 0, places)
+    stored = sum(count for _topic, _partition, count in row.parts)
+    time = placements[0].timestamp_ms if placements else 0
+    return Appended(stored, time, places, filtered=row.filtered)

@@ -114,12 +114,15 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where an append went. `duplicate`: it had been stored before, there, and nothing was added."""
+    """Where an append went. `filtered`: messages that a route's transform left out. `duplicate`: it had been stored
+    before, there, and nothing was added.
+    """
 
     stored: int
     timestamp_ms: int
     places: Sequence[Stretch]
     duplicate: bool = False
+    filtered: int = 0
 
 
 class Producer(msgspec.Struct, frozen=True):

@@ -72,6 +72,7 @@ async def test_what_is_filtered_is_remembered_as_said(tmp_path: Path) -> None:
         for expected in (False, True):
             done = await api.appends.append(api.caller("peer"), body(b'{"a": 1}', b'{"a": 2}', b'{"a": 3}'))
             assert (done.stored, done.places, done.duplicate) == (2, [Stretch("t", 0, 0, 2)], expected)
+            assert done.filtered == 1
             none = await api.appends.append(api.caller("peer"), body(b'{"a": 0}', sequence=1))
             assert (none.stored, none.places, none.duplicate) == (0, [], expected)
         assert house.store.topics["t"].partitions[0].end == 2
