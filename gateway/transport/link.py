@@ -65,13 +65,9 @@ class Link(Protocol):
         """Read again."""
         ...
 
-    def buffered_total(self) -> int:
-        """Bytes queued and not taken by the network yet."""
-        ...
-
     def waiting(self) -> tuple[int, int]:
-        """The same, and how much of it are replies: what goes out with `notify` is bounded by whoever waits for `room`, on
-        its own channel; everything else only by reading less.
+        """Bytes queued and not taken by the network yet, and how much of it are replies: what goes out with `notify` is bounded
+        by whoever waits for `room`, on its own channel; everything else only by reading less.
         """
         ...
 

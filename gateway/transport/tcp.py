@@ -119,12 +119,8 @@ class TcpLink:
         self._paused = False
         self.wake()
 
-    def buffered_total(self) -> int:
-        """Bytes the kernel has not taken."""
-        return self._size
-
     def waiting(self) -> tuple[int, int]:
-        """The same twice: there is one channel, and reading less is what bounds it."""
+        """Bytes the kernel has not taken, twice: there is one channel, and reading less is what bounds it."""
         return self._size, self._size
 
     def wake(self) -> None:

@@ -23,7 +23,7 @@ from gateway.transport.quic.certificates import CertificateFiles, self_signed
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.dial import dial_quic
 from gateway.transport.quic.limits import QuicLimits
-from gateway.transport.quic.server import QuicServer, serve_quic
+from gateway.transport.quic.server import QuicServer, open_udp_sockets
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import Kind
 from tests.quic.support import Heard
@@ -91,9 +91,9 @@ async def bulk(certificate: CertificateFiles, limits: QuicLimits, streams: int =
         return sinks[-1]
 
     async with trio.open_nursery() as nursery:
-        server: QuicServer = await nursery.start(
-            partial(serve_quic, "127.0.0.1", 0, alpn_handlers={None: accept}, certificate=certificate, limits=limits)
-        )
+        sockets = await open_udp_sockets("127.0.0.1", 0)
+        server = QuicServer(sockets, {None: accept}, certificate, limits=limits)
+        nursery.start_soon(server.run)
         source = Source(streams)
         async with dial_quic(
             "127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=source, limits=limits
@@ -110,16 +110,9 @@ async def bulk(certificate: CertificateFiles, limits: QuicLimits, streams: int =
 
 async def exchanges(certificate: CertificateFiles, limits: QuicLimits) -> float:
     async with trio.open_nursery() as nursery:
-        server: QuicServer = await nursery.start(
-            partial(
-                serve_quic,
-                "127.0.0.1",
-                0,
-                alpn_handlers={None: partial(Sink, echo=True)},
-                certificate=certificate,
-                limits=limits,
-            )
-        )
+        sockets = await open_udp_sockets("127.0.0.1", 0)
+        server = QuicServer(sockets, {None: partial(Sink, echo=True)}, certificate, limits=limits)
+        nursery.start_soon(server.run)
         heard = Heard()
         async with dial_quic(
             "127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=heard, limits=limits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from gateway.transport.quic.certificates import CertificateFiles, self_signed
 from gateway.transport.quic.connection import QuicLink
 from gateway.transport.quic.dial import dial_quic
 from gateway.transport.quic.limits import QuicLimits
-from gateway.transport.quic.server import QuicServer, serve_quic
+from gateway.transport.quic.server import QuicServer, open_udp_sockets
 from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.tls import ClientTls, TlsFailed
 from gateway.wire.session import CONNECTION, Kind
@@ -44,17 +43,10 @@ async def serving(
     host: str = "127.0.0.1",
 ) -> AsyncIterator[QuicServer]:
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(
-            partial(
-                serve_quic,
-                host,
-                0,
-                alpn_handlers={None: handler, "fujin": handler},
-                certificate=certificate,
-                limits=limits,
-                clients=clients,
-            )
-        )
+        sockets = await open_udp_sockets(host, 0)
+        handlers = {None: handler, "fujin": handler}
+        server = QuicServer(sockets, handlers, certificate, limits=limits, clients=clients)
+        nursery.start_soon(server.run)
         yield server
         server.abort()
 

@@ -55,7 +55,7 @@ async def test_stop_sending_is_told_once_and_later_writes_are_dropped(
         assert [event for event in server.events if event[0] == "stopped"] == [("stopped", 0, 5)]
         assert ("room", 0) not in server.events
         assert bytes(client.data[-1]) == b"subscribed"
-        assert serving.buffered_total() == 0
+        assert serving.waiting()[0] == 0
         await until(lambda: not serving.knows(0))
         # and the connection lives
         client.on_received = lambda channel, data: None

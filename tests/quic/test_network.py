@@ -99,7 +99,7 @@ async def test_an_idle_stream_costs_no_walk(
             link.open(-n, Kind.DUPLEX)
             link.send(-n, b"hello")
         await until(lambda: len(server.data) == 200)
-        await until(lambda: link.buffered_total() == 0)
+        await until(lambda: link.waiting()[0] == 0)
         assert link.core.active_streams == 0
         assert serving.core.active_streams == 0
         nursery.cancel_scope.cancel()
@@ -119,7 +119,7 @@ async def test_streams_without_credit_cost_no_walk_and_come_back_with_it(
             link.finish(-n)
         await trio.sleep(20)
         assert link.core.active_streams == 0
-        assert link.buffered_total() == 50 * 3_000
+        assert link.waiting()[0] == 50 * 3_000
         serving.resume()
         await until(lambda: len(server.ended) == 100)
         assert sum(map(len, server.data.values())) == 50 * 7_000

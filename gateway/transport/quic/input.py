@@ -113,23 +113,6 @@ class Input:
         self._fresh[channel.number] = channel
         return True
 
-    def take(self, channel: Channel, limit: int) -> bytes:
-        """Up to `limit` bytes of a paused channel: reading them is what consumes them."""
-        if not channel.parts:
-            return b""
-        data = channel.parts[0]
-        if len(data) > limit:
-            channel.parts[0] = data[limit:]
-            data = data[:limit]
-        else:
-            del channel.parts[0]
-        channel.held -= len(data)
-        if not channel.parts:
-            self._withheld.pop(channel.number, None)
-            self._fresh[channel.number] = channel
-        self._consume(channel, len(data))
-        return data
-
     def refuse(self, channel: Channel, code: int) -> None:
         """Ask the peer to stop sending; what still comes is thrown away."""
         if channel.refused or channel.end is not End.OPEN:

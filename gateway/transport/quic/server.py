@@ -140,21 +140,3 @@ class QuicServer:
                 link.reject(*refusal)
                 return None
         return self._handlers[link.alpn](link)
-
-
-async def serve_quic(
-    host: str,
-    port: int,
-    *,
-    alpn_handlers: AlpnHandlers,
-    certificate: CertificateFiles,
-    limits: QuicLimits | None = None,
-    clients: ClientTrust | None = None,
-    on_refusal: Callable[[str], None] = _ignore,
-    task_status: trio.TaskStatus[QuicServer] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Open, report the server, serve until it is closed."""
-    sockets = await open_udp_sockets(host, port)
-    server = QuicServer(sockets, alpn_handlers, certificate, limits=limits, clients=clients, on_refusal=on_refusal)
-    task_status.started(server)
-    await server.run()

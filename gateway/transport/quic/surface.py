@@ -79,36 +79,17 @@ class ChannelLink:
         if (channel is None or found is not None) and self._in.resume(found):
             self.wake()
 
-    def take(self, channel: int, limit: int) -> bytes:
-        """Read from a paused channel, which consumes; empty when nothing waits."""
-        found = self._channels.by_number.get(channel)
-        if found is None:
-            return b""
-        data = self._in.take(found, limit)
-        if data:
-            self.wake()
-        return data
-
     def knows(self, channel: int) -> bool:
         """Whether anything can still happen on a channel."""
         return channel in self._channels.by_number
-
-    def readable(self, channel: int) -> bool:
-        """Whether bytes wait on a paused channel."""
-        found = self._channels.by_number.get(channel)
-        return found is not None and bool(found.parts)
 
     def buffered(self, channel: int) -> int:
         """Bytes of a channel that are queued or not acknowledged."""
         found = self._channels.by_number.get(channel)
         return 0 if found is None else self._out.buffered(found)
 
-    def buffered_total(self) -> int:
-        """Bytes of all channels that are queued or not acknowledged."""
-        return self._out.waiting()[0]
-
     def waiting(self) -> tuple[int, int]:
-        """Bytes that are queued or not acknowledged, and how many of them are replies."""
+        """Bytes of all channels that are queued or not acknowledged, and how many of them are replies."""
         return self._out.waiting()
 
     def wake(self) -> None:
