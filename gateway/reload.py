@@ -104,6 +104,7 @@ class Reloads:
         except GatewayError as error:
             self._failed(FAILED, reason=error.message)
             return
+        # no await between these two: a request finds the old table and its bridges, or the new ones
         before, self._config = self._config, config
         self._table.become(table)
         bridges.become(config, table)

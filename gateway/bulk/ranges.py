@@ -104,7 +104,9 @@ class Ranges:
             stored = await self._store.read_stored(asked.topic, asked.partition, offset, end - offset, size)
             position = Position(asked.topic, asked.partition, offset, dense=self.dense_offsets)
             frames = await trio.to_thread.run_sync(_stored_frames, position, end, stored, limiter=self._limiter)
-            if position.offset == offset:
+            if (
+                position.offset == offset
+            ):  # nothing of the first chunk was good: the slow way says what is wrong with it
                 break
             offset, left = position.offset, left - len(frames)
             yield frames, offset
@@ -127,7 +129,7 @@ class Ranges:
             if not result.runs:
                 raise CorruptChunk(asked.topic, asked.partition, offset, end)
             runs = [run.slice(position.skip(run.base_offset, run.next_offset), run.count) for run in result.runs]
-            left -= sum(run.columns.value_bytes for run in runs) or 1
+            left -= sum(run.columns.value_bytes for run in runs) or 1  # values may be empty, and the bound still be met
             yield runs, position.offset
 
     async def _made(self, make: Encode, runs: Sequence[Run]) -> bytes:

@@ -67,7 +67,7 @@ class Record:
     fields: tuple[Field, ...]
     adapt: Callable[..., Mapping[str, Any]] = same
     lenient: bool = False
-    """Says nothing about keys it does not know."""
+    """Says nothing about keys it does not know: those of a listener whose protocol is not known may be right."""
 
     @property
     def known_keys(self) -> frozenset[str]:

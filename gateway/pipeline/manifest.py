@@ -227,6 +227,7 @@ class ArchiveWriter(Archive):
             "replaces": [one.name for one in replaces],
         }
         _write(self._manifests / _manifest_name(number), manifest)
+        # committed: whatever dies from here on, the next run does the rest
         self._place(files)
         self._remove(replaces)
 
@@ -252,7 +253,7 @@ def _write(path: Path, what: object) -> None:
         out.flush()
         os.fsync(out.fileno())
     fresh.rename(path)
-    _sync(path.parent)
+    _sync(path.parent)  # or a power cut could forget the rename after we have relied on it
 
 
 def _sync(directory: Path) -> None:

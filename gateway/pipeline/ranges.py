@@ -163,9 +163,9 @@ def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], f
         except OffsetOutOfRange as error:
             if fail_on_data_loss:
                 raise HistoryGone(f"{what}: the log begins at {error.first} now. {WAY_ON}") from error
-            offset = max(error.first, offset + 1)
+            offset = max(error.first, offset + 1)  # always on: retention may be as fast as we are
         else:
-            if not reader.dense_offsets:
+            if not reader.dense_offsets:  # the last offsets of a range may be a gap
                 return
             if offset < what.end:
                 start, end = reader.bounds(what.topic, what.partition)

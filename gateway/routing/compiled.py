@@ -103,6 +103,7 @@ class CompiledRoute:
         if self.proxy is not None and not only_primary:
             address, target = self.proxy
             proxy = ResolvedProxy(target.upstream, address.expand(captures), target.timeout)
+        # several stores may make the same name of an address: the message is there once
         topics = tuple(dict.fromkeys(topic.expand(captures) for topic, _ in stores))
         return ResolvedRoute(self.name, topics, self.transform, proxy, captures, self)
 
@@ -115,6 +116,7 @@ class CompiledRoute:
         primary = self.primary
         captures = primary.invert(topic) if primary is not None else None
         pattern = self.matcher.glob
+        # what a wildcard took that the topic does not carry could have been anything
         if captures is None or len(captures) < len(pattern.wilds):
             return None
         return whole(pattern).expand(captures)
@@ -196,6 +198,7 @@ class IngestRule:
         pattern = self._matcher.glob
         if captures is None or len(captures) < len(pattern.wilds):
             return None
+        # read backwards a name may fit several ways: only the one that leads here again is meant
         remote = whole(pattern).expand(captures)
         return remote if self.address(remote) == address else None
 

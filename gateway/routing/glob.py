@@ -187,7 +187,7 @@ def bound(text: str, parts: Sequence[str | int], wilds: tuple[Wild, ...]) -> Bou
     for part in parts:
         if isinstance(part, str):
             expression += re.escape(part)
-        elif part in seen:
+        elif part in seen:  # a capture that stands twice is the same both times
             expression += f"(?P=c{part})"
         else:
             seen.add(part)

@@ -52,12 +52,13 @@ async def open_tcp_sockets(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, proto)
             sockets.append(sock)
             sock.setblocking(False)
+            # a restart may bind while connections of the process before are still in TIME_WAIT
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
+            if family == socket.AF_INET6:  # or it would take the IPv4 port, which has a socket of its own
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((address[0], port, *address[2:]))
             sock.listen(BACKLOG)
-            port = sock.getsockname()[1]
+            port = sock.getsockname()[1]  # what the system chose for the first, the others get too
     except OSError:
         for sock in sockets:
             sock.close()
