@@ -35,7 +35,9 @@ OPTIONS = (
     click.option("--api-key", envvar="GATEWAY_API_KEY", default="", help="API key (BlipMQ). Also $GATEWAY_API_KEY."),
     click.option("--user", envvar="GATEWAY_USER", default="", help="User name (FlyMQ). Also $GATEWAY_USER."),
     click.option("--password", envvar="GATEWAY_PASSWORD", default="", help="Password. Also $GATEWAY_PASSWORD."),
-    click.option("--token", envvar="GATEWAY_TOKEN", default="", help="Bearer token (Felix). Also $GATEWAY_TOKEN."),
+    click.option(
+        "--token", envvar="GATEWAY_TOKEN", default="", help="Bearer token (Felix, admin address). Also $GATEWAY_TOKEN."
+    ),
     click.option("--tenant", envvar="GATEWAY_TENANT", default="", help="Tenant (Felix). Also $GATEWAY_TENANT."),
     click.option(
         "--tls", is_flag=True, help="Use TLS on a TCP protocol, verified by the system's roots. QUIC always does."

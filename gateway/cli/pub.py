@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import attrs
 import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
-from gateway.cli.url import Place, PlaceType
+from gateway.cli.url import AdminPlace, Place, WritablePlaceType
 from gateway.envelope import Batch, Columns, Headers
 from gateway.requests import Publish, Published
+from gateway.settings import Dialect
 
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 1 << 20
@@ -24,12 +28,13 @@ BATCH_BYTES = 1 << 20
 @click.command(
     epilog=examples(
         "gateway pub blipmq://127.0.0.1:5555/orders --api-key dev-key --data hello",
-        "gateway pub flymq://127.0.0.1:9092/orders --key eu-1 --header kind=order --file order.json",
+        "gateway pub flymq://127.0.0.1:9092/orders --key eu-1 --file order.json",
         "seq 1000 | gateway pub rustlog://127.0.0.1:9192/numbers",
         "gateway pub felix://127.0.0.1:5000/acme/shop/orders --insecure --data hello",
+        "gateway pub http://127.0.0.1:9600/orders --key eu-1 --header kind=order --file order.json",
     )
 )
-@click.argument("place", type=PlaceType(), metavar="URL")
+@click.argument("place", type=WritablePlaceType(), metavar="URL")
 @click.option("--data", "-d", multiple=True, help="A message. May be given several times.")
 @click.option("--file", "-f", "files", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A file that is one message, byte for byte. May be given several times.")  # fmt: skip
@@ -42,7 +47,7 @@ BATCH_BYTES = 1 << 20
 @output_option
 @dialling_options
 def command(
-    place: Place,
+    place: Place | AdminPlace,
     data: Sequence[str],
     files: Sequence[Path],
     key: str | None,
@@ -56,21 +61,35 @@ def command(
 
     Without --data and --file every line of standard input is a message. The command ends after the strongest sign the
     protocol has: a reply with the offset, or the PONG that follows everything published.
+
+    URL is a protocol's, or the admin address of a gateway (http://127.0.0.1:9600/TOPIC), which takes keys, headers and
+    partitions whatever the protocols can carry. Of those Fujin carries headers, with --dialect document.
     """
     import trio
 
-    carries = place.spec.carries
-    for given, name, can in ((key, "--key", carries.key), (headers, "--header", carries.headers)):
-        if given and not can:
-            raise click.UsageError(f"{place.spec.name} cannot carry what {name} gives")
-    if partition is not None and not carries.partition:
-        raise click.UsageError(f"{place.spec.name} has no partitions to choose from")
+    if isinstance(place, Place):
+        _check_carried(place, dialling, key, headers, partition)
     once = [text.encode() for text in data] + [path.read_bytes() for path in files]
     values = itertools.chain.from_iterable(itertools.repeat(once, count)) if once else _lines(count)
     pairs = tuple(_header(text) for text in headers)
-    return trio.run(
-        _publish, place, dialling, values, key.encode() if key is not None else None, pairs, partition, output
-    )
+    name = key.encode() if key is not None else None
+    if isinstance(place, AdminPlace):
+        return _append(place, dialling, values, name, pairs, partition, output)
+    return trio.run(_publish, place, dialling, values, name, pairs, partition, output)
+
+
+def _check_carried(
+    place: Place, dialling: Dialling, key: str | None, headers: Sequence[str], partition: int | None
+) -> None:
+    spec, carries = place.spec, place.spec.carries
+    elsewhere = "the admin address does: http://HOST:9600/TOPIC"
+    if key and not carries.key:
+        raise click.UsageError(f"{spec.name} carries no keys; {elsewhere}")
+    if headers and not carries.headers and not (spec.document_headers and dialling.dialect is Dialect.DOCUMENT):
+        also = ", and so does --dialect document" if spec.document_headers else ""
+        raise click.UsageError(f"{spec.name} carries no headers; {elsewhere}{also}")
+    if partition is not None and not carries.partition:
+        raise click.UsageError(f"{spec.name} has no partitions to choose from; {elsewhere}")
 
 
 def _lines(count: int) -> Iterator[bytes]:
@@ -118,9 +137,7 @@ async def _publish(
     """(partition, offset) of each that was taken, where the protocol says so."""
     async with connected(place, dialling) as connection:
         for batch in _batches(values):
-            columns = Columns.of(
-                batch, [key] * len(batch) if key is not None else None, [headers] * len(batch) if headers else None
-            )
+            columns = _columns(batch, key, headers)
             reply = await connection.request(Publish(0, Batch(place.address, columns, partition=partition)), None)
             assert isinstance(reply, Published)
             for index, error in reply.refused.items():
@@ -130,18 +147,63 @@ async def _publish(
             refused += len(reply.refused)
             if place.spec.carries.offset:
                 positions += map(reply.position, taken)
-    click.echo(_report(place, published, positions, output))
+    click.echo(_report(place.address, published, positions, output))
     return 1 if refused else 0
 
 
-def _report(place: Place, published: int, positions: Sequence[tuple[int, int]], output: str) -> str:
+def _append(
+    place: AdminPlace,
+    dialling: Dialling,
+    values: Iterator[bytes],
+    key: bytes | None,
+    headers: Headers,
+    partition: int | None,
+    output: str,
+) -> int:
+    """Over the bulk API, where each batch is stored whole or not at all."""
+    from gateway.pipeline.endpoint import Endpoint, EndpointWriter
+
+    endpoint = Endpoint.of(
+        place.url,
+        token=dialling.credentials.token or os.environ.get("GATEWAY_ADMIN_TOKEN", ""),
+        ca=dialling.ca,
+        fingerprint=dialling.fingerprint,
+        insecure=dialling.insecure,
+    )
+    published = 0
+    positions: list[tuple[int, int]] = []
+    producer = f"gateway-pub-{uuid.uuid4().hex}"  # a request that is repeated must not be stored twice
+    with EndpointWriter(attrs.evolve(endpoint, patience=dialling.connect_timeout)) as out:
+        for sequence, batch in enumerate(_batches(values)):
+            done = out.append(
+                place.address,
+                _columns(batch, key, headers),
+                producer=producer,
+                epoch=0,
+                sequence=sequence,
+                partition=partition,
+            )
+            published += len(batch)
+            for part in done.places:
+                positions += ((part.partition, part.base_offset + index) for index in range(part.count))
+    click.echo(_report(place.address, published, positions, output))
+    return 0
+
+
+def _columns(batch: list[bytes], key: bytes | None, headers: Headers) -> Columns:
+    return Columns.of(
+        batch, [key] * len(batch) if key is not None else None, [headers] * len(batch) if headers else None
+    )
+
+
+def _report(address: str, published: int, positions: Sequence[tuple[int, int]], output: str) -> str:
     partitions = {partition for partition, _ in positions}
     known = len(partitions) == 1
     first, last = (positions[0][1], positions[-1][1]) if known else (None, None)
     if output == "json":
         return json.dumps(
             {
-                "address": place.address,
+                "address": address,
                 "published": published,
                 "partition": partitions.pop() if known else None,
                 "first_offset": first,
@@ -151,4 +213,4 @@ def _report(place: Place, published: int, positions: Sequence[tuple[int, int]], 
     where = (
         f", partition {partitions.pop()}, offset {first}" + (f" to {last}" if last != first else "") if known else ""
     )
-    return f"published {published} message{'' if published == 1 else 's'} to {place.address}{where}"
+    return f"published {published} message{'' if published == 1 else 's'} to {address}{where}"

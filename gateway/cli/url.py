@@ -33,6 +33,25 @@ class Place:
         return f"{self.spec.name}://{host}:{self.port}/{self.address}"
 
 
+@attrs.frozen
+class AdminPlace:
+    """A topic at the admin address of a gateway: `http://127.0.0.1:9600/orders`."""
+
+    url: str
+    address: str
+
+
+def parse_admin(text: str) -> AdminPlace | None:
+    """None unless the scheme says so. Raises click.BadParameter with what is wrong."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("http", "https"):
+        return None
+    host, _, path = rest.partition("/")
+    if not host or not path or "?" in path or "#" in path:
+        raise click.BadParameter(f"'{text}': write {scheme}://127.0.0.1:9600/orders, in a name ? as %3F and # as %23")
+    return AdminPlace(f"{scheme}://{host}", unquote(path))
+
+
 def parse(text: str) -> Place:
     """Raises click.BadParameter with what is wrong and how it should look."""
     scheme, separator, _ = text.partition("://")
@@ -81,6 +100,16 @@ def _unescape(path: str) -> str:
 def _example(scheme: str) -> str:
     spec = protocols()[scheme]
     return f"{scheme}://127.0.0.1:{spec.default_port}/orders"
+
+
+class WritablePlaceType(click.ParamType[Place | AdminPlace]):
+    """The type of an argument that is the URL of a place to publish to: a protocol's, or a gateway's admin address."""
+
+    name = "url"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place | AdminPlace:
+        """Parse it."""
+        return parse_admin(str(value)) or PlaceType().convert(value, param, ctx)
 
 
 class PlaceType(click.ParamType[Place]):

@@ -61,6 +61,7 @@ class Carries:
 
     key: bool
     headers: bool
+    """Always. `ProtocolSpec.document_headers`: publishers that speak the document's dialect can."""
     partition: bool
     offset: bool
     time: bool
@@ -94,6 +95,8 @@ class ProtocolSpec:
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""
     has_dialects: bool = False
+    document_headers: bool = False
+    """Whether publishing in the document's dialect carries headers, where the stock clients' has no place for them."""
     alpn: str | None = None
     sniff: Callable[[bytes], Sniff] | None = None
     shares_port_with: Sequence[str] = ()

@@ -28,6 +28,7 @@ SPEC = ProtocolSpec(
     client=FujinClient,
     settings=FujinSettings,
     has_dialects=True,
+    document_headers=True,
     alpn="fujin",
 )
 """What the house knows about Fujin."""

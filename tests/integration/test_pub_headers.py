@@ -1,0 +1,81 @@
+"""`gateway pub --header`, where headers can travel, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.envelope import Headers
+from gateway.pipeline.endpoint import Endpoint, EndpointLog
+from gateway.protocols.registry import protocols
+from tests.integration.running import serving
+
+CONFIG = """
+version: 1
+listeners:
+  fujin: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, dialect: document}}
+storage: {{path: "{dir}/data"}}
+topics: {{wide: {{partitions: 2}}}}
+admin: {{bind: "127.0.0.1:0", token: 0123456789abcdef0123456789abcdef}}
+"""
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+async def pub(*args: str, code: int = 0) -> str:
+    line = [sys.executable, "-m", "gateway", "pub", *args]
+    done = await trio.run_process(line, stdin=b"", capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == code, done.stderr.decode()
+    return (done.stdout if not code else done.stderr).decode()
+
+
+def stored(port: int, topic: str, partition: int = 0) -> Sequence[tuple[bytes | None, bytes, Headers]]:
+    endpoint = Endpoint.of(f"http://127.0.0.1:{port}", token=TOKEN)
+    with EndpointLog(endpoint) as log:
+        runs = list(log.read_chunks(topic, partition, *log.bounds(topic, partition)))
+    return [
+        (run.columns.key(index), run.columns.value(index), run.columns.headers_of(index))
+        for run in runs
+        for index in range(run.count)
+    ]
+
+
+async def test_headers_travel_over_the_admin_address_and_over_fujins_document(tmp_path: Path) -> None:
+    headers = ("kind", b"order"), ("note", b"a=b")
+    with trio.fail_after(120):
+        async with serving(tmp_path, CONFIG.format(dir=tmp_path)) as ports:
+            given = ("--header", "kind=order", "-H", "note=a=b", "--data", "one", "--data", "")
+            place = f"http://127.0.0.1:{ports['admin']}"
+            said = await pub(f"{place}/orders%2Feu", *given, "--key", "k", "--token", TOKEN)
+            assert said == "published 2 messages to orders/eu, partition 0, offset 0 to 1\n"
+            wanted = [(b"k", b"one", headers), (b"k", b"", headers)]
+            assert await trio.to_thread.run_sync(stored, ports["admin"], "orders/eu") == wanted
+            report = await pub(f"{place}/wide", "--data", "x", "--partition", "1", "--token", TOKEN, "--output", "json")
+            assert json.loads(report) == {
+                "address": "wide",
+                "published": 1,
+                "partition": 1,
+                "first_offset": 0,
+                "last_offset": 0,
+            }
+            assert "token" in await pub(f"{place}/orders", "--data", "x", code=2)
+            fujin = f"fujin://127.0.0.1:{ports['fujin']}/documents"
+            await pub(fujin, "--dialect", "document", "--insecure", "--header", "kind=order", "--data", "two")
+            assert await trio.to_thread.run_sync(stored, ports["admin"], "documents") == [(None, b"two", headers[:1])]
+
+
+@pytest.mark.parametrize("name", sorted(protocols()))
+async def test_elsewhere_it_says_where_they_do(name: str) -> None:
+    assert not protocols()[name].carries.headers
+    said = await pub(f"{name}://127.0.0.1:1/orders", "--header", "k=v", "--data", "x", code=2)
+    assert f"{name} carries no headers; the admin address does: http://HOST:9600/TOPIC" in " ".join(said.split())
+    assert ("--dialect document" in said) is (name == "fujin")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9600", "http://127.0.0.1:9600/", "http:///x", "http://h/a?b"])
+async def test_an_admin_address_needs_a_topic(url: str) -> None:
+    assert "write http://127.0.0.1:9600/orders" in " ".join((await pub(url, "--data", "x", code=2)).split())
