@@ -63,7 +63,7 @@ async def test_the_version_is_told() -> None:
         (["serv"], "Did you mean 'serve'?"),
         (["frobnicate"], "There is no command 'frobnicate'. See gateway --help."),
         (["pub"], "Missing argument 'URL'."),
-        (["pub", "blipmq://h/t", "--key", "k"], "blipmq cannot carry what --key gives"),
+        (["pub", "blipmq://h/t", "--key", "k"], "blipmq carries no keys; the admin address does"),
         (["pub", "blipmq://h/t", "--partition", "1"], "blipmq has no partitions to choose from"),
         (["sub", "rustlog://h/t", "--from", "yesterday"], "'yesterday' is neither earliest nor latest nor an offset"),
         (["topics", "rustlog://h", "--create"], "the URL has to name the topic"),
