@@ -52,9 +52,13 @@ class Relay:
         self._client: tuple[str, int] | None = None
         self._ways = [Way(random.Random(seed + n), loss, disorder, double) for n in range(2)]
         self._nursery: trio.Nursery | None = None
+        self.cut = False
+        """Nothing passes."""
         self.moves = 0
         self.versions: set[int] = set()
         """What the long headers of both sides say; 0 is Version Negotiation."""
+        self.retries = 0
+        """Retry packets of version 1."""
 
     @property
     def port(self) -> int:
@@ -78,7 +82,7 @@ class Relay:
                 while True:
                     datagram, self._client = await self._inner.recvfrom(LARGEST)
                     self._note(datagram)
-                    for passing in self._ways[0].passes(datagram):
+                    for passing in self._passes(0, datagram):
                         await self._outer.sendto(passing, self._server)
         finally:
             for sock in (self._inner, self._outer, *self._old):
@@ -89,12 +93,17 @@ class Relay:
             datagram, _ = await outer.recvfrom(LARGEST)
             assert self._client is not None
             self._note(datagram)
-            for passing in self._ways[1].passes(datagram):
+            for passing in self._passes(1, datagram):
                 await self._inner.sendto(passing, self._client)
+
+    def _passes(self, way: int, datagram: bytes) -> list[bytes]:
+        return [] if self.cut else self._ways[way].passes(datagram)
 
     def _note(self, datagram: bytes) -> None:
         if datagram[0] & 0x80:
-            self.versions.add(int.from_bytes(datagram[1:5], "big"))
+            version = int.from_bytes(datagram[1:5], "big")
+            self.versions.add(version)
+            self.retries += version == 1 and datagram[0] & 0x30 == 0x30
 
     @staticmethod
     def _socket() -> trio.socket.SocketType:

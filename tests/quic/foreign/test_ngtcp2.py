@@ -15,6 +15,7 @@ from aioquic.tls import Epoch
 
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import QuicServer, open_udp_sockets
 from gateway.wire.session import CONNECTION, Kind
 from tests.quic.foreign.relay import relayed
@@ -98,7 +99,9 @@ TRIALS: dict[str, tuple[Sequence[str], Callable[[QuicLink], bool]]] = {
 
 
 @asynccontextmanager
-async def serving(certificate: CertificateFiles, may: Callable[[QuicLink], bool] = always) -> AsyncIterator[int]:
+async def serving(
+    certificate: CertificateFiles, may: Callable[[QuicLink], bool] = always, limits: QuicLimits | None = None
+) -> AsyncIterator[int]:
     """The port of a server that has one request to answer."""
     handlers: list[Http] = []
 
@@ -108,7 +111,9 @@ async def serving(certificate: CertificateFiles, may: Callable[[QuicLink], bool]
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            server = QuicServer(list(await open_udp_sockets("127.0.0.1", 0)), {"h3": accept}, certificate)
+            server = QuicServer(
+                list(await open_udp_sockets("127.0.0.1", 0)), {"h3": accept}, certificate, limits=limits
+            )
             nursery.start_soon(server.run)
             yield server.port
             assert [handler.answered for handler in handlers] == [1]
@@ -125,6 +130,12 @@ async def test_a_request_is_answered(ngtcp2: str, certificate: CertificateFiles,
 async def test_a_request_passes_a_bad_network(ngtcp2: str, certificate: CertificateFiles, tmp_path: Path) -> None:
     async with serving(certificate) as port, relayed(port, loss=0.1, disorder=0.2, double=0.1) as relay:
         await ask(ngtcp2, relay.port, [], tmp_path)
+
+
+async def test_an_address_is_proven_by_a_retry(ngtcp2: str, certificate: CertificateFiles, tmp_path: Path) -> None:
+    async with serving(certificate, limits=QuicLimits(retry_above=0)) as port, relayed(port) as relay:
+        await ask(ngtcp2, relay.port, [], tmp_path)
+        assert relay.retries
 
 
 async def test_a_version_is_negotiated(ngtcp2: str, certificate: CertificateFiles, tmp_path: Path) -> None:
