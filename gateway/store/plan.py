@@ -44,7 +44,7 @@ CHUNK_BYTES = 1 << 20
 """Bounds of a chunk: beyond them a longer one reads no faster, and a fetch of one record would cost more."""
 ALONE_BYTES = 64 << 10
 """An append of this size is a chunk of its own: to put it together with others would be one more copy of it."""
-COMMIT_BYTES = 32 << 20
+COMMIT_BYTES = 8 << 20
 """A commit ends here and leaves the units behind it to the next, so that the first need not wait for all."""
 _OFFSET_ROOM = 1 << 32
 """A partition refuses appends so far before its last offset, so that no commit can run over it."""

@@ -76,6 +76,8 @@ class Driver:
         self._heard_at = self._now
         self._sizes: dict[int, int] = {}
         self._writing = 0
+        self._counted = False
+        """As somebody who writes."""
         self._charged = 0
         self._paused = False
         self._fed = 0
@@ -198,6 +200,8 @@ class Driver:
         self._submit([*unheard, *self._session.lost()])
         self._client.detach()
         self._context.budget.forget(self._key)
+        self._context.budget.writers -= self._counted
+        self._counted = False
         self._context.budget.change(-self._charged)
         self._charged = 0
 
@@ -298,11 +302,16 @@ class Driver:
             change, self._charged = held - self._charged, held
             context.budget.change(change)
         self._note_unfinished(kept)
+        if (self._writing > 0) is not self._counted:
+            self._counted = not self._counted
+            context.budget.writers += 1 if self._counted else -1
         hit = ""
         if in_flight >= context.limits.in_flight:
             hit = "in_flight"
         elif replies >= context.limits.output or (self._hit and replies > context.limits.output // 2):
             hit = "output"
+        elif self._writing >= context.budget.share:
+            hit = "share"
         elif context.budget.spent(writer=self._writing > 0 or kept > 0):
             hit = "budget"
             context.budget.wait(self._key, self._link.wake)

@@ -38,6 +38,13 @@ class Admission:
             del self._addresses[address]
 
 
+QUEUE = 2 << 20
+"""Bytes of publishes under way, of all connections: so much may stand before somebody who publishes one message. It keeps a
+disk of several hundred MB/s busy, since the next commit is gathered while one is written.
+"""
+LEAST_SHARE = 128 << 10
+"""A read. With more writers than that makes of the queue it grows."""
+
 PATIENCE = 10.0
 """Seconds that a frame may be on its way while others wait for the room its beginning takes: a third of what stock clients
 wait for an answer.
@@ -70,6 +77,8 @@ class Budget:
         self.limit = limit
         self._for_writers = int(limit * (1 - reserve))
         self.used = 0
+        self.writers = 0
+        """Connections with publishes under way."""
         self._waiting: dict[object, Callable[[], None]] = {}
         self._unfinished: dict[object, Unfinished] = {}
         """The oldest first."""
@@ -78,6 +87,13 @@ class Budget:
     def spent(self, *, writer: bool) -> bool:
         """Whether a connection has to wait. `writer`: it has writes under way itself."""
         return self.used >= (self._for_writers if writer else self.limit)
+
+    @property
+    def share(self) -> int:
+        """Bytes of publishes that one connection may have under way before it is read no further. All stand in one queue, and
+        reading is where it is divided: who has little in it finds little before it, however much the others would send.
+        """
+        return max(QUEUE // max(self.writers, 1), LEAST_SHARE)
 
     def wait(self, key: object, wake: Callable[[], None]) -> None:
         """Call back once there is room."""

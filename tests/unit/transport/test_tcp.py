@@ -26,7 +26,7 @@ from gateway.protocols.registry import (
 from gateway.recorder import NullRecorder
 from gateway.settings import Limits, Seconds, Size
 from gateway.transport.driver import DriverContext
-from gateway.transport.limits import Budget
+from gateway.transport.limits import QUEUE, Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
 from gateway.transport.tls import server_context
 from gateway.wire.session import SessionContext
@@ -277,6 +277,36 @@ async def test_who_waits_for_a_commit_holds_no_unfinished_frame(mock_clock: Mock
         mock_clock.jump(60)
         await wait_all_tasks_blocked(0.05)
         assert gateway.recorder.reasons == []
+
+
+async def test_who_publishes_little_finds_little_before_it_however_much_others_send():
+    """Counted in bytes that would be stored before it: what one connection has under way is its share of one queue."""
+    line, lines = b"pub " + b"x" * 99_995 + b"\n", 120
+    over = 128_000 + len(line)  # a read, and the line it ends
+    async with running(later=True, budget=64 << 20) as gateway, trio.open_nursery() as nursery:
+        streams = [await gateway.connect() for _ in range(3)]
+        for stream in streams:
+            nursery.start_soon(stream.send_all, line * lines)
+        await wait_all_tasks_blocked(0.05)
+        assert QUEUE // 2 <= gateway.broker.published <= QUEUE + 3 * over
+        assert set(gateway.recorder.limits) == {"share"}
+        async with await gateway.connect() as quiet:
+            before, requests = gateway.broker.published, gateway.broker.submitted
+            await quiet.send_all(b"pub little\n")
+            while gateway.broker.submitted == requests:
+                await trio.lowlevel.checkpoint()
+            assert gateway.broker.published == before + len(b"pub little")
+            gateway.broker.release()
+            assert await read_until(quiet, 7) == b"stored\n"
+        with trio.fail_after(60):
+            while gateway.broker.submitted < 3 * lines + 1:
+                gateway.broker.release()
+                await wait_all_tasks_blocked(0.001)
+        gateway.broker.release()
+        for stream in streams:
+            assert await read_until(stream, 7 * lines) == b"stored\n" * lines
+            await stream.aclose()
+        assert gateway.budget.writers == 0
 
 
 async def test_a_connection_is_two_lines_in_the_log_at_debug_and_says_why_it_was_cut(mock_clock: MockClock):

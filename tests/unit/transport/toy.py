@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.requests import CacheGet, CacheValue, Completion, Outcome
+from gateway.envelope import Batch, Columns
+from gateway.requests import CacheGet, CacheValue, Completion, Outcome, Publish, Request
 from gateway.wire.ordering import ReplyQueue
 from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
 
 
 class LineSession:
     """Each line is asked of the broker (CacheGet) and answered with what it says, in order; `quit` closes; `big N` sends
-    N bytes at once; `tick` asks for a call a second later; while `hold` waits for its answer nothing is to be read."""
+    N bytes at once; `pub ...` is published as it is; `tick` asks for a call a second later; while `hold` waits for its answer nothing is to be read."""
 
     def __init__(self, context: SessionContext) -> None:
         self.context = context
@@ -38,7 +39,7 @@ class LineSession:
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        requests: list[CacheGet] = []
+        requests: list[Request] = []
         for line in lines:
             self.handshaken = True
             if line == b"quit":
@@ -53,7 +54,10 @@ class LineSession:
                 self.held = self.held or line == b"hold"
                 self._next += 1
                 self._slots[self._next] = self._replies.take()
-                requests.append(CacheGet(self._next, "toy", line.decode()))
+                if line.startswith(b"pub "):
+                    requests.append(Publish(self._next, Batch("toy", Columns.of([line]))))
+                else:
+                    requests.append(CacheGet(self._next, "toy", line.decode()))
         return requests
 
     def eof(self, channel: int, now: float) -> Requests:
@@ -111,12 +115,15 @@ class EchoBroker:
         self.held: list[tuple[EchoClient, Completion]] = []
         self.submitted = 0
         self.detached = 0
+        self.published = 0
+        """Bytes of the publishes that are held."""
 
     def attach(self, peer: str, on_completions) -> EchoClient:
         return EchoClient(self, on_completions)
 
     def release(self) -> None:
         held, self.held = self.held, []
+        self.published = 0
         for client, completion in held:
             client.on_completions([completion])
 
@@ -128,7 +135,13 @@ class EchoClient:
 
     def submit(self, requests) -> Sequence[Completion]:
         self.broker.submitted += len(requests)
-        completions = [(request.id, CacheValue(request.key.encode())) for request in requests]
+        completions: list[Completion] = []
+        for request in requests:
+            if isinstance(request, Publish):
+                self.broker.published += request.batch.columns.value_bytes
+                completions.append((request.id, CacheValue(b"stored")))
+            else:
+                completions.append((request.id, CacheValue(request.key.encode())))
         if self.broker.later:
             self.broker.held += [(self, completion) for completion in completions]
             return ()
