@@ -72,7 +72,7 @@ def endpoint(text: str) -> tuple[str, int]:
 
 
 def show_endpoint(host: str, port: int) -> str:
-    """The other way: (host, port) -> `[::1]:9092`."""
+    """(host, port) -> `[::1]:9092`, as the file says it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

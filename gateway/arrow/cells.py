@@ -44,7 +44,7 @@ class Group(Protocol):
         ...
 
     def offsets(self) -> Any:
-        """Of each record (int64)."""
+        """The offset of each record (int64)."""
         ...
 
     def times(self) -> Any:
@@ -64,7 +64,7 @@ class Group(Protocol):
         ...
 
     def keys(self) -> Cells | None:
-        """None: no record has one."""
+        """None where no record has a key."""
         ...
 
     def headers(self) -> Cells | None:
@@ -179,7 +179,7 @@ class RunGroup:
 
 
 def find_stretches(runs: Sequence[Run], count: int) -> Stretches:
-    """Those of consecutive runs, which hold so many records together."""
+    """Where the batches of consecutive runs begin and end; the runs hold `count` records together."""
     firsts: list[int] = []
     inners: list[int] = []
     ids: list[bytes] = []

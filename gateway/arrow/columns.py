@@ -25,7 +25,7 @@ BATCH_BYTES = 16 << 20
 """How much one record batch holds: enough that its fixed cost does not matter, little enough for a small executor."""
 
 LONGEST = (1 << 31) - 1
-"""No Arrow cell of these types is longer."""
+"""Bytes of the longest Arrow cell: its types count in 32 bits."""
 
 DELIVERIES: Mapping[Delivery, str] = {
     Delivery.AT_MOST_ONCE: "at_most_once",

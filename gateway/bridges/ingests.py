@@ -230,7 +230,7 @@ class Ingests:
         self._leaving = ()
 
     def follow(self) -> None:
-        """Who comes after those that have finished begins."""
+        """Begin the ingests that wait for those of before to end."""
         if self._admitted:
             self.admit()
 

@@ -237,7 +237,7 @@ def _publish(batch: Batch) -> Callable[[int], Request]:
 
 
 class Proxies:
-    """All of them. Implements the broker's `ProxySender`."""
+    """The proxied publishes to every upstream. Implements the broker's `ProxySender`."""
 
     def __init__(self, timers: Timers, clock: Clock, recorder: Recorder) -> None:
         self._timers = timers

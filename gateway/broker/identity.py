@@ -12,7 +12,7 @@ from gateway.store.interface import Put, Store
 
 TABLE = "forwards"
 KEY = b"\0store"
-"""No forward's name has such a character."""
+"""The row of the store's identity: no forward's name has such a character, so none can take it."""
 MOST_HOPS = 8
 """Gateways that a message may come by before it counts as one that goes in circles."""
 

@@ -82,7 +82,7 @@ class Pump:
         self._held = True
 
     def release(self) -> None:
-        """It is done: hand everything over, unless that is under way."""
+        """What `hold` was for has ended: hand everything over, unless that is under way."""
         self._held = False
         if not self._turning:
             self._hand_over()

@@ -46,7 +46,7 @@ HOLD = 5.0
 """How long a request for messages may wait at the other side."""
 
 QUIET = 1.0
-"""So long nothing comes, so that was all there is."""
+"""Seconds without a message after which what came is taken for all there is."""
 
 TRICKLE = 5
 """So many times in a row what came had to be waited for: that is not the past any more."""

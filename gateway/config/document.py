@@ -82,7 +82,7 @@ class Notebook:
             self.add(message, self.line(path, around), path)
 
     def stands_in(self, path: str) -> None:
-        """In place of this value there is one that says nothing."""
+        """A value could not be read, and one that says nothing is in its place."""
         self._unread.add(path)
 
     def warn(self, value: object, key: str, message: str) -> None:
@@ -92,7 +92,7 @@ class Notebook:
         self.warnings.append(ConfigProblem(message, file=self.file, line=self.line(path, around), path=path))
 
     def end_of_reading(self) -> None:
-        """From now on problems are those between values."""
+        """All values are read: problems from now on are between them."""
         self._unread.update(problem.path for problem in self.problems)
 
     def was_read(self, path: str) -> bool:

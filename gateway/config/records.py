@@ -45,7 +45,7 @@ class Field:
     """What counts where it is not given, as the file would say it."""
 
     def schema(self) -> dict[str, Any]:
-        """That of its shape, with what editors and the documentation show."""
+        """The shape as JSON Schema, with what editors and the documentation show of the key."""
         schema = self.shape.schema()
         if self.says is not None:
             schema |= {"description": self.says.text, "x-since": self.says.since}

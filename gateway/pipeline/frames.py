@@ -167,7 +167,7 @@ def _escaped(path: str) -> str:
 
 
 def _ddl(columns: Iterable[str]) -> str:
-    """Some of the columns, as Spark writes a schema."""
+    """A schema with some of the columns, in Spark's language."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA).fields}

@@ -40,7 +40,7 @@ class ArchiveFile:
     """Consecutive records of one partition and one day."""
 
     name: str
-    """Of the file, the same in `_staging` and in its place."""
+    """The file's name, the same in `_staging` and in its place."""
     topic: str
     epoch: int
     partition: int

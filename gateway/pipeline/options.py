@@ -75,7 +75,7 @@ class ReadOptions:
     source: Source
     topics: Topics = Topics()
     starting: Offsets | None = None
-    """None: the earliest for a batch, the latest for a stream."""
+    """Where reading begins; None for the earliest in a batch, the latest in a stream."""
     ending: Offsets = LATEST
     starting_ms: int | None = None
     per_trigger: int | None = None

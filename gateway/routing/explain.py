@@ -31,7 +31,7 @@ class Question:
     headers: Headers = ()
     principal: str = ""
     value: bytes | None = None
-    """With a value the transform is really applied."""
+    """Where the message has a value, the transform is applied to it."""
 
 
 @attrs.frozen

@@ -37,7 +37,7 @@ MOST_VALUES = 20_000
 MOST_PROBLEMS = 10
 _LONGEST_TEXT = 200
 _BITS = 1024
-"""Of a number; more only serves to keep us busy."""
+"""Bits of a number: longer ones only serve to keep us busy."""
 
 _DRAFTS = {
     "": jsonschema.Draft202012Validator,

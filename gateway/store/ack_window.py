@@ -39,12 +39,12 @@ class AckWindow:
 
     @property
     def low(self) -> int:
-        """Everything below is settled."""
+        """The low water: every offset below it is settled."""
         return self._low
 
     @property
     def high(self) -> int:
-        """Nothing from here on was handed out or settled."""
+        """From this offset on nothing was handed out or settled."""
         return self._high
 
     @property

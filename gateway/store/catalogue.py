@@ -195,7 +195,7 @@ class PartitionRow:
     head_ms: int | None
     commit: int
     sealed: bool = False
-    """Its end is damaged: what follows `end` is not known."""
+    """Whether the partition's end is damaged, so that nobody knows what follows `end`."""
 
 
 _PARTITIONS = """

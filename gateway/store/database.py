@@ -22,7 +22,7 @@ from gateway.errors import NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
 from gateway.files import open_private
 
 LAYOUT_VERSION = 1
-"""Of the tables. Chunks have a version of their own."""
+"""The version of the tables' layout. Chunks have one of their own."""
 PAGE_SIZE = 16384
 OFFSET_BITS = 43
 """A chunk's key is one 64-bit integer, slot and offset: a million partitions with 2**43 records each."""

@@ -152,7 +152,7 @@ _PLACED = struct.Struct("<qq")
 
 
 def packed_placements(placements: Sequence[Placement]) -> bytes:
-    """As they stand behind the value of a `Put(placed=True)`."""
+    """Placements as bytes, as they stand behind the value of a `Put(placed=True)`."""
     return b"".join([_PLACED.pack(one.base_offset, one.timestamp_ms) for one in placements])
 
 
@@ -166,7 +166,7 @@ class Ticket(msgspec.Struct, eq=False):
 
     unit: Unit
     first: Callable[[Ticket], None] | None = None
-    """Who is called back before all others."""
+    """The callback that comes before all others."""
     done: bool = False
     placements: Sequence[Placement] = ()
     error: GatewayError | None = None

@@ -88,7 +88,7 @@ class Maintenance:
         return min(logs, key=lambda log: (log.head_ms or 0, -log.state.bytes), default=None)
 
     def hold(self, log: Log) -> None:
-        """Nothing can be removed from it now."""
+        """Leave a partition alone until the next sweep: a cursor needs what would be removed."""
         self._held.add(log)
 
     def trimmed(self, log: Log, start: int, size: int, slack: int, head_ms: int | None) -> None:
@@ -178,7 +178,7 @@ class Trim(Job):
         self._owner.trimmed(self._log, self._start, self._size, self._slack, self._head_ms)
 
     def give_up(self) -> None:
-        """Until the next sweep."""
+        """Leave it to the next sweep."""
         self._owner.hold(self._log)
 
 
@@ -330,5 +330,5 @@ class Clear(Job):
             self._visible.catalogue.free_slot(self._slot)
 
     def give_up(self) -> None:
-        """The next start tries again."""
+        """Leave it: the next start of the store tries again."""
         self._visible.catalogue.dead.discard(self._slot)

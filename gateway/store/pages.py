@@ -70,7 +70,7 @@ class Cell:
     child: int
     key: int
     size: int
-    """Of the payload, which begins at `at`."""
+    """Bytes of the payload, which begins at `at`."""
 
 
 class Pages:

@@ -107,7 +107,7 @@ class Growth(msgspec.Struct, eq=False):
         return placement
 
     def runs(self) -> list[Run]:
-        """As runs of the size of a chunk."""
+        """What has grown, in runs of the size of a chunk."""
         if self.parts:
             self._close()
         return self.closed

@@ -34,7 +34,7 @@ _CALLED = {
     "rows": "the table of cursors, groups, accounts and schemas",
 }
 _LISTED = 10
-"""So many lines of what SQLite says are shown."""
+"""Lines of what SQLite says that are shown."""
 
 
 @attrs.frozen
@@ -55,7 +55,7 @@ def fits(tree: str, row: Row) -> bool:
 
 @attrs.define(eq=False)
 class Remains:
-    """All of it but the records, which may be many."""
+    """What can be read of a damaged store, without the records, which may be many."""
 
     pages: Pages
     roots: dict[str, int] = attrs.Factory(dict)
@@ -68,7 +68,7 @@ class Remains:
     seen: set[int] = attrs.Factory(set)
     """Pages of all trees."""
     lost: dict[str, list[Lost]] = attrs.Factory(dict)
-    """Of each tree that is damaged, where."""
+    """Which pages of which tree are damaged."""
     notes: list[str] = attrs.Factory(list)
     """What is damaged beside ranges of records."""
     damaged: list[DamagedRange] = attrs.Factory(list)

@@ -233,6 +233,6 @@ def scan_rows(connection: sqlite3.Connection, table: str, first: bytes, limit: i
 
 
 def all_rows(connection: sqlite3.Connection, table: str) -> dict[bytes, bytes]:
-    """All of a table."""
+    """Every row of a table."""
     with naming(connection, table):
         return dict(connection.execute("SELECT key, value FROM rows WHERE name = ?", (table,)))

@@ -55,7 +55,7 @@ class Deliveries:
     """The deliveries of one minute: of one route and topic, by one protocol."""
 
     minute: int
-    """Its beginning, in seconds since the epoch."""
+    """When the minute began, in seconds since the epoch."""
     route: str
     topic: str
     protocol: str

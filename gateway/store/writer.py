@@ -24,7 +24,7 @@ from gateway.store.plan import Plan
 CHECKPOINT_PAGES = 1000
 """The write-ahead log is carried over into the database about every 16 MiB."""
 _ONE_STATEMENT = 32
-"""So many chunks at most go into one statement."""
+"""Chunks that go into one INSERT: each statement has a price of its own."""
 _INSERT = [
     ",".join(["INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)"] + ["(?,?,?,?,?,?,?,?,?)"] * (rows - 1))
     for rows in range(_ONE_STATEMENT + 1)

@@ -92,7 +92,7 @@ class LinkHandler(Protocol):
         ...
 
     def eof(self, channel: int) -> None:
-        """No more will come on this channel."""
+        """The peer has finished this channel."""
         ...
 
     def reset(self, channel: int, code: int) -> None:

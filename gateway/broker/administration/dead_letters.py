@@ -194,7 +194,7 @@ def _letter(run: Run, index: int) -> DeadLetter:
 
 
 def _within(letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-    """As many as one answer may hold, and one at least."""
+    """The letters that one answer may hold: one at least, however large."""
     size = 0
     for number, letter in enumerate(letters):
         size += letter.columns.value_bytes

@@ -200,7 +200,7 @@ class SchemaService:
         return self._named(schema).check_quickly(list(columns.values()))
 
     def checking(self, schema: str, columns: Columns) -> Callable[[], Verdict]:
-        """The same, however long that takes: for a thread."""
+        """What does not fit, however long it takes to find out: for a thread."""
         version = self._named(schema)
         return lambda: version.check(list(columns.values()))
 

@@ -12,7 +12,7 @@ from gateway.transport.quic.windows import Credit
 
 
 class Input:
-    """Everything a connection has received and not handed on."""
+    """What a connection has received and not handed on."""
 
     def __init__(self, core: Core, channels: Channels, limits: QuicLimits) -> None:
         self._core = core
