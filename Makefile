@@ -1,11 +1,12 @@
 # One word per job; every one of them sets up what it needs on a fresh machine.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test lint format docs bench soak lock clean distclean
+.PHONY: help setup setup-run run test test-fast lint format docs bench soak lock clean distclean
 
 PY := .venv/bin/python
 CONFIG ?= routes.yaml
 TESTS ?= tests
+FAST ?= tests/unit tests/conformance tests/protocols tests/properties
 ARGS ?=
 
 help:  ## list the targets
@@ -21,7 +22,12 @@ run: setup-run  ## serve CONFIG (routes.yaml)
 	@exec $(PY) -m gateway serve --config $(CONFIG) $(ARGS)
 
 test: setup  ## run the tests (TESTS=path ARGS='-k name')
-	$(PY) -m pytest -m "not soak" $(TESTS) $(ARGS)
+	$(PY) -m pytest -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
+
+# what needs neither processes nor Spark, in as many workers as there are cores
+test-fast: setup  ## run the quick tests, for while you work (ARGS='-k name')
+	$(PY) -m pytest -q -n auto --dist worksteal -m "not soak and not spark and not processes" \
+	  --durations=10 --durations-min=2 $(FAST) $(ARGS)
 
 lint: setup  ## ruff, formatting, types
 	.venv/bin/ruff check .

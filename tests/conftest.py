@@ -1,9 +1,21 @@
-"""What holds for all tests: examples are made without a look at the clock, and the same ones each time where it counts."""
+"""What holds for all tests: examples are made without a look at the clock, and the same ones each time where it counts; those
+with Spark share one worker.
+"""
 
 import os
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", settings.get_profile("house"), derandomize=True, database=None)
 settings.load_profile("gate" if "CI" in os.environ else "house")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """With several workers (`--dist loadgroup`) Spark starts once, and takes one core of them."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None or "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -48,6 +48,7 @@ def pairs(values: list[bytes]) -> list[int]:
     return numbers[::2]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("lines", [30, 90, 160])
 async def test_killed(tmp_path: Path, lines: int) -> None:
     said = await run_and_kill(tmp_path, lines)

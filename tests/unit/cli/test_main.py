@@ -25,6 +25,7 @@ async def run(*args: str, stdout: int | None = None) -> subprocess.CompletedProc
         return await trio.run_process([sys.executable, *args], **out, capture_stderr=True, check=False)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.processes
 async def test_every_command_is_listed_with_a_sentence() -> None:
     help_text = (await run("-m", "gateway", "--help")).stdout.decode()
     context = click.Context(cli)
@@ -43,6 +44,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert "--help" in text
 
 
+@pytest.mark.processes
 async def test_help_imports_no_command_and_nothing_heavy() -> None:
     code = (
         "import sys; from gateway.cli.main import main; main(['--help'])\n"
@@ -53,6 +55,7 @@ async def test_help_imports_no_command_and_nothing_heavy() -> None:
     assert done.stderr.strip() == b"[]"
 
 
+@pytest.mark.processes
 async def test_the_version_is_told() -> None:
     assert (await run("-m", "gateway", "--version")).stdout.decode() == f"gateway {gateway.__version__}\n"
 
@@ -120,6 +123,7 @@ def test_an_interrupt_has_the_shells_code(monkeypatch: pytest.MonkeyPatch) -> No
     assert main(["topics"]) == module.EXIT_INTERRUPTED
 
 
+@pytest.mark.processes
 async def test_a_reader_that_goes_away_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)

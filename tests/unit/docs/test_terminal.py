@@ -72,6 +72,7 @@ def test_pages_are_completed() -> None:
     assert out.stdout == "plain,fujin\n"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("page", "rows", "paged"), [("routing", 20, True), ("routing", 500, False)])
 def test_a_terminal_gets_a_pager_if_the_page_is_longer(page: str, rows: int, paged: bool, tmp_path: Path) -> None:
     pager = tmp_path / "pager"
