@@ -13,6 +13,9 @@ import pytest
 import trio
 
 from gateway.config.load import load
+from tests.integration.flymq_raw import flymq
+from tests.integration.quic_raw import streams
+from tests.integration.raw import felix_frame
 from tests.integration.running import serving
 
 START = Path("README.md").read_text().split("## Start")[1].split("\n## ")[0]
@@ -63,3 +66,23 @@ async def test_the_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert shown[0] == b'{"amount": 10}\n'
     assert b'"value": "eyJhbW91bnQiOiAxMH0="' in shown[1]
     assert b"orders.eu" in shown[2]
+
+
+async def test_what_the_clients_in_the_readme_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both snippets as bytes: the newest Felix client logs in and subscribes, the FlyMQ client produces with a key."""
+    system_ports(tmp_path, monkeypatch)
+    login = {"type": "auth", "tenant_id": "acme", "token": "any", "client_flags": 63}
+    wanted = {"type": "subscribe", "tenant_id": "acme", "namespace": "shop", "stream": "orders-eu"}
+    value = b'{"amount": 10}'
+    with trio.fail_after(60):
+        async with serving(tmp_path, SHIPPED) as port, streams(port["felix"]) as felix, flymq(port["flymq"]) as fly:
+            control = felix.open(felix_frame(login) + felix_frame(wanted), end=True)
+            assert (await felix.said(control))["type"] == "auth_ok"
+            assert (await felix.said(control))["type"] == "subscribed"
+            events = await felix.incoming()
+            assert (await felix.said(events))["type"] == "event_stream_hello"
+            topic, key = b"\0\x09orders.eu", b"\0\0\0\x0242"
+            answer = await fly.ask(1, topic + key + b"\0\0\0\x0e" + value + b"\xff\xff\xff\xff")
+            assert answer.startswith(topic + b"\0\0\0\1" + bytes(8))  # partition 1, offset 0
+            _flags, payload = await felix.felix(events)
+            assert payload.endswith(b"\0\0\0\x0e" + value)
