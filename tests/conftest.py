@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, settings
 
+import gateway.protocols
+
+if "GATEWAY_MORE_PROTOCOLS" in os.environ:  # a folder of them, before anybody asks the registry
+    gateway.protocols.__path__.append(os.environ["GATEWAY_MORE_PROTOCOLS"])
+
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", settings.get_profile("house"), derandomize=True, database=None)
 settings.load_profile("gate" if "CI" in os.environ else "house")

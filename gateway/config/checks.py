@@ -173,6 +173,8 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
             problem = f"unknown or not available protocol {upstream.protocol!r}{suggestion(upstream.protocol, specs)}"
             notes.complain(upstream, "protocol", problem)
     else:
+        if spec.client is None:
+            notes.complain(upstream, "protocol", f"{spec.name} is served here and not dialled")
         if spec.transport is Transport.QUIC and isinstance(upstream.tls, model.TlsNone):
             notes.complain(
                 upstream, "tls", f"{spec.name} runs over QUIC, which needs tls (system, or a mapping with ca)"

@@ -90,7 +90,8 @@ class ProtocolSpec:
     default_port: int
     carries: Carries
     server: Callable[[SessionContext], ServerSession]
-    client: Callable[[ClientContext], ClientSession]
+    client: Callable[[ClientContext], ClientSession] | None = None
+    """None: it is served, and neither dialled nor bridged to."""
     settings: type[Any] = NoSettings
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""

@@ -15,7 +15,7 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost
+from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost, Unsupported
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.requests import Completion, Outcome, Reply, Request
 from gateway.transport.edge import supervised
@@ -189,6 +189,8 @@ async def dial(
     timeout: float = 10.0,
 ) -> AsyncIterator[ClientDriver]:
     """A driver on an open connection. Leaving the block closes it."""
+    if spec.client is None:
+        raise Unsupported(f"{spec.name} is served here and not dialled")
     driver = ClientDriver(spec.client(context), trio.current_time, on_completions)
     if spec.transport is Transport.QUIC:
         from gateway.transport.quic.dial import dial_quic

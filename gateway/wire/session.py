@@ -184,6 +184,38 @@ class ServerSession(Protocol):
         ...
 
 
+class ServerBasics:
+    """What most server sessions answer where nothing is to be done: a protocol without such a case leaves it out."""
+
+    handshaken = True
+    held = False
+    kept = 0
+
+    def opened(self, _channel: int, _kind: Kind, _now: float) -> Requests:
+        return NO_REQUESTS
+
+    def eof(self, _channel: int, _now: float) -> Requests:
+        return NO_REQUESTS
+
+    def reset(self, _channel: int, _code: int) -> Requests:
+        return NO_REQUESTS
+
+    def stopped(self, _channel: int, _code: int) -> Requests:
+        return NO_REQUESTS
+
+    def lost(self) -> Requests:
+        return NO_REQUESTS
+
+    def room(self, _channel: int, _now: float) -> Requests:
+        return NO_REQUESTS
+
+    def timeout_at(self) -> float | None:
+        return None
+
+    def on_timeout(self, _now: float) -> Requests:
+        return NO_REQUESTS
+
+
 # --- the other role ---
 
 

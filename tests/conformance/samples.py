@@ -1,4 +1,5 @@
-"""Client bytes of every protocol, found beside its tests: `tests/protocols/<name>/samples.py` defines `SAMPLES`.
+"""Client bytes of every protocol, found beside its tests: `tests/protocols/<name>/samples.py` defines `SAMPLES`; or in its
+own folder, where that is all there is.
 
 A protocol joins the conformance suite by existing; without samples the suite fails.
 """
@@ -6,6 +7,7 @@ A protocol joins the conformance suite by existing; without samples the suite fa
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 from gateway.protocols.registry import Transport, protocols
 from tests.conformance.sample import Sample
@@ -13,7 +15,9 @@ from tests.conformance.sample import Sample
 
 def samples_of(name: str) -> list[Sample]:
     """The samples of one protocol."""
-    found: list[Sample] = importlib.import_module(f"tests.protocols.{name}.samples").SAMPLES
+    beside = f"tests.protocols.{name}"
+    package = beside if importlib.util.find_spec(beside) is not None else f"gateway.protocols.{name}"
+    found: list[Sample] = importlib.import_module(f"{package}.samples").SAMPLES
     return found
 
 

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from gateway.envelope import Batch, Columns, Delivery
 from gateway.requests import Fetch, Fetched, Outcome, Publish, Published, Request
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, ServerBasics, SessionContext
 
 LONGEST = 1100
 
 
-class ToyServer:
+class ToyServer(ServerBasics):
     """One connection."""
-
-    handshaken = True
-    held = False
-    kept = 0
 
     def __init__(self, context: SessionContext) -> None:
         self._greeting: str = context.settings.greeting
@@ -67,26 +63,8 @@ class ToyServer:
         self._ending = True
         return NO_REQUESTS
 
-    def reset(self, channel: int, code: int) -> Requests:
-        return NO_REQUESTS
-
-    def stopped(self, channel: int, code: int) -> Requests:
-        return NO_REQUESTS
-
-    def lost(self) -> Requests:
-        return NO_REQUESTS
-
-    def room(self, channel: int, now: float) -> Requests:
-        return NO_REQUESTS
-
     def drain(self, now: float) -> Requests:
         self._ending = True
-        return NO_REQUESTS
-
-    def timeout_at(self) -> float | None:
-        return None
-
-    def on_timeout(self, now: float) -> Requests:
         return NO_REQUESTS
 
     def outputs(self) -> Sequence[Output]:
