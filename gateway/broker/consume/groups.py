@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import islice
 
 import trio
 from msgspec.structs import replace
@@ -72,6 +73,8 @@ class GroupService:
         for key, value in store.table(TABLE).items():
             topic, group, partition = decode_key(key)
             self._offsets.setdefault((topic, group), {})[partition] = offset_of(value)
+        self._sweeping: dict[str, dict[tuple[str, str], None]] = {}
+        """By topic that is gone: its groups that are not forgotten yet."""
         self._sorted = sorted(self._offsets)
         """(topic, group) of all there are: what has committed, what has members, and what had some."""
         self._topics_of: dict[str, set[str]] = {}
@@ -97,6 +100,9 @@ class GroupService:
             self._topics.partition(caller, request.address, request.partition)
         elif not 0 <= request.partition < MOST_PARTITIONS:
             raise UnknownPartition(f"partition {request.partition} not found in topic {request.address}")
+
+        if self._sweeping:  # the topic is there again, and so is the group
+            self._sweeping.get(topic, {}).pop((topic, request.group), None)
 
         def done(ticket: Ticket) -> None:
             if ticket.error is None:
@@ -229,8 +235,19 @@ class GroupService:
 
     def _forget_topic(self, topic: str) -> None:
         victims = self._sorted[bisect_left(self._sorted, (topic,)) : bisect_left(self._sorted, (topic + "\0",))]
-        if victims:
-            self._delete(victims, lambda _ticket: None)
+        self._sweeping.setdefault(topic, {}).update(dict.fromkeys(victims))
+        self._sweep(topic)
+
+    def _sweep(self, topic: str) -> None:
+        """Forget the next of the groups of a topic that is gone; the others follow when these are."""
+        left = self._sweeping[topic]
+        page = list(islice(left, PAGE))
+        for key in page:
+            del left[key]
+        if page:
+            self._delete(page, lambda _ticket: self._sweep(topic))
+        else:
+            self._sweeping.pop(topic, None)
 
     def _leave(self, member: tuple[str, str], connection: int) -> None:
         connections = self._members.get(member, set())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from gateway import model
@@ -117,6 +118,24 @@ async def test_groups_are_listed_in_pages_and_found_by_name_and_topic(tmp_path: 
         await client.publish("b", b"x")
         await client.ask(DeleteTopic(0, "b"))
         assert [one.address for one in (await client.ask(ListGroups(0))).groups] == ["a", "bb"]
+
+
+async def test_the_groups_of_a_topic_go_page_by_page_and_one_that_comes_back_stays(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        await client.publish("t", b"x")
+        names = [f"g{number:04}" for number in range(2 * PAGE + 1)]
+        for name in names:
+            client.start(CommitOffset(0, "t", name, 0, 1))
+        await client.ask(DeleteTopic(0, "t"))
+        await client.ask(CommitOffset(0, "t", names[-1], 0, 7))
+        while len(left := (await client.ask(ListGroups(0))).groups) > 1:  # noqa: ASYNC110  # nobody announces it
+            await trio.sleep(0.01)
+        assert [(one.group, one.offsets) for one in left] == [(names[-1], [(0, 7)])]
+    async with opened(tmp_path) as gateway:
+        assert [one.group for one in (await gateway.client().ask(ListGroups(0))).groups] == [names[-1]]
 
 
 async def test_topics_are_listed_in_pages_by_how_many_partitions_they_have(tmp_path: Path, autojump_clock: MockClock):
