@@ -208,6 +208,14 @@ def test_broken_gzip_is_an_invalid_format(payload: bytes) -> None:
     script.quiet()
 
 
+def test_after_a_thousand_operations_others_have_the_loop() -> None:
+    refused = fr(Op.METADATA)
+    script = server().feed(refused * 1_500)
+    answer = error("buffer too small")
+    script.sends(answer * 1_000)
+    script.answer(Pause, DONE).sends(answer * 500).quiet()
+
+
 # --- runs of PRODUCE ---
 
 

@@ -35,6 +35,7 @@ ATOMS: dict[int, st.SearchStrategy[Any]] = {
     id(layout.STR8): SHORT,
     id(layout.BYTES): st.binary(max_size=60),
     id(layout.NAMES): st.lists(TEXT, max_size=4),
+    id(codec.SOME_NAMES): st.lists(TEXT, max_size=4),
     # a first byte of zero would be half of a u16: words begin with a letter
     id(codec.WORD): st.from_regex(r"[a-z]{1,20}", fullmatch=True),
 }

@@ -135,6 +135,12 @@ def test_a_list_is_asked_for_page_by_page_and_told_in_one_piece():
     script.expect(requests.DescribeTopics, address="demo")  # what came behind it waited
 
 
+def test_after_a_thousand_operations_others_have_the_loop():
+    script = serving().feed(framed(b"\xff") * 1_500)
+    script.sends(framed(b"\xff") * 1_000)
+    script.answer(requests.Pause, requests.DONE).sends(framed(b"\xff") * 500).quiet()
+
+
 def test_more_records_than_a_request_may_have_are_refused_before_they_are_told_apart():
     most = b"\0\0\0\0" * 100_000
     head = b"\1\0\4demo\0\0\0\0"

@@ -56,6 +56,8 @@ BACKLOG = 1 << 20
 """Bytes kept unread behind an operation that bars the way before the connection counts as full."""
 MOST_READS = 4
 """Reads under way per connection: each may answer with `codec_fetch.FETCH_BYTES` and more."""
+MOST_OPERATIONS = 1_000
+"""Read at once: others have the event loop before the next."""
 LISTS = (ListGroups, DescribeTopics)
 """Without an address they are asked for page by page, and count as reads."""
 
@@ -85,6 +87,8 @@ class FlymqServer:
         self._unsent = 0
         self._now = 0.0
         self._holds = 0
+        self._pause = 0
+        """The request after which reading goes on: much was read at once."""
         self._barring: Call | None = None
         """Nothing behind it is read before it is answered."""
         self._expected = context.auth_required
@@ -131,6 +135,8 @@ class FlymqServer:
         """A request ended: answer it, take its operation a step further, or read on."""
         self._now = now
         entry = self._pending.pop(request_id, None)
+        if request_id == self._pause:
+            self._pause = 0
         if self._largest != MAX_PAYLOAD:
             self._let_in(outcome)
         requests: list[Request] = []
@@ -213,6 +219,7 @@ class FlymqServer:
             or len(self._pending) >= limits.in_flight
             or len(self._reading) >= MOST_READS
             or self._unsent >= limits.output
+            or self._pause != 0
         )
 
     def _resume(self) -> Requests:
@@ -225,6 +232,7 @@ class FlymqServer:
     def _parse(self, data: bytes) -> list[Request]:
         requests: list[Request] = []
         size = len(data)
+        left = MOST_OPERATIONS
         position = 0
         wanted = 0
         while position < size:
@@ -257,6 +265,11 @@ class FlymqServer:
                 break
             self._operate(word >> 8 & 0xFF, word & 0xFF, data[position + HEADER_SIZE : end], requests)
             position = end
+            left -= 1
+            if not left:
+                self._pause = self._ids()
+                self._pending[self._pause] = None
+                requests.append(Pause(self._pause))
         if position < size:
             self._buffer.keep(data[position:] if position else data, wanted)
         return requests

@@ -36,7 +36,8 @@ WORD = Field(read_word, STR8.encode, 1)
 NAME = Layout(STR)
 AT = Layout(STR, I32, U64)
 GROUP_AT = Layout(STR, STR, I32)
-USER = Layout(STR, STR, STR, NAMES, BOOL)
+SOME_NAMES = many(STR, 1_000)
+USER = Layout(STR, STR, STR, SOME_NAMES, BOOL)
 
 REQUESTS: Mapping[Op, Layout] = {
     Op.PRODUCE: Layout(STR, BYTES, BYTES, I32),
@@ -84,7 +85,7 @@ REQUESTS: Mapping[Op, Layout] = {
     Op.USER_UPDATE: USER,
     Op.USER_LIST: NOTHING,
     Op.USER_GET: NAME,
-    Op.ACL_SET: Layout(STR, BOOL, NAMES, NAMES),
+    Op.ACL_SET: Layout(STR, BOOL, SOME_NAMES, SOME_NAMES),
     Op.ACL_GET: NAME,
     Op.ACL_DELETE: NAME,
     Op.ACL_LIST: NOTHING,

@@ -101,8 +101,11 @@ class WireWords:
             raise WireError("invalid binary format") from None
 
 
-def many(element: Layout | Field) -> Field:
-    """`T[]`: a u32 count, then the elements. One-field elements decode to a list of values, others to tuples."""
+def many(element: Layout | Field, most: int | None = None) -> Field:
+    """`T[]`: a u32 count, then the elements. One-field elements decode to a list of values, others to tuples.
+
+    `most`: what a request may have; they are decoded one by one.
+    """
     if isinstance(element, Field):
         decode, encode, smallest = element.decode, element.encode, element.smallest
     else:
@@ -112,7 +115,10 @@ def many(element: Layout | Field) -> Field:
             return element.encode(*value)
 
     def read(reader: Reader) -> list[Any]:
-        return [decode(reader) for _ in range(reader.count32(smallest))]
+        count = reader.count32(smallest)
+        if most is not None and count > most:
+            raise InvalidRequest(f"a list of {count} entries, at most {most}")
+        return [decode(reader) for _ in range(count)]
 
     def write(values: Sequence[Any]) -> bytes:
         return struct.pack(">I", len(values)) + b"".join([encode(value) for value in values])

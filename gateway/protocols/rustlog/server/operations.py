@@ -76,6 +76,7 @@ class Desk:
         """Requests for the broker, not yet handed out."""
         self.waiting = False
         """The operation under way has to be through, or in its second step, before anything else is parsed."""
+        self._pausing = 0
         self._fresh_group = fresh_group
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
@@ -93,11 +94,21 @@ class Desk:
 
     def finish(self, request_id: int, outcome: Outcome) -> None:
         """Turn an outcome into its answer, or into the second step of its operation."""
+        if request_id == self._pausing:
+            self._pausing = 0
+            self.waiting = False
         pending = self._pending.pop(request_id, None)
         if self._shares:
             self.reading -= self._shares.pop(request_id, 0)
         if pending is not None:
             self._completions[type(pending)](self, pending, outcome)
+
+    def pause(self) -> None:
+        """Let others have the event loop before anything else is parsed."""
+        self.publish()
+        self._pausing = next(self._ids)
+        self.asked.append(requests.Pause(self._pausing))
+        self.waiting = True
 
     def forget(self) -> None:
         """The connection is gone: what the broker still completes is dropped."""

@@ -78,7 +78,7 @@ def rust_text(error: UnicodeDecodeError) -> str:
     return f"invalid utf-8 sequence of {error.end - error.start} bytes from index {error.start}"
 
 
-_REQUESTS: Mapping[int, Callable[[_Fields], frames.Operation]] = {
+REQUEST_TYPES: Mapping[int, Callable[[_Fields], frames.Operation]] = {
     PRODUCE: lambda f: frames.Produce(f.text("topic"), f.u32("partition"), f.records()),
     FETCH: lambda f: frames.Fetch(
         f.text("group_id"), f.text("topic"), f.u32("partition"), f.u64("offset"), f.u32("max_bytes")
@@ -96,7 +96,7 @@ _REQUESTS: Mapping[int, Callable[[_Fields], frames.Operation]] = {
 
 def decode_request(payload: bytes) -> frames.Operation:
     """A request's payload. Bytes behind its last field are ignored (RustLog wire 1.1)."""
-    decode = _REQUESTS.get(payload[0])
+    decode = REQUEST_TYPES.get(payload[0])
     if decode is None:
         raise frames.UnknownOperation(f"unknown request type: {payload[0]}")
     return decode(_Fields(payload))

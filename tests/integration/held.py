@@ -1,0 +1,105 @@
+"""A gateway in a thread of its own, whose event loop is watched: how much processor time it spends without looking up.
+
+Processor time of the thread, not time on the wall: what other processes do to the machine is no part of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from gateway.app import Gateway
+from gateway.config.load import parse
+
+
+@attrs.define(eq=False)
+class Loop(trio.abc.Instrument):
+    """Remembers the longest that one task held the loop."""
+
+    longest: float = 0.0
+    by: str = ""
+    steps: int = 0
+    _began: float = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        took = time.thread_time() - self._began
+        self.steps += 1
+        if took > self.longest:
+            self.longest, self.by = took, task.name
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.longest, self.by, self.steps = 0.0, "", 0
+
+
+@attrs.define(eq=False)
+class Watched:
+    """A gateway, and its loop."""
+
+    gateway: Gateway
+    loop: Loop
+    _token: trio.lowlevel.TrioToken
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The port of each listener."""
+        return self.gateway.ports
+
+    async def longest(self) -> tuple[float, str]:
+        """The longest hold since the last time, and who it was; what was under way is through by then."""
+        for _ in range(3):  # a call is made between two steps, and whatever is ready then has its step before the next
+            passed = threading.Event()
+            self._token.run_sync_soon(passed.set)
+            await trio.to_thread.run_sync(passed.wait)
+        found = self.loop.longest, self.loop.by
+        self.loop.forget()
+        return found
+
+
+@asynccontextmanager
+async def watched(config: str) -> AsyncIterator[Watched]:
+    """Serve this configuration beside the test, in another thread; drained at the end of the block."""
+    made, loop = Gateway(parse(config)), Loop()
+    ready = threading.Event()
+    tokens: list[trio.lowlevel.TrioToken] = []
+    failed: list[Exception] = []
+
+    async def serve() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run, lambda _line: None)
+            ready.set()
+            await made.stopped.wait()
+            nursery.cancel_scope.cancel()
+
+    def run() -> None:
+        try:
+            trio.run(serve, instruments=[loop])
+        except Exception as error:  # noqa: BLE001  # told where the block ends
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    gc.collect()
+    gc.freeze()  # as `gateway serve` does: what the tests have made is nothing that a collection has to look at
+    thread.start()
+    try:
+        await trio.to_thread.run_sync(ready.wait)
+        yield Watched(made, loop, tokens[0])
+    finally:
+        if thread.is_alive():
+            tokens[0].run_sync_soon(made.drain)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(thread.join)
+        gc.unfreeze()
+    assert not failed, failed

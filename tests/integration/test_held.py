@@ -1,0 +1,386 @@
+"""Nobody holds up the others: every operation of every protocol with the largest input that is legal, and some that are not,
+against a gateway with 100 000 groups and 20 000 topics, whose event loop is watched.
+
+What is measured is the processor time of the loop's thread in one step of one task. It grows with what the step does, and not
+with what else the machine does; MOST is three times what is promised, for caches that others have emptied. What this is to
+find takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from gateway.broker.group_offsets import TABLE, encode_key, row_of
+
+from gateway.protocols.blipmq.wire.frames import FrameType
+from gateway.protocols.felix.wire.codec import ClientMessage
+from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.fujin.wire.frames import Op as FujinOp
+from gateway.protocols.rustlog.wire.binary import REQUEST_TYPES
+from gateway.store.interface import CreateTopic, Durability, Put, Ticket, TopicConfig, Unit
+from gateway.store.sqlite import StoreOptions, open_store
+from tests.integration.flymq_raw import fetch, frame, names, produce, s8, u64, user
+from tests.integration.held import Watched, watched
+from tests.integration.raw import Wire, blipmq_frame, felix_frame, quic, s16, s32, tcp
+
+MOST = 0.15
+GROUPS, TOPICS = 100_000, 20_000
+FLYMQ_FRAME, RUSTLOG_FRAME, FELIX_FRAME, BLIPMQ_FRAME = 32 << 20, 10_485_760, 16 << 20, 16 << 20
+i32, i64 = struct.Struct(">i").pack, struct.Struct(">q").pack
+
+CONFIG = """
+version: 1
+listeners:
+  flymq:   {{protocol: flymq, bind: "127.0.0.1:0"}}
+  users:   {{protocol: flymq, bind: "127.0.0.1:0", auth: {{users: store, admin: {{name: root, password: "long enough"}}}}}}
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+  blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [key]}}}}
+  quic:    {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: self-signed}}
+storage: {{path: "{data}", free_space_floor: 1}}
+"""
+
+
+async def fill(directory: Path) -> None:
+    """Groups and topics, as many as clients may make."""
+    async with open_store(directory, StoreOptions()) as store:
+
+        async def do(unit: Unit) -> None:
+            done = trio.Event()
+            tickets: list[Ticket] = []
+            store.submit(unit).on_done(lambda ticket: (tickets.append(ticket), done.set()))
+            await done.wait()
+            assert tickets[0].error is None
+
+        config = TopicConfig(durability=Durability.INTERVAL)
+        await do(
+            Unit(creates=[CreateTopic(name, config) for name in ("orders", "big", "felix", "fujin", "rust", "json")])
+        )
+        await do(Unit(creates=[CreateTopic("wide", TopicConfig(partitions=1_000, durability=Durability.INTERVAL))]))
+        await do(Unit(creates=[CreateTopic(f"topic-{number:06}", config) for number in range(TOPICS)]))
+        await do(
+            Unit(
+                puts=[Put(TABLE, encode_key("orders", f"group-{number:06}", 0), row_of(1)) for number in range(GROUPS)]
+            )
+        )
+
+
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[Watched]:
+    await fill(directory)
+    with trio.fail_after(300):
+        async with watched(CONFIG.format(data=directory)) as gateway:
+            await gateway.longest()  # the start is nobody's request
+            yield gateway
+
+
+async def flymq_answer(wire: Wire) -> bytes:
+    head = await wire.receive(8)
+    return head + await wire.receive(struct.unpack(">I", head[4:])[0])
+
+
+async def sized_answer(wire: Wire) -> bytes:
+    return await wire.receive(struct.unpack(">I", await wire.receive(4))[0])
+
+
+async def felix_answer(wire: Wire) -> bytes:
+    head = await wire.receive(12)
+    return head + await wire.receive(struct.unpack(">I", head[8:])[0])
+
+
+async def ask(wire: Wire, gateway: Watched, name: str, data: bytes, read, answers: int = 1) -> bytes:
+    """Send, wait for so many answers, and look how long the loop was held meanwhile."""
+    answer = b""
+
+    async def send() -> None:
+        await wire.send(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        for _ in range(answers):
+            answer = await read(wire)
+    held, by = await gateway.longest()
+    assert held < MOST, f"{name} held the event loop for {held * 1000:.0f} ms ({by})"
+    return answer
+
+
+def long_names() -> bytes:
+    """A list of as many names as a frame has room for."""
+    count = (FLYMQ_FRAME - 70_000) // 2
+    return struct.pack(">I", count) + b"\0\0" * count
+
+
+def flymq_cases() -> Iterator[tuple[int, bytes]]:
+    """(operation, payload)."""
+    room = bytes(FLYMQ_FRAME - 200)
+    text = s16("x" * 60_000)
+    yield Op.PRODUCE, produce("orders", room)
+    yield Op.CONSUME, s16("orders") + i32(0) + u64(0)
+    yield Op.CONSUME_ZERO_COPY, s16("orders") + i32(0) + u64(0)
+    yield Op.CREATE_TOPIC, s16("new") + i32(1_000)
+    yield Op.METADATA, s16("wide")
+    yield Op.SUBSCRIBE, s16("orders") + s16("g" * 500) + i32(0) + s8("earliest")
+    yield Op.COMMIT, s16("orders") + s16("g" * 500) + i32(0) + u64(7)
+    for op in (Op.FETCH, Op.FETCH_BINARY):
+        for pattern in ("zzzz", "(a|b|c|d|e)*zzz$", "\\pL{2}x", "$.a.b.c", "(?i)Äö+"):
+            yield (
+                op,
+                fetch("big", 0, 100_000) + s16("")[:0] + struct.pack(">H", len(pattern.encode())) + pattern.encode(),
+            )
+        yield op, fetch("orders", 1, 100_000)
+    yield Op.LIST_TOPICS, b""
+    yield Op.REGISTER_SCHEMA, s16("s") + s8("json") + s32(b'{"type":"array","items":{"required":["a"]}}')
+    yield Op.REGISTER_SCHEMA, s16("long") + s8("json") + s32(b'{"enum":[' + b"1," * 15_000_000 + b"1]}")
+    yield Op.GET_SCHEMA, s16("s") + struct.pack(">I", 0)
+    yield Op.LIST_SCHEMAS, b""
+    for document in (b"[" + b"{}," * 300_000 + b"{}]", b"[" * 500_000, b"[" + b"1," * 15_000_000 + b"1]"):
+        yield Op.VALIDATE_SCHEMA, s16("s") + s32(document)
+        yield Op.PRODUCE_WITH_SCHEMA, s16("orders") + s16("s") + s32(document)
+    yield Op.DELETE_SCHEMA, s16("s") + struct.pack(">I", 0)
+    yield Op.FETCH_DLQ, s16("orders") + i32(1 << 30)
+    yield Op.REPLAY_DLQ, s16("orders") + s16("0:0")
+    yield Op.PURGE_DLQ, s16("orders")
+    yield Op.PRODUCE_DELAYED, s16("orders") + s32(room) + i64(1_000)
+    yield Op.CANCEL_DELAYED, s16("orders") + text
+    yield Op.PRODUCE_WITH_TTL, s16("orders") + s32(room) + i64(1_000)
+    yield Op.TXN_BEGIN, b""
+    yield Op.TXN_PRODUCE, text + s16("orders") + s32(room[:-60_000])
+    yield Op.TXN_COMMIT, text
+    yield Op.TXN_ROLLBACK, text
+    yield Op.CLUSTER_JOIN, text
+    yield Op.CLUSTER_STATUS, b""
+    yield Op.CLUSTER_METADATA, b""
+    yield Op.CLUSTER_LEAVE, b""
+    yield Op.GET_OFFSET, s16("orders") + s16("group-000001") + i32(0)
+    yield Op.RESET_OFFSET, s16("orders") + s16("group-000001") + i32(0) + s8("earliest")
+    yield Op.LIST_GROUPS, b""
+    for topic in ("", "orders"):
+        yield Op.DESCRIBE_GROUP, s16(topic) + s16("group-050000")
+    yield Op.GET_LAG, s16("orders") + s16("group-000001") + i32(0)
+    yield Op.DELETE_GROUP, s16("") + s16("group-050000")
+    yield Op.SEEK_TO_TIMESTAMP, s16("orders") + s16("group-000001") + i32(0) + i64(1)
+    yield Op.AUTH, s16("root") + s16("long enough")
+    yield Op.WHOAMI, b""
+    for op in (Op.USER_CREATE, Op.USER_UPDATE, Op.PASSWORD_CHANGE):
+        yield op, s16("u") + s16("pass word") + s16("") + long_names() + b"\1"
+    yield Op.USER_CREATE, user("somebody", "long enough", roles=["consumer"])
+    yield Op.USER_GET, s16("somebody")
+    yield Op.USER_LIST, b""
+    yield Op.USER_DELETE, s16("somebody")
+    yield Op.ACL_SET, s16("orders") + b"\1" + long_names() + names([])
+    yield Op.ACL_GET, s16("orders")
+    yield Op.ACL_LIST, b""
+    yield Op.ACL_DELETE, s16("orders")
+    yield Op.ROLE_LIST, b""
+    yield Op.DELETE_TOPIC, s16("orders")
+
+
+async def test_flymq(tmp_path: Path) -> None:
+    cases = list(flymq_cases())
+    assert {op for op, _ in cases} == set(Op) - {Op.AUTH_RESPONSE, Op.ERROR}, "an operation is not tried here"
+    async with serving(tmp_path) as gateway, tcp(gateway.ports["flymq"]) as plain, tcp(gateway.ports["users"]) as known:
+        await ask(known, gateway, "login", frame(Op.AUTH, s16("root") + s16("long enough")), flymq_answer)
+        values = [bytes([65 + number % 26]) * (200 << 10) for number in range(100)]
+        many = b"".join(frame(Op.PRODUCE, produce("big", value)) for value in values)
+        await ask(plain, gateway, "20 MB in one go", many, flymq_answer, 100)
+        many = frame(Op.PRODUCE, produce("orders", b"")) * 100_000
+        await ask(plain, gateway, "100 000 messages", many, flymq_answer, 100_000)
+        for op, payload in cases:
+            wire = known if op in range(Op.AUTH, Op.ERROR) else plain
+            await ask(wire, gateway, op.name, frame(op, payload), flymq_answer)
+            if len(payload) > 1 << 20:
+                await ask(wire, gateway, f"{op.name}, gzip", frame(op, gzip.compress(payload, 1), 3), flymq_answer)
+        await ask(plain, gateway, "gzip of zeros", frame(Op.WHOAMI, gzip.compress(bytes(FLYMQ_FRAME)), 3), flymq_answer)
+        for op, times in ((Op.WHOAMI, 16_000), (Op.LIST_TOPICS, 20), (Op.CLUSTER_STATUS, 5), (Op.METADATA, 8_000)):
+            await ask(plain, gateway, f"{op.name} {times} times", frame(op) * times, flymq_answer, times)
+
+
+def rustlog_cases() -> Iterator[tuple[int | str, bytes]]:
+    """(operation, payload)."""
+
+    def binary(op: int, *fields: bytes) -> bytes:
+        return bytes((op,)) + b"".join(fields)
+
+    def typed(name: str, **fields: object) -> bytes:
+        return json.dumps({"type": name, **fields}).encode()
+
+    room = RUSTLOG_FRAME - 200
+    where = s16("rust") + i32(0)
+    read = s16("") + where + u64(0) + b"\xff\xff\xff\xff"
+    uneven = b"".join([s32(b"x" * (number % 2)) for number in range(room // 5)])
+    for count, records in (
+        (100_000, uneven[:450_000]),
+        (room // 4, bytes(room // 4 * 4)),
+        (room // 5, uneven),
+        (1, s32(bytes(room))),
+    ):
+        yield 1, binary(1, where, struct.pack(">I", count), records)
+    yield 2, binary(2, read)
+    yield 3, binary(3, s16("g"), where, u64(1))
+    yield 4, binary(4, s16("g"), where)
+    yield 5, binary(5, s16("made"), struct.pack(">I", 1_000))
+    yield 6, binary(6)
+    for op in (7, 8):
+        yield op, binary(op, s16("wide"), i32(999))
+    yield 9, binary(9)
+    yield 255, binary(255)
+    for records in (b'""', b'"AAAA"'):
+        for count in (100_000, room // (len(records) + 1)):
+            head = b'{"type":"Produce","topic":"rust","partition":0,"records":['
+            yield "Produce", head + b",".join([records] * (count - 40)) + b"]}"
+    for records in (b"[]", b"[1,2,3]"):
+        for count in (100_000, room // (len(records) + 1)):
+            head = b'{"Produce":{"topic":"rust","partition":0,"records":['
+            yield "seed Produce", head + b",".join([records] * (count - 40)) + b"]}}"
+    numbers = b",".join([b"%d" % (number % 256) for number in range(room // 4)])
+    yield "seed Produce", b'{"Produce":{"topic":"rust","partition":0,"records":[[' + numbers + b"]]}}"
+    yield "seed Produce", b"{" + b",".join([b'"%d":1' % number for number in range(room // 12)]) + b"}"
+    yield "seed Produce", b"[" * room
+    for topic in ("rust", "json"):
+        at = {"topic": topic, "partition": 0}
+        yield "Fetch", typed("Fetch", **at, offset=0, max_bytes=1 << 30)
+        yield "seed Fetch", json.dumps({"Fetch": {**at, "offset": 0, "max_bytes": 1 << 30}}).encode()
+    yield "OffsetCommit", typed("OffsetCommit", group="g", topic="rust", partition=0, offset=1)
+    yield "OffsetFetch", typed("OffsetFetch", group="g", topic="rust", partition=0)
+    yield "CreateTopic", typed("CreateTopic", topic="other", partition_count=1_000)
+    yield "ListTopics", typed("ListTopics")
+    yield "DescribeTopic", typed("DescribeTopic", topic="wide")
+    yield "DescribePartition", typed("DescribePartition", topic="wide", partition=999)
+    yield "MetricsFetch", typed("MetricsFetch")
+    yield "Ping", typed("Ping")
+
+
+async def test_rustlog(tmp_path: Path) -> None:
+    cases = list(rustlog_cases())
+    assert {op for op, _ in cases if isinstance(op, int)} == set(REQUEST_TYPES), "an operation is not tried here"
+    async with serving(tmp_path) as gateway, tcp(gateway.ports["rustlog"]) as wire:
+        for op, payload in cases:
+            await ask(wire, gateway, str(op), s32(payload), sized_answer)
+        await ask(wire, gateway, "100 000 pings", s32(b"\xff") * 100_000, sized_answer, 100_000)
+        await ask(wire, gateway, "lists", s32(b"\6") * 20, sized_answer, 20)
+        await ask(wire, gateway, "offsets", s32(b"\4" + s16("g") + s16("rust") + i32(0)) * 10_000, sized_answer, 10_000)
+
+
+async def test_blipmq(tmp_path: Path) -> None:
+    tried = {FrameType.PONG, FrameType.HELLO, FrameType.AUTH}
+    async with serving(tmp_path) as gateway, tcp(gateway.ports["blipmq"]) as wire:
+        hello = blipmq_frame(1, 1, b"\0\1") + blipmq_frame(2, 2, s16("key"))
+        await ask(wire, gateway, "login", hello, sized_answer, 2)
+        ping = blipmq_frame(FrameType.PING, 5)
+        subscription = (await ask(wire, gateway, "subscribe", blipmq_frame(4, 3, s16("orders") + b"\1"), sized_answer))[
+            9:
+        ]
+        for name, payload, times in (
+            ("PUBLISH", b"\0" + s16("orders") + bytes(BLIPMQ_FRAME - 100), 1),
+            ("PUBLISH", b"\1" + s16("orders"), 50_000),
+            ("SUBSCRIBE", s16("orders") + b"\1", 1_000),
+            ("POLL", subscription, 1_000),
+            ("ACK", subscription, 5_000),
+            ("NACK", subscription, 5_000),
+            ("PING", b"", 50_000),
+        ):
+            kind = FrameType[name]
+            tried.add(kind)
+            data = blipmq_frame(kind, 9, payload) * times + ping
+            await wire.send(data)
+            cid = 0
+            while cid != 5:
+                answer = await sized_answer(wire)
+                cid = struct.unpack_from(">Q", answer, 1)[0] if answer[0] == FrameType.PONG else 0
+            held, by = await gateway.longest()
+            assert held < MOST, f"{name} held the event loop for {held * 1000:.0f} ms ({by})"
+    assert tried == set(FrameType), "a frame is not tried here"
+
+
+def felix_binary(flags: int, payload: bytes) -> bytes:
+    return b"FLX1\0\1" + struct.pack(">H", flags) + s32(payload)
+
+
+async def test_felix(tmp_path: Path) -> None:
+    where = {"tenant_id": "t1", "namespace": "default"}
+    head = struct.pack(">QB", 7, 2) + s16("t1") + s16("default") + s16("felix")
+    room = FELIX_FRAME - 200
+    uneven = b"".join([s32(b"x" * (number % 2)) for number in range(room // 5)])
+    cases: list[tuple[str, bytes]] = [
+        (f"{count} in binary", felix_binary(9, head + struct.pack(">I", count) + values))
+        for count, values in (
+            (100_000, uneven[:450_000]),
+            (room // 4, bytes(room // 4 * 4)),
+            (room // 5, uneven),
+            (1, s32(bytes(room))),
+        )
+    ]
+    batch = b'{"type":"publish_batch","tenant_id":"t1","namespace":"default","stream":"felix",'
+    batch += b'"request_id":1,"ack":"per_batch","payloads":['
+    cases += [
+        ("publish_batch", felix_binary(0, batch + b",".join([b'""'] * count) + b"]}"))
+        for count in (99_000, room // 3 - 100)
+    ]
+    long = "A" * (room // 4 * 4 - 400)
+    ack = {"request_id": 1, "ack": "per_message"}
+    cases += [
+        ("publish", felix_frame({"type": "publish", **where, "stream": "felix", "payload": long, **ack})),
+        (
+            "cache_put",
+            felix_frame({"type": "cache_put", **where, "cache": "c", "key": "k", "value": long, "request_id": 1}),
+        ),
+        ("cache_get", felix_frame({"type": "cache_get", **where, "cache": "c", "key": "k", "request_id": 1})),
+        ("subscribe", felix_frame({"type": "subscribe", **where, "stream": "felix", "start": "earliest"})),
+        ("auth", felix_frame({"type": "auth", "tenant_id": "t1", "token": long})),
+    ]
+    tried = {name for name, _ in cases}
+    assert tried >= {kind.__struct_config__.tag for kind in ClientMessage.__args__}, "a message is not tried here"
+    async with serving(tmp_path) as gateway:
+        for name, data in cases:
+            async with quic(gateway.ports["quic"], None) as wire:
+                await ask(wire, gateway, name, data, felix_answer)
+        async with quic(gateway.ports["quic"], None) as wire:
+            one = felix_binary(9, head + struct.pack(">I", 1) + s32(b"x"))
+            await ask(wire, gateway, "20 000 batches of one", one * 20_000, felix_answer, 20_000)
+
+
+async def test_fujin(tmp_path: Path) -> None:
+    def number(value: int) -> bytes:
+        return struct.pack(">I", value)
+
+    def written(values: Sequence[bytes]) -> bytes:
+        return b"".join(b"\3" + number(cid) + s32(b"fujin") + s32(value) for cid, value in enumerate(values))
+
+    def reply(size: int):
+        async def read(wire: Wire) -> bytes:
+            return await wire.receive(size)
+
+        return read
+
+    writer = b"\1" + number(0)
+    few, many = [bytes((16 << 20) - 100)], [b"x"] * 50_000
+    transaction = b"\4" + number(1) + written(many[:50_000]) + b"\5" + number(1)
+    rolled_back = b"\4" + number(1) + written(many[:1_000]) + b"\6" + number(1)
+    reader = b"\2\2\0" + s32(b"fujin")
+    ids = s32(bytes(16)) * (((1 << 20) - 9) // 20)
+    settled = number(1) + number(len(ids) // 20) + ids
+    async with serving(tmp_path) as gateway:
+        for name, data, size in (
+            ("one long", writer + written(few), 6),
+            ("many", writer + written(many), 6 * len(many)),
+            ("a transaction", writer + transaction, 6 * (len(many) + 2)),
+            ("one rolled back", writer + rolled_back, 6 * 1_002),
+            ("FETCH", reader + b"\7" + number(1) + number(0xFFFF_FFFF), 2),
+            ("ACK", reader + b"\x08" + settled, 6),
+            ("NACK", reader + b"\x09" + settled, 6),
+        ):
+            async with quic(gateway.ports["quic"], "fujin") as wire:
+                await ask(wire, gateway, name, data, reply(size))
+    assert len(FujinOp) == 12, "an operation is not tried here"
+
+
+async def test_the_histogram_of_the_lag_is_kept(tmp_path: Path) -> None:
+    async with watched(CONFIG.format(data=tmp_path)) as gateway:
+        with trio.fail_after(60):
+            while "gateway_loop_lag_seconds_count 0.0" in gateway.gateway.recorder.text():  # noqa: ASYNC110  # a scrape is all there is
+                await trio.sleep(0.02)
