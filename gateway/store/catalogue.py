@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -18,14 +19,13 @@ from gateway.store.database import (
     MAX_OFFSET,
     MAX_SLOT,
     OFFSET_BITS,
-    WAY_ON,
     forget_pages,
     meta_number,
     snapshot,
 )
 from gateway.store.hot import RunQueue
 from gateway.store.interface import Durability, PartitionState, TopicConfig, TopicState
-from gateway.store.pages import Pages
+from gateway.store.pages import HIGHEST, LOWEST, Pages
 
 NO_SLOT = -1
 """What partitions of memory topics have for a slot: the database knows nothing of them."""
@@ -94,6 +94,8 @@ class Catalogue:
         self.topics: dict[str, Topic] = {}
         self.dead: set[int] = set()
         """Slots of deleted topics whose chunks are still there."""
+        self.damaged = False
+        """What there is of topics and partitions is not all there was: nothing may be made that could be there already."""
         self._boot = boot
         self._epochs = 0
         self._slots: set[int] = set()
@@ -144,39 +146,103 @@ class Catalogue:
     def load(self, connection: sqlite3.Connection) -> int:
         """Read all from the database; returns the number of the last commit there is a trace of."""
         commit = meta_number(connection, "commit")
-        by_id: dict[int, Topic] = {}
-        for known in load_topics(connection):
-            by_id[known.id] = self.topics[known.name] = known
-            self._topic_id = max(self._topic_id, known.id)
-        for row in load_partitions(connection):
-            self._slots.add(row.slot)
+        topics, partitions, self.damaged = load(connection)
+        for topic in topics:
+            self.topics[topic.name] = topic
+            self._topic_id = max(self._topic_id, topic.id)
+        by_id = {topic.id: topic for topic in topics}
+        for row in partitions:
+            if row.slot != LOST_SLOT:
+                self._slots.add(row.slot)
             self._slot = max(self._slot, row.slot)
             commit = max(commit, row.commit)
             if row.topic is None:
                 self.dead.add(row.slot)
                 continue
-            topic = by_id.get(row.topic)
-            if topic is None or row.number != len(topic.logs):
-                raise StoreDamaged(f"the tables of topics and partitions have lost something. {WAY_ON}")
+            topic = by_id[row.topic]
             state = PartitionState(row.start, row.end, row.bytes, row.last_ms)
             log = Log(topic, row.number, row.slot, state, row.position, row.slack, row.head_ms, merge_from=row.end)
             log.sealed = row.sealed
             topic.partitions.append(state)
             topic.logs.append(log)
-        for whole in by_id.values():
-            whole.config = attrs.evolve(whole.config, partitions=len(whole.logs))
+        for topic in topics:
+            topic.config = attrs.evolve(topic.config, partitions=len(topic.logs))
         return commit
 
 
-def load_topics(connection: sqlite3.Connection) -> list[Topic]:
-    """The topics table, without partitions."""
-    rows = connection.execute(
-        "SELECT id, name, epoch, durability, interval, retention_seconds, retention_bytes, schema FROM topics"
-    )
-    return [
+def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow], bool]:
+    """Topics without partitions; the partitions of all of them, by topic and number; whether their tables are damaged.
+
+    What is lost of these tables is made up for, sealed, so that it can be refused by its name.
+    """
+    rows, lost_topics = _rows(connection, "topics", _TOPICS)
+    partitions, lost_partitions = load_partitions(connection)
+    topics = [
         Topic(name, epoch, TopicConfig(1, Durability(durability), interval, seconds, size, schema), [], number, [])
         for number, name, epoch, durability, interval, seconds, size, schema in rows
     ]
+    known = {topic.id for topic in topics}
+    if not (lost_topics or lost_partitions) and {row.topic for row in partitions} - {None} == known:
+        return topics, partitions, False
+    # the index has the names of topics that their table has lost
+    names = {} if not lost_topics else dict(_rows(connection, "topics", "SELECT id, name FROM topics", by_name=True)[0])
+    topics += [
+        Topic(name, LOST_EPOCH, TopicConfig(), [], number, []) for number, name in names.items() if number not in known
+    ]
+    known |= names.keys()
+    found = [
+        attrs.evolve(row, sealed=row.sealed or row.topic in names.keys() - {number for number, *_rest in rows})
+        for row in partitions
+        if row.topic is None or row.topic in known
+    ]
+    for topic in topics:
+        there = {row.number for row in found if row.topic == topic.id}
+        found += [
+            PartitionRow(LOST_SLOT, topic.id, number, 0, 1, 0, 0, 0, 0, None, 0, sealed=True)
+            for number in set(range(max([0, *there]) + 1)) - there
+        ]
+    return topics, sorted(found, key=lambda row: (row.topic or 0, row.number)), True
+
+
+LOST_EPOCH = 0
+"""Of a topic whose row is lost."""
+LOST_SLOT = MAX_SLOT + 1
+"""Of a partition whose row is lost: no chunk is there."""
+
+_TOPICS = "SELECT id, name, epoch, durability, interval, retention_seconds, retention_bytes, schema FROM topics"
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, query: str, *, by_name: bool = False
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """The rows of a table as far as they can be read, and whether any are lost."""
+    order = " INDEXED BY sqlite_autoindex_topics_1 ORDER BY name" if by_name else ""
+    found: list[tuple[Any, ...]] = []
+    try:
+        for row in connection.execute(query + order):
+            found.append(row)  # noqa: PERF402  # what comes before damage is kept
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+            raise
+    else:
+        return found, False
+    forget_pages(connection)
+    if by_name:
+        return found, True
+    found.clear()
+    key = LOWEST
+    while key < HIGHEST:
+        try:
+            row = connection.execute(f"{query} WHERE rowid >= ? ORDER BY rowid LIMIT 1", (key,)).fetchone()
+        except sqlite3.DatabaseError:
+            forget_pages(connection)
+            key = min(unreadable(connection, key, table, ahead=True)[1], HIGHEST - 1) + 1
+            continue
+        if row is None:
+            break
+        found.append(row)
+        key = row[0] + 1
+    return found, True
 
 
 @attrs.frozen
@@ -238,10 +304,10 @@ def _partition(
     return PartitionRow(slot, topic, number, first & MAX_OFFSET, end, late, size, total, slack, head_ms, commit)
 
 
-def load_partitions(connection: sqlite3.Connection) -> list[PartitionRow]:
-    """Every partition of the store, by topic and number."""
+def load_partitions(connection: sqlite3.Connection) -> tuple[list[PartitionRow], bool]:
+    """Every partition that their table has, by topic and number; whether it has lost some."""
     try:
-        return [_partition(*row) for row in connection.execute(f"{_PARTITIONS} ORDER BY p.topic, p.partition")]
+        return [_partition(*row) for row in connection.execute(f"{_PARTITIONS} ORDER BY p.topic, p.partition")], False
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorname", "") not in DAMAGE:
             raise
@@ -249,13 +315,21 @@ def load_partitions(connection: sqlite3.Connection) -> list[PartitionRow]:
         pass
     forget_pages(connection)
     # One that lies in a damaged page hides all of them: one by one, the others are there.
-    known = connection.execute("SELECT slot, topic, partition, start, last_ms FROM partitions").fetchall()
+    query = "SELECT slot, topic, partition, start, last_ms, position, slack FROM partitions"
+    known, lost = _rows(connection, "partitions", query)
     found = [_load_one(connection, *row) for row in known]
-    return sorted(found, key=lambda row: (row.topic or 0, row.number))
+    return sorted(found, key=lambda row: (row.topic or 0, row.number)), lost
 
 
 def _load_one(
-    connection: sqlite3.Connection, slot: int, topic: int | None, number: int, start: int, last_ms: int
+    connection: sqlite3.Connection,
+    slot: int,
+    topic: int | None,
+    number: int,
+    start: int,
+    last_ms: int,
+    position: int,
+    slack: int,
 ) -> PartitionRow:
     """A partition of which not everything may be there."""
     try:
@@ -266,33 +340,44 @@ def _load_one(
     except StoreDamaged:
         pass
     forget_pages(connection)
-    end, commit, low = start, 0, row_id(slot + 1, 0) - 1
+    end, commit, low, sealed = start, 0, row_id(slot + 1, 0) - 1, False
     while low >= row_id(slot, start):
         try:
             last = connection.execute(_LAST, (low, row_id(slot, start))).fetchone()
         except sqlite3.DatabaseError:
             forget_pages(connection)
-            low = min(unreadable(connection, low)[0], low - 1)
+            low, sealed = min(unreadable(connection, low)[0], low - 1), True
             continue
         if last is not None and all(type(value) is int for value in last):
-            end, last_ms, commit = (last[0] & MAX_OFFSET) + last[1], last[2], last[3]
+            key, count, last_ms, commit, total = last
+            end = (key & MAX_OFFSET) + count
+            if not sealed:  # it is its beginning that is damaged
+                return PartitionRow(
+                    slot, topic, number, start, end, last_ms, total - position - slack, total, slack, last_ms, commit
+                )
         break
     # the record that may have followed stands for all that can no longer be told
     return PartitionRow(slot, topic, number, start, end + 1, last_ms, 0, 0, 0, None, commit, sealed=True)
 
 
-_LAST = "SELECT id, count, last_ms, commit_number FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1"
+_LAST = """
+SELECT id, count, last_ms, commit_number, position + size FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1
+"""
 
 
-def unreadable(connection: sqlite3.Connection, key: int) -> tuple[int, int]:
-    """The keys (low, high] of the chunks that SQLite cannot read where it has met damage on its way to one of them."""
-    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'chunks'").fetchone()
+def unreadable(
+    connection: sqlite3.Connection, key: int, table: str = "chunks", *, ahead: bool = False
+) -> tuple[int, int]:
+    """The keys (low, high] of the rows that SQLite cannot read where it has met damage on its way to one of them; `ahead`: to the
+    first one from this key on.
+    """
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     (_number, _name, path) = connection.execute("PRAGMA database_list").fetchone()
     with snapshot(connection):
         # while a read transaction is open, no page that it may need is overwritten
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with Pages(Path(path), live=True) as pages:
-            return pages.lost_around(root, key)
+            return pages.lost_around(root, key, ahead=ahead)
 
 
 def row_id(slot: int, offset: int) -> int:

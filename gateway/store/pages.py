@@ -160,12 +160,12 @@ class Pages:
         if kind in (LEAF_INDEX, LEAF_TABLE):
             yield from filter(None, [self._row(number, cell, kind) for cell in cells])
 
-    def lost_around(self, root: int, key: int) -> tuple[int, int]:
+    def lost_around(self, root: int, key: int, *, ahead: bool = False) -> tuple[int, int]:
         """Of a table's tree, the keys (low, high] that cannot be read when the row at `key`, or the one before or behind it, is
-        asked for. Where no damage shows it is all of the leaf: SQLite looks more closely.
+        asked for; `ahead`: not the one before. Where no damage shows it is all of the leaf: SQLite looks more closely.
         """
         lost, low, high, first, last = self._look_near(root, key)
-        if lost is None and not first:
+        if lost is None and not first and not ahead:
             lost = self._look_near(root, low)[0]
         if lost is None and not last and high < HIGHEST:
             lost = self._look_near(root, high + 1)[0]

@@ -247,6 +247,7 @@ class Plan(msgspec.Struct, eq=False):
 
     def _create(self, create: CreateTopic) -> None:
         catalogue = self.catalogue
+        _refuse_if_damaged(catalogue, create.topic)
         slots = catalogue.take_slots(create.config.partitions)
         self.created[create.topic] = make_topic(
             create.topic, catalogue.next_epoch(), create.config, catalogue.next_topic_id(), slots
@@ -256,6 +257,7 @@ class Plan(msgspec.Struct, eq=False):
         topic = self.topic(alter.topic)
         if topic is None:
             raise UnknownTopic
+        _refuse_if_damaged(self.catalogue, alter.topic)
         more = alter.config.partitions - len(topic.logs)
         slots = [NO_SLOT] * more if topic.memory else self.catalogue.take_slots(more)
         self.altered[alter.topic] = (alter.config, slots)
@@ -279,6 +281,11 @@ class Plan(msgspec.Struct, eq=False):
             placements.append(growth.add(append))
             self.size += len(append.columns.packed)
         return placements
+
+
+def _refuse_if_damaged(catalogue: Catalogue, topic: str) -> None:
+    if catalogue.damaged:
+        raise StoreDamaged(f"the table of topics is damaged: {topic} cannot be made or changed. {WAY_ON}")
 
 
 def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:

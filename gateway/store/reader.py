@@ -16,8 +16,8 @@ import attrs
 
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
-from gateway.store.catalogue import load_partitions, load_topics
-from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, meta_number, snapshot
+from gateway.store.catalogue import LOST_EPOCH, LOST_SLOT, load, load_partitions
+from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, forget_pages, meta_number, snapshot
 from gateway.store.interface import Capabilities, Stored, TopicConfig
 from gateway.store.position import Position
 from gateway.store.raw import read_stored
@@ -184,10 +184,10 @@ class LogReader:
 def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
     # One transaction for both tables: a topic made between them would have partitions and no name.
     with snapshot(connection):
-        topics = load_topics(connection)
+        topics, rows, _damaged = load(connection)
         partitions: dict[int, list[StoredPartition]] = {topic.id: [] for topic in topics}
-        for row in load_partitions(connection):
-            if row.topic in partitions:
+        for row in rows:
+            if row.topic is not None:
                 partitions[row.topic].append(
                     StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot)
                 )
@@ -207,7 +207,12 @@ def _of_epoch(
 ) -> T:
     """Read chunks of a topic that still is the one that was looked up: its slot may be another one's by now."""
     with snapshot(connection):
-        if connection.execute(_EPOCH, (place.slot,)).fetchone() != (epoch,):
+        try:
+            found = connection.execute(_EPOCH, (place.slot,)).fetchone()
+        except sqlite3.DatabaseError:
+            forget_pages(connection)
+            found = (LOST_EPOCH,)
+        if found != (epoch,) and place.slot != LOST_SLOT:
             raise UnknownTopic(f"{place.topic} was deleted while it was read")
         return work(connection, place, offset, *limits)
 
@@ -217,4 +222,4 @@ _EPOCH = "SELECT epoch FROM partitions JOIN topics ON topics.id = partitions.top
 
 def commit_number(connection: sqlite3.Connection) -> int:
     """The last commit that left a trace, in a chunk or on its own."""
-    return max([meta_number(connection, "commit"), *[row.commit for row in load_partitions(connection)]])
+    return max([meta_number(connection, "commit"), *[row.commit for row in load_partitions(connection)[0]]])

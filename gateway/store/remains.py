@@ -145,7 +145,19 @@ class Remains:
                     lost.low < row_id(slot, MAX_OFFSET) and row_id(slot, end) <= lost.high
                 ):
                     self._damage(slot, end, None)
+        if "partitions" in self.lost:
+            self.damaged += self._nowhere()
         self.damaged = list(dict.fromkeys(self.damaged))
+
+    def _nowhere(self) -> Iterator[DamagedRange]:
+        """Partitions of which nobody knows where their records are."""
+        there: dict[int, set[int]] = {number: set() for number in {*self.topics, *self.names}}
+        for _slot, topic, number, *_rest in self.partitions.values():
+            if topic is not None:  # else it was deleted
+                there.setdefault(topic, set()).add(number)
+        for topic, numbers in there.items():
+            for missing in sorted(set(range(max([0, *numbers]) + 1)) - numbers):
+                yield DamagedRange(self.name(topic), missing, 0, None)
 
     def _look_at(self, row: Row, ends: dict[int, int]) -> None:
         slot, base = row.key >> OFFSET_BITS, row.key & MAX_OFFSET

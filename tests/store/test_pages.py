@@ -174,6 +174,14 @@ def by_path(path: Path, found: Records) -> None:
                     start = error.next_offset
 
 
+async def nothing_is_made_that_may_be_there(path: Path) -> None:
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        ticket = store.submit(unit(append("new", b"x"), creates=[CreateTopic("new", TopicConfig())]))
+        store.committer.drain()
+        assert isinstance(ticket.error, StoreDamaged)
+        assert store.health.writable
+
+
 CASES = sorted(EXPECTED)
 
 
@@ -201,9 +209,11 @@ async def one_page(path: Path, kind: tuple[str, str], intact: Records) -> None:
         why_not = ""
     if why_not:
         assert "gateway store salvage" in why_not
-        assert kind[0] not in {"chunks", "sqlite_autoindex_topics_1", "rows"}, "the rest could be served"
+        assert kind[0] not in {"chunks", "sqlite_autoindex_topics_1", "topics", "partitions"}, "the rest is served"
     else:
         by_path(path, served)
+        if kind[0] in {"topics", "partitions"}:
+            await nothing_is_made_that_may_be_there(path)
         assert served.items() <= intact.items()
         for topic, offset in intact.keys() - served.keys():
             assert any(one.topic == topic and one.first <= offset < one.next_offset for one in refused) or any(
@@ -225,6 +235,19 @@ async def one_page(path: Path, kind: tuple[str, str], intact: Records) -> None:
         ticket = store.submit(unit(append("anew", b"on we go"), creates=[CreateTopic("anew", TopicConfig())]))
         store.committer.drain()
         assert ticket.error is None
+
+
+async def test_a_partition_whose_beginning_is_damaged_takes_records(whole: Path, tmp_path: Path) -> None:
+    path = damaged(whole, tmp_path / "damaged", kinds(whole)["chunks", "leaf"][0], no_kind)
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        with pytest.raises(CorruptChunk):
+            await read(store, "t", 0)
+        ticket = store.submit(unit(append("t", b"more")))
+        store.committer.drain()
+        assert [one.base_offset for one in ticket.placements] == [2 * CHUNKS]
+        assert (await read(store, "t", 2 * CHUNKS - 1)).next_offset == 2 * CHUNKS + 1
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        assert store.topics["t"].partitions[0].end == 2 * CHUNKS + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
