@@ -85,7 +85,6 @@ def dialling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.asynccontextmanager
 async def connected(place: Place, dialling: Dialling) -> AsyncIterator[Connection]:
-    """An open connection to a place."""
     from gateway.transport.client import connect
     from gateway.transport.tls import ClientTls
 

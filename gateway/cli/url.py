@@ -108,7 +108,6 @@ class WritablePlaceType(click.ParamType[Place | AdminPlace]):
     name = "url"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place | AdminPlace:
-        """Parse it."""
         return parse_admin(str(value)) or PlaceType().convert(value, param, ctx)
 
 

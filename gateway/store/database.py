@@ -83,18 +83,15 @@ class StoreFiles:
 
     @property
     def lock(self) -> Path:
-        """Locked by the process that serves the store."""
         return self.directory / "lock"
 
     @property
     def all(self) -> Sequence[Path]:
-        """Every file that may be there."""
         beside = [self.database.with_name(self.database.name + ending) for ending in ("-wal", "-shm")]
         return [self.database, *beside, self.lock, self.mark, self.serving]
 
     @property
     def serving(self) -> Path:
-        """At which addresses the store is being served."""
         return self.directory / "serving.json"
 
     @property
@@ -146,7 +143,6 @@ class Mark:
         os.pwrite(self._file, b"%020d\n" % number, 0)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

@@ -60,7 +60,6 @@ class ReadPool:
                 self._idle.append(connection)
 
     def close(self) -> None:
-        """Close the connections."""
         self.direct.close()
         for connection in self._idle:
             connection.close()
@@ -90,7 +89,6 @@ class Leftovers:
             self._used -= freed
 
     def get(self, log: Log, offset: int) -> Run | None:
-        """What was kept for this offset."""
         found = self._runs.get((log, offset))
         return None if found is None else found[0]
 

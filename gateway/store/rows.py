@@ -218,14 +218,12 @@ def naming(connection: sqlite3.Connection, table: str) -> Iterator[None]:
 
 
 def get_row(connection: sqlite3.Connection, table: str, key: bytes) -> bytes | None:
-    """One row of a table."""
     with naming(connection, table):
         row = connection.execute("SELECT value FROM rows WHERE name = ? AND key = ?", (table, key)).fetchone()
     return None if row is None else row[0]
 
 
 def scan_rows(connection: sqlite3.Connection, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
-    """Rows of a table in key order."""
     with naming(connection, table):
         return connection.execute(
             "SELECT key, value FROM rows WHERE name = ? AND key >= ? ORDER BY key LIMIT ?", (table, first, limit)
@@ -233,6 +231,5 @@ def scan_rows(connection: sqlite3.Connection, table: str, first: bytes, limit: i
 
 
 def all_rows(connection: sqlite3.Connection, table: str) -> dict[bytes, bytes]:
-    """Every row of a table."""
     with naming(connection, table):
         return dict(connection.execute("SELECT key, value FROM rows WHERE name = ?", (table,)))

@@ -62,7 +62,6 @@ class DeadLetterService:
         self._ids = BatchIds()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {ReadDeadLetters: self.read, ReplayDeadLetter: self.replay, PurgeDeadLetters: self.purge}
 
     # --- for looking after them ---

@@ -68,7 +68,6 @@ class TopicService:
         return state
 
     def partition(self, caller: Caller, address: str, partition: int) -> tuple[TopicState, PartitionState]:
-        """A topic and one of its partitions."""
         state = self.state(caller, address)
         if not 0 <= partition < len(state.partitions):
             raise UnknownPartition(f"partition {partition} not found in topic {address}")
@@ -94,7 +93,6 @@ class TopicService:
         )
 
     def delete(self, caller: Caller, request: DeleteTopic) -> None:
-        """Drop a topic."""
         state = self.state(caller, request.address)
         for objection in self.before_delete:
             reason = objection(state.name)
@@ -133,7 +131,6 @@ class TopicService:
         caller.answer(request.id, Topics(found, following))
 
     def offset_for_time(self, caller: Caller, request: OffsetForTime) -> None:
-        """The first offset at or after a time."""
         state, _partition = self.partition(caller, request.address, request.partition)
 
         async def look() -> None:

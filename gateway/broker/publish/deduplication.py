@@ -54,7 +54,6 @@ def marks_of(copies: Copies) -> list[int]:
 
 
 def offsets_of(copies: Copies) -> list[int]:
-    """The offset of each message in its own log."""
     return [number for offset, _id, _index, count in copies.ranges for number in range(offset, offset + count)]
 
 
@@ -75,7 +74,6 @@ class Window:
         return segment[slot % SEGMENT] if segment is not None else 0
 
     def note(self, slot: int, mark: int) -> None:
-        """Note a mark."""
         segment = self.segments.get(slot // SEGMENT)
         if segment is None:
             segment = self.segments[slot // SEGMENT] = array("Q", bytes(8 * SEGMENT))

@@ -41,7 +41,6 @@ class Row:
     delivery: int
 
     def parts(self) -> Sequence[tuple[str, int, int]]:
-        """What it is to the accounting."""
         return ((self.route, 1, len(self.value)),)
 
     def prepared(self, started: float) -> Prepared:
@@ -85,17 +84,14 @@ def rows_of(address: str, prepared: Prepared) -> dict[int, Row]:
 
 
 def encode(row: Row) -> bytes:
-    """What the table keeps."""
     return msgspec.msgpack.encode(row)
 
 
 def decode(raw: bytes) -> Row:
-    """A row of the table."""
     return msgspec.msgpack.decode(raw, type=Row)
 
 
 def key_of(due_ms: int, number: int) -> bytes:
-    """The row's key: rows sort by when they are due."""
     return _KEY.pack(due_ms, number)
 
 

@@ -70,7 +70,6 @@ class DelayService:
         self._failures = 0
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {CancelDelayed: self.cancel}
 
     @property
@@ -80,7 +79,6 @@ class DelayService:
 
     @property
     def in_memory(self) -> int:
-        """How many of them are in memory."""
         return len(self._head)
 
     async def start(self) -> None:

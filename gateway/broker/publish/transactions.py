@@ -83,11 +83,9 @@ class TransactionService:
         self._bytes = 0
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """The requests it serves."""
         return {Begin: self.begin}
 
     def begin(self, caller: Caller, request: Begin) -> None:
-        """Open a transaction."""
         timeout = TIMEOUT if request.timeout is None else request.timeout
         if not (math.isfinite(timeout) and 0 < timeout <= LONGEST_TIMEOUT):
             raise InvalidRequest(f"a transaction lasts at most {LONGEST_TIMEOUT:g} seconds")
@@ -155,7 +153,6 @@ class TransactionService:
         self._appending.commit(transaction.prepared, done=done)
 
     def rollback(self, caller: Caller, request: Rollback) -> None:
-        """Forget everything."""
         transaction = self._find(caller, request.transaction)
         self._end(transaction, "rolled back")
         self._appending.discard(transaction.prepared)

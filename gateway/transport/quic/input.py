@@ -48,7 +48,6 @@ class Input:
             self._consume(channel, missing)
 
     def stopped(self, stream_id: int, code: int) -> Channel:
-        """The peer reads no more."""
         channel = self._touch(stream_id)
         if not channel.send_over:
             channel.stop_code = code

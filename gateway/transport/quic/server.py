@@ -72,7 +72,6 @@ class QuicServer:
 
     @property
     def port(self) -> int:
-        """The real port."""
         port: int = self._sockets[0].address[1]
         return port
 
@@ -83,7 +82,6 @@ class QuicServer:
 
     @property
     def handshakes(self) -> int:
-        """How many are half open."""
         return self._admission.handshakes
 
     @property

@@ -45,7 +45,6 @@ class ChannelLink:
             self.touch()
 
     def reset(self, channel: int, code: int) -> None:
-        """Abandon sending on a channel."""
         found = self._channels.by_number.get(channel)
         if found is not None:
             self._out.reset(found, code)
@@ -74,7 +73,6 @@ class ChannelLink:
             self._in.pause(found)
 
     def resume(self, channel: int | None = None) -> None:
-        """Hand on again."""
         found = None if channel is None else self._channels.by_number.get(channel)
         if (channel is None or found is not None) and self._in.resume(found):
             self.wake()
