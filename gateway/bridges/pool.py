@@ -230,6 +230,7 @@ class UpstreamPool:
             self._reached()
         if not isinstance(outcome, GatewayError):
             if self.breaker.state is not Circuit.CLOSED:
+                # who was held back may send again: soon, not from inside the answer that is being gone through
                 self.timers.call_at(trio.current_time(), self._try_again)
             self.breaker.succeeded()
         elif isinstance(outcome, TargetError) and not getattr(outcome, "final", False):
