@@ -104,13 +104,47 @@ def _check_jwt(auth: model.AuthJwt, notes: Notebook) -> None:
     if not auth.algorithms:
         notes.complain(auth, "algorithms", "expected at least one algorithm")
     if auth.jwks:
+        name = "jwks" if notes.has(auth, "jwks") else "jwks_file"
         try:
             keys = json.loads(auth.jwks)
         except (ValueError, RecursionError):
             keys = None
         if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list):
-            name = "jwks" if notes.has(auth, "jwks") else "jwks_file"
             notes.complain(auth, name, 'not a key set: expected JSON like {"keys": [...]}')
+        elif not _has_key(keys):
+            notes.complain(auth, name, "no key of the key set can be used")
+    elif auth.key and auth.algorithms and not unknown and not _verifies(auth.key, auth.algorithms):
+        name = "key" if notes.has(auth, "key") else "key_file"
+        names = ", ".join(auth.algorithms)
+        wanted = "a public key in PEM form, or a shared secret and one of HS256, HS384, HS512 in algorithms"
+        notes.complain(auth, name, f"no key for {names}: expected {wanted}")
+
+
+def _has_key(keys: dict[str, object]) -> bool:
+    import jwt  # half of what a start would import, and only listeners with `jwt` need it
+
+    try:
+        return bool(jwt.PyJWKSet.from_dict(keys).keys)
+    except (jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _verifies(key: str, algorithms: Sequence[str]) -> bool:
+    """Whether a token of one of the algorithms can be checked with it. A public key never serves as a shared secret."""
+    import jwt
+
+    public = "-----BEGIN" in key
+    if "PRIVATE KEY-----" in key:
+        return False
+    for name in algorithms:
+        if name.startswith("HS") is public:
+            continue
+        try:
+            jwt.get_algorithm_by_name(name).prepare_key(key)
+        except (jwt.PyJWTError, ValueError, TypeError):
+            continue
+        return True
+    return False
 
 
 def _check_files(value: object, keys: Sequence[str], notes: Notebook) -> None:

@@ -146,6 +146,7 @@ routes:
     assert forward.name == "all-far"
 
 
+JWKS = '{"keys": [{"kty": "oct", "kid": "one", "k": "c2VjcmV0"}]}'
 AUTHS = [
     ("open", model.AuthOpen()),
     ("none", model.AuthNone()),
@@ -154,7 +155,7 @@ AUTHS = [
     ("{users: store, admin: {name: root, password: pw}}", model.AuthUsers("root", "pw")),
     ("{users: store, admin: {password_file: SECRET}}", model.AuthUsers("admin", "hush")),
     ("{jwt: {key_file: SECRET, algorithms: [HS256], issuer: me}}", model.AuthJwt(key="hush", algorithms=("HS256",), issuer="me")),
-    ("{jwt: {jwks: '{\"keys\": []}', audience: us, leeway: 5s}}", model.AuthJwt('{"keys": []}', audience="us", leeway=Seconds(5.0))),
+    ("{jwt: {jwks: '" + JWKS + "', audience: us, leeway: 5s}}", model.AuthJwt(JWKS, audience="us", leeway=Seconds(5.0))),
 ]  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,20 @@ QUIC = HEAD + "  lix: {protocol: felix, bind: '127.0.0.1:3', tls: self-signed}\n
 """And one that speaks Felix (default scope t1/default); what follows starts in line 6."""
 FAR = HEAD + "upstreams: {far: {protocol: flymq, address: 'h:1'}}\n"
 """And an upstream; what follows starts in line 6."""
+
+
+EXPECTED_KEY = "expected a public key in PEM form, or a shared secret and one of HS256, HS384, HS512 in algorithms"
+PEM = (
+    Ed25519PrivateKey.from_private_bytes(bytes(32))
+    .public_key()
+    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    .decode()
+    .replace("\n", "\n\n    ")  # as YAML reads a line break within quotes
+)
+
+
+def test_a_public_key_of_one_of_the_algorithms_is_good() -> None:
+    assert problems(HEAD.replace("protocol: flymq,", "protocol: flymq, auth: {jwt: {key: '" + PEM + "'}},")) == []
 
 
 def problems(text: str) -> Sequence[str]:
@@ -108,6 +124,21 @@ LISTENERS = [
     ("protocol: flymq, auth: {users: store, admin: {name: a}}", "auth.admin: missing key 'password'"),
     ("protocol: flymq, auth: {jwt: {}}", "auth.jwt: expected either jwks or key (or jwks_file or key_file)"),
     ("protocol: flymq, auth: {jwt: {jwks: '[]'}}", 'auth.jwt.jwks: not a key set: expected JSON like {"keys": [...]}'),
+    ("protocol: flymq, auth: {jwt: {jwks: '{\"keys\": []}'}}", "auth.jwt.jwks: no key of the key set can be used"),
+    ("protocol: flymq, auth: {jwt: {jwks: '{\"keys\": [{}]}'}}", "auth.jwt.jwks: no key of the key set can be used"),
+    ("protocol: flymq, auth: {jwt: {key: nonsense}}", f"auth.jwt.key: no key for EdDSA, RS256, ES256: {EXPECTED_KEY}"),
+    (
+        "protocol: flymq, auth: {jwt: {key: '-----BEGIN PUBLIC KEY-----'}}",
+        f"auth.jwt.key: no key for EdDSA, RS256, ES256: {EXPECTED_KEY}",
+    ),
+    (
+        "protocol: flymq, auth: {jwt: {key: '-----BEGIN PUBLIC KEY-----', algorithms: [HS256]}}",
+        f"auth.jwt.key: no key for HS256: {EXPECTED_KEY}",
+    ),
+    (
+        "protocol: flymq, auth: {jwt: {key: '" + PEM + "', algorithms: [ES256]}}",
+        f"auth.jwt.key: no key for ES256: {EXPECTED_KEY}",
+    ),
     (
         "protocol: flymq, auth: {jwt: {key: k, algorithms: [ES255]}}",
         "auth.jwt.algorithms: unknown algorithm 'ES255' (known: ...; did you mean 'ES256'?)",
