@@ -32,6 +32,7 @@ from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.lag import watching_lag
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.observe.sizes import Sizes
+from gateway.observe.trimming import giving_back_after_floods
 from gateway.protocols.registry import Transport, protocol
 from gateway.reload import Reloads
 from gateway.routing.table import compile_table
@@ -181,6 +182,7 @@ class Gateway:
             )
             await stack.enter_async_context(watching_lag(self.recorder.lagged))
             budget = Budget(config.memory.budget)
+            await stack.enter_async_context(giving_back_after_floods(budget.peak, lambda: budget.used))
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))
             self.health.conditions(bridges.problems)
             self.health.notices(bridges.waiting)

@@ -77,6 +77,7 @@ class Budget:
         self.limit = limit
         self._for_writers = int(limit * (1 - reserve))
         self.used = 0
+        self._peak = 0
         self.writers = 0
         """Connections with publishes under way."""
         self._waiting: dict[object, Callable[[], None]] = {}
@@ -87,6 +88,11 @@ class Budget:
     def spent(self, *, writer: bool) -> bool:
         """Whether a connection has to wait. `writer`: it has writes under way itself."""
         return self.used >= (self._for_writers if writer else self.limit)
+
+    def peak(self) -> int:
+        """The most that was used since this was last asked."""
+        peak, self._peak = self._peak, self.used
+        return peak
 
     @property
     def share(self) -> int:
@@ -133,6 +139,7 @@ class Budget:
     def change(self, amount: int) -> None:
         """Take (or give back, negative) bytes."""
         self.used += amount
+        self._peak = max(self._peak, self.used)
         if amount < 0 and self._waiting and self.used < self._for_writers:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting.values():
