@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -482,6 +483,15 @@ def test_nobody_else_touches_aioquics_private_names() -> None:
                 assert "quic" in path.parts, path
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and isinstance(node.value, ast.Attribute):
                 assert node.value.attr not in {"core", "_core"}, f"{path}:{node.lineno}"
+
+
+def test_nothing_was_filed_under_an_epoch_before_its_hash_changed() -> None:
+    assert len({hash(epoch) for epoch in tls.Epoch}) == len(tls.Epoch)
+    for name, module in sys.modules.items():
+        if name.startswith("aioquic"):
+            for filed in vars(module).values():
+                if isinstance(filed, dict | set | frozenset) and filed is not sys.modules:
+                    assert not any(isinstance(key, tls.Epoch) for key in filed), name
 
 
 def test_the_version_is_the_one_that_was_read() -> None:

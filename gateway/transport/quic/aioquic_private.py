@@ -32,6 +32,10 @@ from gateway.transport.quic.aioquic_credit import CreditedConnection
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
+# aioquic looks into dictionaries by epoch some 25 times for a request and its answer, and an enumeration's own hash is a Python
+# call. Its members are single: their identity is as good.
+tls.Epoch.__hash__ = object.__hash__  # type: ignore[method-assign]
+
 __all__ = [
     "Buffer",
     "Core",

@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class Phase(enum.Enum):
-    """Where a connection is in its life."""
+    """Where a connection is in its life. Asked for each datagram: in a tuple, because a set of members is hashed in Python."""
 
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
@@ -141,7 +141,7 @@ class QuicLink(ChannelLink):
 
     def abort(self, code: int = 0, reason: str = "") -> None:
         """Close now, whatever is queued."""
-        if self._phase not in {Phase.OVER, Phase.GONE}:
+        if self._phase not in (Phase.OVER, Phase.GONE):
             self._core.close(error_code=code, reason_phrase=reason)
             self._mark(self, True)
 
@@ -185,7 +185,7 @@ class QuicLink(ChannelLink):
         """The time that `timer` named has come."""
         if self._phase is Phase.GONE:
             return
-        if self._phase in {Phase.HANDSHAKE, Phase.CLOSING} and now >= self._give_up:
+        if self._phase in (Phase.HANDSHAKE, Phase.CLOSING) and now >= self._give_up:
             if self._phase is Phase.HANDSHAKE:
                 self.abandon()
                 return
@@ -198,7 +198,7 @@ class QuicLink(ChannelLink):
                 self._fail(fault)
         if now >= self._ping_at:
             keep_alive = self._core.idle_limit / 3
-            if self._heard + keep_alive <= now and self._phase in {Phase.OPEN, Phase.CLOSING}:
+            if self._heard + keep_alive <= now and self._phase in (Phase.OPEN, Phase.CLOSING):
                 self._core.send_ping(0)
                 self._ping_at = now + keep_alive
             else:
@@ -217,7 +217,7 @@ class QuicLink(ChannelLink):
             self._out.advance(now)
             if not self._core.is_over and self._out.delivered:
                 self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
-        if self._core.is_over and self._phase not in {Phase.OVER, Phase.GONE}:
+        if self._core.is_over and self._phase not in (Phase.OVER, Phase.GONE):
             self._end()
         if self._core.is_terminated:
             self._phase = Phase.GONE
@@ -250,10 +250,10 @@ class QuicLink(ChannelLink):
             return None
         soonest = self._core.get_timer()
         times = [] if soonest is None else [soonest]
-        if self._phase in {Phase.HANDSHAKE, Phase.CLOSING}:
+        if self._phase in (Phase.HANDSHAKE, Phase.CLOSING):
             times.append(self._give_up)
         times += self._goodbye.due()
-        if self._phase in {Phase.OPEN, Phase.CLOSING}:
+        if self._phase in (Phase.OPEN, Phase.CLOSING):
             times.append(self._ping_at)
             due = self._out.due()
             if due is not None:
