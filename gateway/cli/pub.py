@@ -63,7 +63,8 @@ def command(
     protocol has: a reply with the offset, or the PONG that follows everything published.
 
     URL is a protocol's, or the admin address of a gateway (http://127.0.0.1:9600/TOPIC), which takes keys, headers and
-    partitions whatever the protocols can carry. Of those Fujin carries headers, with --dialect document.
+    partitions whatever the protocols can carry, and says how many messages a route's transform left out: no protocol's
+    answer has a place for that. Of those Fujin carries headers, with --dialect document.
     """
     import trio
 
@@ -170,7 +171,7 @@ def _append(
         fingerprint=dialling.fingerprint,
         insecure=dialling.insecure,
     )
-    published = 0
+    published = filtered = 0
     positions: list[tuple[int, int]] = []
     producer = f"gateway-pub-{uuid.uuid4().hex}"  # a request that is repeated must not be stored twice
     with EndpointWriter(attrs.evolve(endpoint, patience=dialling.connect_timeout)) as out:
@@ -183,10 +184,12 @@ def _append(
                 sequence=sequence,
                 partition=partition,
             )
-            published += len(batch)
+            published += len(batch) - done.filtered
+            filtered += done.filtered
             for part in done.places:
-                positions += ((part.partition, part.base_offset + index) for index in range(part.count))
-    click.echo(_report(place.address, published, positions, output))
+                if part.topic == done.places[0].topic:  # further ones hold copies
+                    positions += ((part.partition, part.base_offset + index) for index in range(part.count))
+    click.echo(_report(place.address, published, positions, output, filtered))
     return 0
 
 
@@ -196,15 +199,20 @@ def _columns(batch: list[bytes], key: bytes | None, headers: Headers) -> Columns
     )
 
 
-def _report(address: str, published: int, positions: Sequence[tuple[int, int]], output: str) -> str:
+def _report(
+    address: str, published: int, positions: Sequence[tuple[int, int]], output: str, filtered: int | None = None
+) -> str:
+    """`filtered`: None where nobody says."""
     partitions = {partition for partition, _ in positions}
-    known = len(partitions) == 1
+    # what was not stored has no offset of its own, and is told the first there is
+    known = len(partitions) == 1 and len(set(positions)) == len(positions)
     first, last = (positions[0][1], positions[-1][1]) if known else (None, None)
     if output == "json":
         return json.dumps(
             {
                 "address": address,
                 "published": published,
+                "filtered": filtered,
                 "partition": partitions.pop() if known else None,
                 "first_offset": first,
                 "last_offset": last,
@@ -213,4 +221,5 @@ def _report(address: str, published: int, positions: Sequence[tuple[int, int]], 
     where = (
         f", partition {partitions.pop()}, offset {first}" + (f" to {last}" if last != first else "") if known else ""
     )
-    return f"published {published} message{'' if published == 1 else 's'} to {address}{where}"
+    left_out = f", {filtered} filtered" if filtered else ""
+    return f"published {published} message{'' if published == 1 else 's'} to {address}{left_out}{where}"

@@ -58,6 +58,7 @@ async def test_headers_travel_over_the_admin_address_and_over_fujins_document(tm
             assert json.loads(report) == {
                 "address": "wide",
                 "published": 1,
+                "filtered": 0,
                 "partition": 1,
                 "first_offset": 0,
                 "last_offset": 0,
@@ -66,6 +67,34 @@ async def test_headers_travel_over_the_admin_address_and_over_fujins_document(tm
             fujin = f"fujin://127.0.0.1:{ports['fujin']}/documents"
             await pub(fujin, "--dialect", "document", "--insecure", "--header", "kind=order", "--data", "two")
             assert await trio.to_thread.run_sync(stored, ports["admin"], "documents") == [(None, b"two", headers[:1])]
+
+
+FILTERING = """
+version: 1
+listeners:
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+storage: {{path: "{dir}/data"}}
+admin: {{bind: "127.0.0.1:0"}}
+routes:
+  - name: large
+    match: {{}}
+    transform: [{{filter: value.amount > 10}}]
+    to: [{{store: {{topic: "{{topic}}"}}}}, {{store: {{topic: "copy.{{topic}}"}}}}]
+"""
+
+
+async def test_what_a_transform_left_out_is_told_where_the_answer_says_it(tmp_path: Path) -> None:
+    amounts = [word for amount in (5, 20, 7, 30) for word in ("--data", json.dumps({"amount": amount}))]
+    with trio.fail_after(120):
+        async with serving(tmp_path, FILTERING.format(dir=tmp_path)) as ports:
+            admin = f"http://127.0.0.1:{ports['admin']}/orders"
+            said = await pub(admin, *amounts)
+            assert said == "published 2 messages to orders, 2 filtered, partition 0, offset 0 to 1\n"
+            assert await pub(admin, *amounts[:2]) == "published 0 messages to orders, 1 filtered\n"
+            # FlyMQ tells each message a place, and those that have none the same one: nothing is said about places
+            assert (
+                await pub(f"flymq://127.0.0.1:{ports['flymq']}/orders", *amounts) == "published 4 messages to orders\n"
+            )
 
 
 @pytest.mark.parametrize("name", sorted(protocols()))
