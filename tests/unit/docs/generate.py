@@ -252,6 +252,17 @@ def example(name: str) -> Callable[[], str]:
     return lambda: f"`{path}`; the tests serve it as it is.\n\n```yaml\n{path.read_text()}```"
 
 
+def small_protocol() -> str:
+    """The protocol with which the tests show that a folder is enough: what it is, and its serving side."""
+    folder = Path("tests/integration/sixth/toy")
+    parts = [
+        "A protocol of lines. Its folder is put where the registry looks, and the tests serve it, route it and dial it."
+    ]
+    for name, what in (("__init__.py", "What the house needs to know:"), ("server.py", "The serving side:")):
+        parts += [what, f"```python\n{(folder / name).read_text().strip()}\n```"]
+    return "\n\n".join(parts)
+
+
 # --- where they go ---
 
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
@@ -263,6 +274,7 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     **{(name, "## A complete file"): example(name) for name in ("forward", "ingest", "mirror", "proxy")},
     ("routing", "## A complete file"): example("transform"),
     ("security", "## A complete file"): example("secured"),
+    ("adding-a-protocol", "## A small one"): small_protocol,
 }
 
 

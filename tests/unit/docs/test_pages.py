@@ -55,6 +55,10 @@ def test_pages_are_found_and_the_index_names_each() -> None:
     assert named == set(docs.pages()) - {"index"}
 
 
+def test_every_protocol_has_a_page() -> None:
+    assert set(protocols()) <= set(docs.pages())
+
+
 def test_every_key_of_the_configuration_is_in_the_reference() -> None:
     known = {key for key in keys(json_schema()) if not key.endswith("_file")}
     assert len(known) > 60

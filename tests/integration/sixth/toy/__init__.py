@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import attrs
 from gateway.protocols.toy.client import ToyClient
 from gateway.protocols.toy.server import ToyServer
 
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+from gateway.settings import Says
 
 
 @attrs.frozen
 class ToySettings:
-    """Its own listener key."""
-
-    greeting: str = ""
+    greeting: Annotated[str, Says("What a client is told when it connects.")] = ""
 
 
 SPEC = ProtocolSpec(
