@@ -154,7 +154,7 @@ class Plan(msgspec.Struct, eq=False):
     def admit(self, ticket: Ticket) -> bool:
         """Add a unit, or note why it fails. False: the plan is full, or what follows must see this commit first."""
         unit = ticket.unit
-        placements = self._append_more(unit) if self.growth else None
+        placements = self._append_more(unit)
         if placements is not None:
             self.results.append((ticket, placements))
             return self.size < COMMIT_BYTES
@@ -169,8 +169,8 @@ class Plan(msgspec.Struct, eq=False):
         return self.size < COMMIT_BYTES and not unit.deletes and not unit.alters
 
     def _append_more(self, unit: Unit) -> list[Placement] | None:
-        """The placements of a unit that does nothing but append where this plan appends already: there is nothing left to
-        check. This is what nearly all units of a busy commit do. None for any other unit.
+        """The placements of a unit that does nothing but append to topics that are there: this is what nearly all units do, and
+        there is little to check, or nothing where this plan appends already. None for any other unit.
         """
         if unit.puts or unit.creates or unit.requires or unit.deletes or unit.alters or not unit.appends:
             return None
@@ -179,7 +179,11 @@ class Plan(msgspec.Struct, eq=False):
         for append in unit.appends:
             growth = growing.get((append.topic, append.partition))
             if growth is None:
-                return None
+                if len(unit.appends) > 1:
+                    return None  # nothing may be begun for what may be refused
+                growth = self._begin(append)
+                if growth is None:
+                    return None
             found.append((growth, append))
         if unit.synced:
             self.synced = True
@@ -188,6 +192,25 @@ class Plan(msgspec.Struct, eq=False):
             placements.append(growth.add(append))
             self.size += len(append.columns.packed)
         return placements
+
+    def _begin(self, append: Append) -> Growth | None:
+        """Begin to append to a partition. None where something is to be said about that."""
+        topic = self.catalogue.topics.get(append.topic)
+        if topic is None or not 0 <= append.partition < len(topic.logs):
+            return None
+        config = topic.config
+        durability = config.durability
+        log = topic.logs[append.partition]
+        state = log.state
+        if durability is Durability.MEMORY or log.sealed or state.end > MAX_OFFSET - _OFFSET_ROOM:
+            return None
+        if durability is Durability.FSYNC:
+            self.synced = True
+        elif durability is Durability.INTERVAL:
+            self.interval = min(config.interval, self.interval or config.interval)
+        growth = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
+        self.growth[append.topic, append.partition] = growth
+        return growth
 
     def _config(self, name: str) -> TopicConfig | None:
         topic = self.topic(name)

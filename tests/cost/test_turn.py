@@ -92,7 +92,7 @@ async def turns(directory: Path, durability: str, frame: bytes) -> list[int]:
     return counter.turns
 
 
-@pytest.mark.parametrize(("durability", "most"), [("{interval: 5ms}", 110), ("memory", 75), ("fsync", 135)])
+@pytest.mark.parametrize(("durability", "most"), [("{interval: 5ms}", 104), ("memory", 70), ("fsync", 135)])
 async def test_one_flymq_produce(tmp_path: Path, durability: str, most: int):
     counted = await turns(tmp_path, durability, produce(b"x" * 1024))
     assert len(counted) >= TURNS
