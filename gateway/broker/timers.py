@@ -38,6 +38,7 @@ class Pump:
         self._cancelled: set[int] = set()
         self._numbers = itertools.count()
         self._soon: dict[object, Callable[[], None]] = {}
+        self._later: dict[object, Callable[[], None]] = {}
         self._held = False
         self._turning = False
         """Callbacks are being called: what they lead to is called after them, not from inside them."""
@@ -70,6 +71,16 @@ class Pump:
     def soon(self, key: object, callback: Callable[[], None]) -> None:
         """Call back in the next pass, once per key."""
         self._soon[key] = callback
+        self._come_round()
+
+    def later(self, key: object, callback: Callable[[], None]) -> None:
+        """The same, once everything that is to be done `soon` is: whoever has an answer coming goes before whoever only waits
+        for news, of whom there may be thousands.
+        """
+        self._later[key] = callback
+        self._come_round()
+
+    def _come_round(self) -> None:
         parked = self._parked
         if parked is not None and not self._held:
             self._parked = None
@@ -107,9 +118,12 @@ class Pump:
     def _hand_over(self) -> None:
         self._turning = True
         try:
-            while self._soon:
-                soon, self._soon = self._soon, {}
-                for callback in soon.values():
+            while self._soon or self._later:
+                if self._soon:
+                    due, self._soon = self._soon, {}
+                else:
+                    due, self._later = self._later, {}
+                for callback in due.values():
                     callback()
         finally:
             self._turning = False
@@ -131,7 +145,7 @@ class Pump:
 
     async def _park(self) -> None:
         """Until `soon` wakes us. Being rescheduled costs a tenth of being cancelled, and this is done for every commit."""
-        if self._soon:
+        if self._soon or self._later:
             await trio.lowlevel.checkpoint()
             return
         self._parked = trio.lowlevel.current_task()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from gateway.broker.timers import Pump
@@ -28,5 +29,9 @@ class Watchers:
         for topic, _partition in pairs:
             watching = self._topics.get(topic)
             if watching:
-                for key, callback in watching.items():
-                    self._pump.soon(key, callback)
+                # one call for all of them: to note each would come before the answer to whoever published
+                self._pump.later(topic, functools.partial(self._tell, topic))
+
+    def _tell(self, topic: str) -> None:
+        for callback in list(self._topics.get(topic, {}).values()):
+            callback()
