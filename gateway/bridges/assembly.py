@@ -154,7 +154,7 @@ async def open_bridges(
             nursery.start_soon(job)
 
         context = ForwardContext(
-            store, house.pump, house.clock, recorder, house.latencies, house.letters, start_soon, chance
+            store, house.pump, house.clock, recorder, house.letters, start_soon, house.latencies, chance
         )
         forwards = Forwards(context)
         proxies = Proxies(house.pump, house.clock, recorder)

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 import msgspec
 
-from gateway.broker.consume.position import Tally
+from gateway.broker.consume.consumer import Tally
 from gateway.broker.identity import TABLE, identity_of
 from gateway.errors import StoreDamaged
 from gateway.store.ack_window import MAX_SPAN, AckWindow
 from gateway.store.interface import Put, Store
-
-__all__ = ["TABLE"]
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):

@@ -9,10 +9,10 @@ from functools import partial
 import trio
 
 from gateway.bridges.forward import ForwardContext, PartitionForward
-from gateway.bridges.forward_rows import TABLE, cursor_row, known_row, read_cursor, row_key
+from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.consume.position import Tally
-from gateway.broker.identity import new_identity
+from gateway.broker.consume.consumer import Place, Tally
+from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts
@@ -55,10 +55,7 @@ class Forwards:
         letters = self._letters_of(rules)
         for state in list(self._store.topics.values()):
             for rule, partition in _lacking(state, rules, letters, self._running.get(state.name, ())):
-                target = _target(rule)
-                window, tally, fresh = self._begin(target, state, partition, existing=target.name in new)
-                if fresh:
-                    puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
+                self._begin(_target(rule), state, partition, puts, existing=_target(rule).name in new)
         if puts:
             await self._store.submit(Unit(puts=puts, synced=True)).wait()
 
@@ -101,9 +98,8 @@ class Forwards:
 
     def objection(self, topic: str) -> str | None:
         """Why a topic must not be deleted."""
-        state = self._store.topics.get(topic)
         for forward in self._running.get(topic, ()):
-            if state is not None and (left := forward.backlog(state.partitions[forward.partition])):
+            if left := forward.backlog:
                 return f"forward {forward.target.name} has not delivered {left} messages of {topic}"
         return None
 
@@ -119,26 +115,19 @@ class Forwards:
 
     def floor(self, topic: str, partition: int) -> int | None:
         """How far retention may go. Asked from the store's thread, too: reads only."""
-        lows = [forward.position.on_disk for forward in self._running.get(topic, ()) if forward.partition == partition]
-        return min(lows, default=None)
+        running = self._running.get(topic, ())
+        return min((one.on_disk for one in running if one.partition == partition), default=None)
 
     def consumers(self) -> Iterator[ConsumerCounts]:
         """Where each one is."""
-        for topic, forwards in self._running.items():
-            state = self._store.topics.get(topic)
-            if state is not None:
-                for forward in forwards:
-                    if forward.epoch == state.epoch:
-                        yield forward.counts(state.partitions[forward.partition])
+        for forward in self._all():
+            account = forward.account()
+            if account is not None:
+                yield account
 
     def backlog(self, pool: UpstreamPool) -> int:
         """Messages that wait for these connections."""
-        left = 0
-        for forward in self._all():
-            state = self._store.topics.get(forward.topic)
-            if forward.pool is pool and state is not None and state.epoch == forward.epoch:
-                left += forward.backlog(state.partitions[forward.partition])
-        return left
+        return sum(forward.backlog for forward in self._all() if forward.pool is pool)
 
     def uses(self, pool: UpstreamPool) -> bool:
         """Whether one of them sends over these connections, or waits for an answer there."""
@@ -152,7 +141,7 @@ class Forwards:
     def problem(self, name: str) -> str:
         """Why a forward does not go on; empty while it does."""
         for forward in self._all():
-            if forward.target.name == name and (text := forward.stopped or forward.position.error):
+            if forward.target.name == name and (text := forward.stopped or forward.unwritable):
                 return text
         return ""
 
@@ -191,10 +180,10 @@ class Forwards:
             self.deleted(topic)
             return left
         self._look_at(state, without=done)
-        places = {(one.target.name, one.partition) for one in self._running[topic]}
+        places = {one.place for one in self._running[topic]}
         for forward in done:
-            if (forward.target.name, forward.partition) not in places:
-                left[forward.target.name] += forward.backlog(state.partitions[forward.partition])
+            if forward.place not in places:
+                left[forward.target.name] += forward.backlog
         return left
 
     def _look_at(self, state: TopicState, without: Container[PartitionForward] = ()) -> None:
@@ -211,11 +200,8 @@ class Forwards:
         begun: list[PartitionForward] = []
         for rule, partition in _lacking(state, self._rules, self._letters, staying):
             target = _target(rule)
-            window, tally, fresh = self._begin(target, state, partition, existing=False)
-            if fresh:
-                puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally))
-            pool = self._pools[target.upstream]
-            begun.append(PartitionForward(self._context, rule, pool, state, partition, window, tally))
+            place = self._begin(target, state, partition, puts, existing=False)
+            begun.append(PartitionForward(self._context, rule, self._pools[target.upstream], place))
         self._running[state.name] = [*staying, *begun]
         for forward in begun:
             forward.wake()
@@ -233,21 +219,22 @@ class Forwards:
     def _letters_of(self, rules: Sequence[RemoteRule]) -> frozenset[str]:
         return frozenset(rule.dead_letter(topic) for rule in rules for topic in self._store.topics)
 
-    def _begin(
-        self, target: Forward, state: TopicState, partition: int, *, existing: bool
-    ) -> tuple[AckWindow, Tally, bool]:
-        """Where a cursor is, how it came there, and whether it is new. `existing`: the topic was there before the forward was."""
+    def _begin(self, target: Forward, state: TopicState, partition: int, puts: list[Put], *, existing: bool) -> Place:
+        """Where a cursor is, and how it came there; what makes it, if it is new, is added to `puts`. `existing`: the topic was
+        there before the forward was.
+        """
         span = max(MAX_SPAN, 8 * target.window)
         kept = self._store.table(TABLE).get(row_key(target.name, state.name, partition))
         bounds = state.partitions[partition]
         if kept is not None:
             epoch, window, tally = read_cursor(kept, span)
             if epoch == state.epoch:
-                return window, tally, False
+                return Place(state, partition, window, tally)
             self._context.recorder.dropped("", "epoch_changed", 1)
-        elif existing and target.start is ForwardStart.NOW:
-            return AckWindow(bounds.end, span), Tally(bounds.end), True
-        return AckWindow(bounds.start, span), Tally(bounds.start), True
+        now = kept is None and existing and target.start is ForwardStart.NOW
+        window = AckWindow(bounds.end if now else bounds.start, span)
+        puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally := Tally(window.low)))
+        return Place(state, partition, window, tally)
 
 
 def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:
@@ -261,7 +248,7 @@ def _lacking(
     state: TopicState, rules: Sequence[RemoteRule], letters: Container[str], running: Iterable[PartitionForward]
 ) -> Iterator[tuple[RemoteRule, int]]:
     """The partitions of a topic that a rule reads and nobody of its name does."""
-    there = {(one.target.name, one.partition) for one in running if one.epoch == state.epoch}
+    there = {one.place for one in running if one.epoch == state.epoch}
     for rule in rules:
         if _reads(rule, state.name, letters):
             for partition in range(len(state.partitions)):

@@ -15,10 +15,10 @@ import operator
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gateway.bridges.breaker import is_outage, jittered
-from gateway.broker.consume.position import Message
+from gateway.broker.consume.consumer import Message
 from gateway.broker.identity import path_on
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
@@ -40,6 +40,7 @@ PARK_BYTES = 16 << 20
 """How much may be parked for one partition before its forward stops reading on."""
 _PASSING = (Throttled, ShuttingDown)
 _first_record = operator.itemgetter(0)
+_offset = operator.attrgetter("offset")
 
 
 def is_final(error: GatewayError) -> bool:
@@ -170,77 +171,50 @@ class Lanes:
         chosen.sort(key=_offset)
         return chosen
 
-    def give_back(self, entries: Sequence[Entry]) -> None:
-        """They were not sent after all."""
-        self._return(entries)
-        self._go_on(entries)
-
-    def delivered(self, entries: Sequence[Entry]) -> None:
-        """The target has them."""
-        self._go_on(entries)
-
-    def answered(
-        self, entries: Sequence[Entry], refused: Mapping[int, GatewayError], now: float
-    ) -> list[tuple[Entry, GatewayError]]:
+    def answered(self, entries: Sequence[Entry], refused: Mapping[int, GatewayError], now: float) -> list[Entry]:
         """A request whose members `refused` (by index) were not taken. Returns those that are given up."""
-        given_up: list[tuple[Entry, GatewayError]] = []
-        again: list[Entry] = []
-        for index, error in sorted(refused.items()):
-            entry = entries[index]
-            if is_outage(error):
-                entry.losses += isinstance(error, TargetLost)
-                again.append(entry)
-                continue
-            entry.failed(error)
-            (given_up.append((entry, error)) if self._hopeless(entry, error) else again.append(entry))
-        self._return(again)
-        self._park([entry for entry in again if entry.attempts], now)
-        self._go_on(entries)
-        return given_up
+        failed = {id(entries[index]): error for index, error in refused.items()}
+        return self._again([entry for entry in entries if id(entry) in failed], failed, entries, now)
 
-    def failed(self, entries: Sequence[Entry], error: GatewayError, now: float) -> list[tuple[Entry, GatewayError]]:
+    def failed(self, entries: Sequence[Entry], error: GatewayError, now: float) -> list[Entry]:
         """A request came to nothing as a whole. Returns the messages that are given up."""
-        if len(entries) == 1:
-            return self.answered(entries, {0: error}, now)
-        if is_outage(error):
-            return self.answered(entries, dict.fromkeys(range(len(entries)), error), now)
-        heads = list({entry.key: entry for entry in reversed(entries)}.values())
+        if len(entries) == 1 or is_outage(error):
+            return self._again(entries, {id(entry): error for entry in entries}, entries, now)
         if is_final(error):
             for entry in entries:
                 entry.alone = True
-            self._return(entries)
-            self._go_on(entries)
-            return []
-        given_up: list[tuple[Entry, GatewayError]] = []
-        for head in heads:
-            head.failed(error)
-            if self._hopeless(head, error):
-                given_up.append((head, error))
-        lost = {id(entry) for entry, _ in given_up}
-        self._return([entry for entry in entries if id(entry) not in lost])
-        self._park([head for head in heads if id(head) not in lost], now)
-        self._go_on(entries)
+            return self._again(entries, {}, entries, now)
+        heads = {entry.key: entry for entry in reversed(entries)}.values()  # the others wait behind them
+        return self._again(entries, {id(head): error for head in heads}, entries, now)
+
+    def _again(
+        self, lost: Sequence[Entry], failed: Mapping[int, GatewayError], sent: Sequence[Entry], now: float
+    ) -> list[Entry]:
+        """What was not taken of what was sent goes back, but for what is given up; lanes whose head failed are parked."""
+        given_up: list[Entry] = []
+        for entry in lost:
+            error = failed.get(id(entry))
+            if error is None:
+                continue
+            if is_outage(error):
+                entry.losses += isinstance(error, TargetLost)
+                continue
+            entry.failed(error)
+            if self._gives_up and (is_final(error) or entry.attempts >= self._retry.max):
+                given_up.append(entry)
+        back = [entry for entry in lost if entry not in given_up]
+        self._return(back)
+        self._park([entry for entry in back if id(entry) in failed and entry.attempts], now)
+        self.free(sent)
         return given_up
 
-    def take_late(self, most: int, late: Callable[[Entry], bool], now: float) -> list[Entry]:
-        """Of what might go out now, that for which it is too late; it is gone from here."""
-        chosen = self.choose(most, PARK_BYTES, now)
-        taken = [entry for entry in chosen if late(entry)]
-        gone = {entry.offset for entry in taken}
-        self._return([entry for entry in chosen if entry.offset not in gone])
-        self._go_on(chosen)
-        return taken
-
-    def put_back(self, entries: Sequence[Entry], kept: Sequence[Entry]) -> None:
-        """Some of what was chosen is not sent after all; `kept` is."""
-        self._return(entries)
+    def put_back(self, back: Sequence[Entry], kept: Sequence[Entry] = (), gone: Sequence[Entry] = ()) -> None:
+        """Of what was chosen, some is not sent after all; `kept` is, and `gone` never will be."""
+        self._return(back)
         busy = {entry.key for entry in kept}
-        self._go_on([entry for entry in entries if entry.key not in busy])
+        self.free([entry for entry in (*back, *gone) if entry.key not in busy])
 
     # --- inside ---
-
-    def _hopeless(self, entry: Entry, error: GatewayError) -> bool:
-        return self._gives_up and (is_final(error) or entry.attempts >= self._retry.max)
 
     def _take(self, lane: Lane) -> Entry:
         self._busy += not lane.busy
@@ -276,7 +250,7 @@ class Lanes:
         self.parked += 1
         self.parked_bytes += entry.size
 
-    def _go_on(self, entries: Iterable[Entry]) -> None:
+    def free(self, entries: Iterable[Entry]) -> None:
         """The lanes of these are free again."""
         for key in {entry.key: None for entry in entries}:
             lane = self._lanes[key]
@@ -296,61 +270,34 @@ class Lanes:
                 self._ready.append(lane)
 
 
-def _offset(entry: Entry) -> int:
-    return entry.offset
-
-
-def stretches(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
-    """The offsets of messages in the order of the log, as ranges."""
-    first = stop = -1
-    for entry in entries:
-        if entry.offset != stop:
-            if first >= 0:
-                yield first, stop
-            first = entry.offset
-        stop = entry.offset + 1
-    if first >= 0:
-        yield first, stop
+def stretches(entries: Sequence[Entry]) -> Iterator[tuple[Run, int, int]]:
+    """The messages as parts of what was read, each as long as they lie side by side there."""
+    first = 0
+    for at in range(1, len(entries) + 1):
+        before = entries[at - 1]
+        if at == len(entries) or entries[at].run is not before.run or entries[at].index != before.index + 1:
+            yield before.run, entries[first].index, before.index + 1
+            first = at
 
 
 def columns_of(entries: Sequence[Entry]) -> Columns:
-    """The messages as columns; a slice of what was read where they stand side by side."""
-    first, last = entries[0], entries[-1]
-    if first.run is last.run and last.index - first.index == len(entries) - 1:
-        return first.run.columns.slice(first.index, last.index + 1)
-    parts: list[Columns] = []
-    start = 0
-    for index in range(1, len(entries) + 1):
-        before = entries[index - 1]
-        if index < len(entries) and entries[index].run is before.run and entries[index].index == before.index + 1:
-            continue
-        parts.append(before.run.columns.slice(entries[start].index, before.index + 1))
-        start = index
-    return Columns.concat(parts)
+    parts = [run.columns.slice(start, stop) for run, start, stop in stretches(entries)]
+    return parts[0] if len(parts) == 1 else Columns.concat(parts)
 
 
 def copies_of(source: bytes, identity: bytes, entries: Sequence[Entry]) -> Copies:
     """Where the messages are in the log, their ids, and the gateways they came by, for a target that can tell by them what it
     was sent before, and what goes in circles. It ends before the first that came by others.
     """
+    via = entries[0].run.meta_of(entries[0].index)[0].origin.via
     ranges: list[tuple[int, bytes, int, int]] = []
-    at, via = 0, entries[0].run.meta_of(entries[0].index)[0].origin.via
-    while at < len(entries):
-        entry = entries[at]
-        run, start = entry.run, entry.index
-        meta, inner = run.meta_of(start)
-        if meta.origin.via != via:
-            break
-        known = bisect_right(run.batches, start, key=_first_record)
-        end = run.batches[known][0] if known < len(run.batches) else run.count
-        count = 1
-        while (
-            at + count < len(entries)
-            and start + count < end
-            and entries[at + count].run is run
-            and entries[at + count].index == start + count
-        ):
-            count += 1
-        ranges.append((entry.offset, meta.id, inner, count))
-        at += count
+    for run, start, stop in stretches(entries):
+        while start < stop:
+            meta, inner = run.meta_of(start)
+            if meta.origin.via != via:
+                return Copies(source, ranges, path_on(via, identity))
+            known = bisect_right(run.batches, start, key=_first_record)
+            end = min(stop, run.batches[known][0]) if known < len(run.batches) else stop
+            ranges.append((run.base_offset + start, meta.id, inner, end - start))
+            start = end
     return Copies(source, ranges, path_on(via, identity))

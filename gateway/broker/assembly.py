@@ -125,15 +125,15 @@ async def open_house(
         subscriptions = SubscriptionService(
             SubscriptionContext(
                 store,
-                table,
-                topics,
-                watchers,
                 pump,
                 clock,
                 recorder,
-                latencies,
                 letters,
-                jobs.start_soon,
+                lambda job: jobs.start_soon(None, None, job),
+                table,
+                topics,
+                watchers,
+                latencies,
                 authorisation.refusal,
             )
         )

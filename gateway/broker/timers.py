@@ -161,3 +161,32 @@ class Pump:
             self._heap = [entry for entry in self._heap if entry[1] not in self._cancelled]
             heapq.heapify(self._heap)
             self._cancelled.clear()
+
+
+class Alarm:
+    """One call at a time, which can be moved and called off."""
+
+    __slots__ = ("_callback", "_cancel", "_pump", "_when")
+
+    def __init__(self, pump: Pump, callback: Callable[[], None]) -> None:
+        self._pump = pump
+        self._callback = callback
+        self._when: float | None = None
+        self._cancel: Callable[[], None] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._when is not None
+
+    def set(self, when: float | None) -> None:
+        """Call at this time and at no other; None: not at all."""
+        if when == self._when:
+            return
+        if self._cancel is not None:
+            self._cancel()
+        self._when = when
+        self._cancel = self._pump.call_at(when, self._ring) if when is not None else None
+
+    def _ring(self) -> None:
+        self._when = self._cancel = None
+        self._callback()

@@ -116,8 +116,9 @@ def _stored(path: Path) -> tuple[Sequence[Account], Sequence[Account], Sequence[
 
 def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
     """What is written of each forward; of a topic that was made again nothing is."""
-    from gateway.bridges.forward_rows import TABLE, read_cursor, stored_cursors
-    from gateway.broker.consume.position import counts_of
+    from gateway.bridges.forward_rows import read_cursor, stored_cursors
+    from gateway.broker.consume.consumer import counts_of
+    from gateway.broker.identity import TABLE
     from gateway.store.ack_window import MAX_SPAN
 
     topics = log.topics()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.bridges.forward_rows import TABLE, cursor_row, read_cursor, row_key
+from gateway.bridges.forward_rows import cursor_row, read_cursor, row_key
+from gateway.broker.identity import TABLE
 from gateway.cli.main import main
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol

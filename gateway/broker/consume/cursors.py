@@ -23,8 +23,6 @@ BLOCK = 1_000
 
 
 class StoredSubscription(msgspec.Struct, frozen=True):
-    """A row of the subscriptions table."""
-
     topic: str
     epoch: int
     address: str
@@ -43,66 +41,46 @@ class StoredSubscription(msgspec.Struct, frozen=True):
 
     def request(self) -> Subscribe:
         """The Subscribe that made it."""
-        return Subscribe(
-            id=0,
-            address=self.address,
-            name=self.name,
-            acknowledge=self.acknowledge,
-            redelivery=Redelivery(*self.redelivery, self.unanswered) if self.redelivery is not None else None,
-            durable_grace=self.grace,
-            max_in_flight=self.max_in_flight,
-            largest_value=self.largest_value,
-            smallest_value=self.smallest_value,
-        )
+        redelivery = Redelivery(*self.redelivery, self.unanswered) if self.redelivery is not None else None
+        alike = {name: getattr(self, name) for name in _ALIKE}
+        return Subscribe(id=0, redelivery=redelivery, durable_grace=self.grace, **alike)
+
+
+_ALIKE = ("address", "name", "acknowledge", "max_in_flight", "largest_value", "smallest_value")
+"""What is called the same in a Subscribe."""
 
 
 def stored(request: Subscribe, topic: str, epoch: int, listener: str, owner: str, next_tag: int) -> StoredSubscription:
-    """The row for a subscription."""
     redelivery = request.redelivery
     return StoredSubscription(
         topic=topic,
         epoch=epoch,
-        address=request.address,
-        name=request.name,
         listener=listener,
         owner=owner,
-        acknowledge=request.acknowledge,
-        grace=request.durable_grace,
-        max_in_flight=request.max_in_flight,
-        largest_value=request.largest_value,
-        smallest_value=request.smallest_value,
-        redelivery=(redelivery.max_deliveries, redelivery.first_delay, redelivery.longest_delay)
-        if redelivery
-        else None,
         next_tag=next_tag,
+        grace=request.durable_grace,
+        redelivery=msgspec.structs.astuple(redelivery)[:3] if redelivery else None,
         unanswered=redelivery is None or redelivery.unanswered,
+        **{name: getattr(request, name) for name in _ALIKE},
     )
 
 
 def subscription_row(number: int, row: StoredSubscription | None) -> Put:
-    """Write or delete a subscription."""
     return Put(SUBSCRIPTIONS, _ID.pack(number), msgspec.msgpack.encode(row) if row is not None else None)
 
 
 def cursor_row(number: int, partition: int, window: bytes | None) -> Put:
-    """Write or delete one partition's cursor."""
     return Put(CURSORS, _CURSOR_KEY.pack(number, partition), window)
 
 
 def removed_rows(number: int, partitions: Iterable[int]) -> list[Put]:
-    """What deletes a subscription."""
     return [subscription_row(number, None), *(cursor_row(number, partition, None) for partition in partitions)]
-
-
-def load_subscriptions(store: Store) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
-    """Every stored subscription with its cursors by partition."""
-    return read_subscriptions(store.table(SUBSCRIPTIONS), store.table(CURSORS))
 
 
 def read_subscriptions(
     subscriptions: Mapping[bytes, bytes], cursors: Mapping[bytes, bytes]
 ) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
-    """The same, from the rows of both tables."""
+    """Every stored subscription with its cursors by partition, from the rows of both tables."""
     found: dict[int, tuple[StoredSubscription, dict[int, bytes]]] = {}
     for key, value in subscriptions.items():
         found[_ID.unpack(key)[0]] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
@@ -129,7 +107,6 @@ class Numbers:
         self._reserve()
 
     def take(self) -> int:
-        """The next number."""
         if self._next >= self._reserved:
             self._reserve()
             raise StoreReadOnly("subscription numbers cannot be reserved: the store does not take writes")

@@ -9,24 +9,23 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, Message, Place, Tally
 from gateway.broker.consume.cursors import cursor_row, stored, subscription_row
-from gateway.broker.consume.position import Message, Position
 from gateway.broker.service import Caller
+from gateway.broker.timers import Alarm
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
-from gateway.requests import Delivered, Redelivery, Subscribe, Subscribed, Take
+from gateway.requests import Delivered, Outcome, Subscribe, Subscribed, Take
+from gateway.settings import Backoff, Seconds
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Durability, Put, ReadResult, TopicState
+from gateway.store.interface import Durability, Put, TopicState
 
-SIZE = "size"
-"""The reason of a letter: the subscriber's protocol cannot carry it."""
-MAX_DELIVERIES = "max_deliveries"
-"""Nobody acknowledged it, however often it was handed out."""
+MOST_READ_AHEAD = 4_096
 
 
 class Outstanding(Message):
@@ -40,17 +39,21 @@ class Outstanding(Message):
         self.due: float | None = None
 
 
-@attrs.define(eq=False)
-class Cursor:
-    """One partition: what was read, what is settled, and what was read ahead."""
+class Cursor(Consumer):
+    """One partition of a subscription."""
 
-    partition: int
-    next: int
-    position: Position
-    ahead: deque[Run] = attrs.Factory(deque)
-    loading: bool = False
-    settled_until: int = 0
-    """After a restart: below this some offsets may be settled already."""
+    def __init__(self, context: ConsumerContext, subscription: Subscription, place: Place) -> None:
+        request, kept = subscription.request, subscription.durable
+        super().__init__(context, place, kept=kept, smallest=request.smallest_value, largest=request.largest_value)
+        self._subscription = subscription
+        self.ahead: deque[Run] = deque()
+        """What was read, and not handed out yet."""
+
+    def rows(self, window: AckWindow, _tally: Tally) -> Sequence[Put]:
+        return self._subscription.rows(self.partition, window)
+
+    def wake(self) -> None:
+        self._subscription.go_on()
 
 
 @attrs.define(eq=False)
@@ -59,13 +62,12 @@ class Waiting:
 
     caller: Caller
     request: Take
-    cancel_timer: Callable[[], None] | None = None
+    timer: Alarm
 
-    def refuse(self, error: GatewayError) -> None:
-        """It gets nothing, for this reason."""
-        if self.cancel_timer is not None:
-            self.cancel_timer()
-        self.caller.answer(self.request.id, error)
+    def end(self, outcome: Outcome) -> None:
+        self.timer.set(None)
+        if not self.caller.detached:
+            self.caller.answer(self.request.id, outcome)
 
 
 class Subscription:
@@ -85,11 +87,20 @@ class Subscription:
         self.again: deque[int] = deque()
         """Tags whose redelivery is due, in the order they became so."""
         self.next_tag = 1
+        self.go_on: Callable[[], None]
+        self.redelivery_due: Alarm
+        self.grace_over: Alarm
+        """All three are the service's."""
         self.clients: set[int] = set()
         self.ended = False
         self.watched = False
         """Whether it is told when its topic grows."""
         self._due: list[tuple[float, int, int]] = []
+
+    @property
+    def state(self) -> TopicState | None:
+        """Its topic, if that is still there, and the same."""
+        return self.cursors[0].state
 
     @property
     def durable(self) -> bool:
@@ -105,73 +116,29 @@ class Subscription:
     @property
     def room(self) -> int:
         """How many more messages may be handed out."""
-        return (
-            self.request.max_in_flight - len(self.outstanding)
-            if self.request.acknowledge
-            else self.request.max_in_flight
-        )
+        return self.request.max_in_flight - (len(self.outstanding) if self.request.acknowledge else 0)
 
     def subscribed(self) -> Subscribed:
-        """What its subscriber is told."""
         single = len(self.cursors) == 1
         first = self.cursors[0].next if single else 0
         return Subscribed(self.number, self.request.address, first, lasting_offsets=single and self._on_disk)
 
-    # --- reading ahead ---
-
-    def wanted(self, state: TopicState) -> Iterator[Cursor]:
-        """The partitions that have something and nothing is read ahead of."""
+    def read_ahead(self, state: TopicState, most: int) -> None:
+        """Of each partition of which nothing is left to be handed out."""
         for cursor in self.cursors:
-            if cursor.next < state.partitions[cursor.partition].end and not (
-                cursor.ahead or cursor.loading or cursor.position.letters
-            ):
-                yield cursor
+            size = most
+            while not cursor.ahead and (runs := cursor.read_on(state.partitions[cursor.partition], size)) is not None:
+                cursor.ahead.extend(runs)
+                size = MOST_READ_AHEAD  # what nobody is to get is passed in large steps
 
-    def skip_trimmed(self, cursor: Cursor, start: int) -> int:
-        """Retention took what was not read: go on at the log's start. Returns how many messages that were."""
-        lost = start - cursor.next
-        if lost <= 0:
-            return 0
-        cursor.position.tally.trimmed += cursor.position.passed(cursor.next, start)
-        cursor.next = start
-        return lost
+    @property
+    def reading(self) -> bool:
+        return any(cursor.reading for cursor in self.cursors)
 
-    def read(self, cursor: Cursor, result: ReadResult) -> None:
-        """Take in what the store gave; what this subscriber's protocol cannot carry goes to the dead letters."""
-        offset = cursor.next
-        for run in result.runs:
-            if run.base_offset > offset:
-                self._expire(cursor, offset, run.base_offset)
-            cursor.ahead.extend(self._carriable(cursor, run))
-            offset = run.next_offset
-        if result.next_offset > offset:
-            self._expire(cursor, offset, result.next_offset)
-        cursor.next = result.next_offset
-
-    def _carriable(self, cursor: Cursor, run: Run) -> Iterator[Run]:
-        largest, smallest = self.request.largest_value, self.request.smallest_value
-        check_size = (largest is not None and len(run.columns.packed) > largest) or smallest > 0
-        check_settled = run.base_offset < cursor.settled_until
-        if not check_size and not check_settled:
-            yield run
-            return
-        first = before = 0
-        for index, end in enumerate(run.columns.ends):
-            size = end - before - PREFIX
-            before = end
-            settled = check_settled and cursor.position.window.is_settled(run.base_offset + index)
-            fits = size >= smallest and (largest is None or size <= largest)
-            if settled or not fits:
-                if index > first:
-                    yield run.slice(first, index)
-                first = index + 1
-                if not settled:
-                    cursor.position.give_up(Message(run, index), SIZE)
-        if first < run.count:
-            yield run.slice(first, run.count)
-
-    def _expire(self, cursor: Cursor, first: int, stop: int) -> None:
-        cursor.position.tally.expired += cursor.position.passed(first, stop)
+    @property
+    def unreadable(self) -> GatewayError | None:
+        """Why nothing can be handed out."""
+        return next((cursor.unreadable for cursor in self.cursors if cursor.unreadable is not None), None)
 
     # --- handing out ---
 
@@ -218,7 +185,7 @@ class Subscription:
             expires = run.columns.expires or ()
             if not 0 < expires[0] <= now_ms:
                 return
-            self._expire(cursor, run.base_offset, run.base_offset + 1)
+            cursor.expire(run.base_offset, run.base_offset + 1)
             cursor.ahead.popleft()
             if run.count > 1:
                 cursor.ahead.appendleft(run.slice(1, run.count))
@@ -245,21 +212,21 @@ class Subscription:
         first_tag = self.next_tag
         self.next_tag += run.count
         if self.request.acknowledge:
-            cursor.position.touch()
-            tried = cursor.position.window.outstanding
+            cursor.touch()
+            tried = cursor.window.outstanding
             for index in range(run.count):
                 attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
                 self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
             self._schedule(first_tag, run.count, 1, now)
         else:
-            cursor.position.acknowledged(run.base_offset, run.next_offset)
+            cursor.acknowledge(run.base_offset, run.next_offset)
         return Delivered(run, first_tag)
 
     def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
         redelivery = self.request.redelivery
         if redelivery is None or not redelivery.unanswered:
             return
-        due = now + _delay(redelivery, attempt)
+        due = now + self._delay(attempt)
         for tag in range(first_tag, first_tag + count):
             self.outstanding[tag].due = due
         heapq.heappush(self._due, (due, first_tag, count))
@@ -270,7 +237,7 @@ class Subscription:
         """A tag is done with; None if it is not outstanding."""
         message = self.outstanding.pop(tag, None)
         if message is not None:
-            self.position_of(message).acknowledged(message.offset, message.offset + 1)
+            self._cursor_of(message).acknowledge(message.offset, message.offset + 1)
         return message
 
     def refuse(self, tag: int, now: float) -> bool:
@@ -279,11 +246,9 @@ class Subscription:
         message = self.outstanding.get(tag)
         if message is None or redelivery is None:
             return self.give_back(tag)
-        self.position_of(message).tried((message,))
+        self._cursor_of(message).tried(message)
         message.client = 0
-        message.due = (
-            now if message.attempts >= redelivery.max_deliveries else now + _delay(redelivery, message.attempts)
-        )
+        message.due = now if message.attempts >= redelivery.max_deliveries else now + self._delay(message.attempts)
         heapq.heappush(self._due, (message.due, tag, 1))
         return True
 
@@ -326,9 +291,9 @@ class Subscription:
                 message = self.outstanding[tag]
                 message.due = None
                 if redelivery is not None and message.attempts >= redelivery.max_deliveries:
-                    self.position_of(self.outstanding.pop(tag)).give_up(message, MAX_DELIVERIES)
+                    self._cursor_of(self.outstanding.pop(tag)).give_up(message, MAX_DELIVERIES)
                 else:
-                    self.position_of(message).tried((message,))
+                    self._cursor_of(message).tried(message)
                     self.again.append(tag)
 
     def _is_due_at(self, tag: int, due: float) -> bool:
@@ -338,29 +303,32 @@ class Subscription:
     # --- accounting ---
 
     def consumers(self, state: TopicState) -> Iterator[ConsumerCounts]:
-        """How far it is on each partition."""
         kind = "reader" if self.request.name else "subscription"
         name = self.request.name or str(self.number)
         for cursor in self.cursors:
-            end = state.partitions[cursor.partition].end
-            yield cursor.position.counts(kind, name, self.topic, cursor.partition, end)
+            yield cursor.counts(kind, name, state.partitions[cursor.partition].end)
 
     # --- keeping it ---
 
-    def position_of(self, message: Message) -> Position:
-        """The partition's that it is in."""
-        return self.cursors[message.run.partition].position
-
     def save_soon(self) -> None:
-        """Have what changed written."""
         for cursor in self.cursors:
-            cursor.position.save_soon()
+            cursor.save_soon()
 
     def rows(self, partition: int, window: AckWindow) -> list[Put]:
         """What is kept of it, and of a partition."""
         row = stored(self.request, self.topic, self.epoch, self.listener, self.owner, self.next_tag)
         return [subscription_row(self.number, row), cursor_row(self.number, partition, window.to_bytes())]
 
+    def unwritten_rows(self, *, all_of_them: bool = False) -> list[Put]:
+        cursors = [one for one in self.cursors if self.durable and (all_of_them or not one.written)]
+        return [row for cursor in cursors for row in self.rows(cursor.partition, cursor.window)]
 
-def _delay(redelivery: Redelivery, attempt: int) -> float:
-    return min(redelivery.first_delay * 2.0 ** min(attempt - 1, 62), redelivery.longest_delay)
+    # --- inside ---
+
+    def _cursor_of(self, message: Message) -> Cursor:
+        return self.cursors[message.run.partition]
+
+    def _delay(self, attempt: int) -> float:
+        redelivery = self.request.redelivery
+        assert redelivery is not None
+        return Backoff(Seconds(redelivery.first_delay), Seconds(redelivery.longest_delay)).delay(attempt)

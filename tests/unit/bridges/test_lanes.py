@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.bridges.lanes import LOSSES_TO_FEAR, PARK_MESSAGES, Entry, Lanes, columns_of
 from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
+from gateway.errors import Status, TargetError, TargetLost, TargetRefused
 from gateway.model import Retry
 from gateway.settings import Backoff, Seconds
 
@@ -47,7 +47,7 @@ def test_a_target_that_takes_parts_gets_one_message_of_a_key_at_a_time():
     first = some.choose(10, 1 << 20, 0.0)
     assert offsets(first) == [100, 102, 103]
     assert some.choose(10, 1 << 20, 0.0) == []
-    some.delivered(first)
+    some.free(first)
     assert offsets(some.choose(10, 1 << 20, 0.0)) == [101]
 
 
@@ -64,7 +64,7 @@ def test_a_failed_key_waits_and_the_others_go_on():
     assert 0.5 <= due <= 1.0
     again = some.choose(10, 1 << 20, due)
     assert offsets(again) == [100]
-    some.delivered(again)
+    some.free(again)
     assert some.parked == 0
     assert offsets(some.choose(10, 1 << 20, due)) == [102]
 
@@ -80,7 +80,7 @@ def test_back_off_grows_and_ends_in_giving_up():
         waits.append(due - now)
         now = due
     assert waits[0] <= 1.0 <= waits[1] <= 2.0
-    ((given_up, _),) = some.failed(some.choose(1, 1 << 20, now), TargetRefused("still"), now)
+    (given_up,) = some.failed(some.choose(1, 1 << 20, now), TargetRefused("still"), now)
     assert (given_up.offset, given_up.attempts) == (100, 3)
     assert (given_up.first_error, given_up.last_error) == ("later", "still")
     assert offsets(some.choose(9, 1 << 20, now)) == [101]
@@ -95,8 +95,8 @@ def test_who_of_a_refused_request_was_the_reason_is_found_out_one_by_one():
         if chosen[0].key == b"b":
             lost += some.failed(chosen, NEVER, 0.0)
         else:
-            some.delivered(chosen)
-    assert [(entry.key, entry.attempts) for entry, _ in lost] == [(b"b", 1)]
+            some.free(chosen)
+    assert [(entry.key, entry.attempts) for entry in lost] == [(b"b", 1)]
 
 
 def test_without_dead_letters_a_lane_waits_for_ever():
@@ -126,7 +126,7 @@ def test_what_was_under_way_at_each_lost_connection_goes_with_nothing_beside_it(
     order = []
     while chosen := some.choose(9, 1 << 20, 0.0):
         order += offsets(chosen)
-        (some.failed(chosen, TargetLost("gone"), 0.0) if chosen[0].offset == 100 else some.delivered(chosen))
+        (some.failed(chosen, TargetLost("gone"), 0.0) if chosen[0].offset == 100 else some.free(chosen))
         if len(order) == 4:
             break
     assert order == [101, 102, 100, 100]  # the others had their turn
@@ -140,8 +140,9 @@ def test_what_nobody_answered_of_a_request_is_no_attempt():
 
 def test_what_has_waited_for_too_long_leaves_in_order_and_the_rest_stays():
     some = lanes(b"a", b"b", b"a")
-    late = some.take_late(9, lambda entry: entry.offset != 101, 0.0)
-    assert offsets(late) == [100, 102]
+    chosen = some.choose(9, 1 << 20, 0.0)
+    assert offsets(chosen) == [100, 101, 102]
+    some.put_back([chosen[1]], gone=[chosen[0], chosen[2]])
     assert some.held == 1
     assert offsets(some.choose(9, 1 << 20, 0.0)) == [101]
 
@@ -171,8 +172,8 @@ def test_every_message_is_settled_once_and_each_key_in_order(keys, atomic, luck)
     under_way: list[list[Entry]] = []
     now = 0.0
 
-    def give_up(lost: list[tuple[Entry, GatewayError]]) -> None:
-        settled.extend(entry for entry, _ in lost)
+    def give_up(lost: list[Entry]) -> None:
+        settled.extend(lost)
 
     while len(settled) < len(keys):
         if chosen := some.choose(luck.randint(1, 5), 1 << 20, now):
@@ -185,7 +186,7 @@ def test_every_message_is_settled_once_and_each_key_in_order(keys, atomic, luck)
         if outcome == "down":
             assert some.failed(request, TargetLost("gone"), now) == []
         elif outcome == "ok" or (outcome == "parts" and atomic):
-            some.delivered(request)
+            some.free(request)
             settled += request
             order += request
         elif outcome == "parts":

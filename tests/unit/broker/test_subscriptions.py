@@ -305,6 +305,17 @@ async def test_expired_messages_are_never_handed_out(tmp_path: Path, autojump_cl
         assert (consumer.expired, consumer.unaccounted) == (1, 0)
 
 
+async def test_a_take_finds_what_lies_behind_thousands_that_expired(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", name="r")
+        now = gateway.house.clock.now_ms()
+        await client.publish("t", *[b"gone"] * 9_000, b"stays", expires=[now - 1] * 9_000 + [0])
+        assert values(await client.take(subscription)) == [b"stays"]
+        (consumer,) = gateway.house.snapshot().consumers
+        assert (consumer.expired, consumer.backlog, consumer.unaccounted) == (9_000, 0, 0)
+
+
 async def test_a_deleted_topic_ends_its_subscriptions(tmp_path: Path, autojump_clock: MockClock):
     async with opened(tmp_path) as gateway:
         client = gateway.client()
@@ -349,7 +360,7 @@ async def test_the_accounting_sees_a_message_that_was_lost(tmp_path: Path, autoj
         await client.take(subscription, 1)
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [0]
         lost = gateway.house.subscriptions._subscriptions[subscription]
-        window = lost.cursors[0].position.window
+        window = lost.cursors[0].window
         window.settle(window.low)  # by nobody
         assert [one.unaccounted for one in gateway.house.snapshot().consumers] == [1]
         gateway.house.doors.of("identity").stored -= 1

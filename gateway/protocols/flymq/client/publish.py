@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gateway.errors import GatewayError, TargetError, TargetRefused, TooLarge
+from gateway.errors import GatewayError, TargetRefused, TooLarge
 from gateway.protocols.flymq.wire.frames import HEADER, MAGIC, MAX_PAYLOAD, VERSION, Op
 from gateway.requests import Outcome, Publish, Published
 
@@ -65,7 +65,7 @@ class PublishedRun:
             return self.left == 0
         at = 2 + int.from_bytes(payload[:2], "big")
         if len(payload) < at + _PLACE.size:
-            self._refused[index] = TargetError("an answer to PRODUCE that is cut off")
+            self._refused[index] = TargetRefused("an answer to PRODUCE that is cut off")
         else:
             partition, offset, self._time = _PLACE.unpack_from(payload, at)
             self._places[index] = (partition, offset)

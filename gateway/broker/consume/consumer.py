@@ -1,0 +1,369 @@
+"""One durable consumer of one partition: it reads on, knows what is settled and why, and has that written.
+
+Subscriptions and forwards have one of these for each partition they read. A message is settled when it was acknowledged, when
+nobody is to get it (it expired, retention took it, another route stored it), or by the very commit that stores its dead
+letter: as long as that fails the message counts as backlog, is counted nowhere else, and the letter is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import attrs
+
+from gateway.broker.service import Clock, LetterMaker
+from gateway.broker.timers import Alarm, Pump
+from gateway.envelope import PREFIX, Run
+from gateway.errors import GatewayError, OffsetOutOfRange
+from gateway.recorder import ConsumerCounts, Recorder
+from gateway.store.ack_window import AckWindow
+from gateway.store.interface import (
+    Append,
+    CreateTopic,
+    PartitionState,
+    Put,
+    ReadResult,
+    Store,
+    Ticket,
+    TopicState,
+    Unit,
+)
+
+READ_BYTES = 1 << 20
+READ_AGAIN = 5.0
+"""Seconds until a range that could not be read is looked at again."""
+WRITE_BEHIND = 0.05
+"""Positions are written this long after they moved: at-least-once may repeat what a crash forgets in between."""
+WRITE_AGAIN = 1.0
+"""After a write that failed: the store is read-only."""
+SIZE = "size"
+"""The reason of a letter: the reader's protocol cannot carry it."""
+MAX_DELIVERIES = "max_deliveries"
+"""It was tried as often as it may be."""
+
+
+class Message:
+    """One message that a consumer has under way."""
+
+    __slots__ = ("attempts", "first_error", "index", "last_error", "offset", "run")
+
+    def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
+        self.run = run
+        self.index = index
+        self.offset = run.base_offset + index
+        self.attempts = attempts
+        self.first_error = ""
+        self.last_error = ""
+
+    def detach(self) -> None:
+        """Keep the message alone, not the whole read it came with: it may stay for long."""
+        self.run = self.run.slice(self.index, self.index + 1)
+        self.index = 0
+
+
+@attrs.define(eq=False)
+class Tally:
+    """What became of the messages since the consumer began with the partition at `start`."""
+
+    start: int
+    acknowledged: int = 0
+    filtered: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    trimmed: int = 0
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """Where a consumer is, and how it came there."""
+
+    topic: TopicState
+    partition: int
+    window: AckWindow
+    tally: Tally
+
+
+@attrs.frozen(eq=False)
+class ConsumerContext:
+    """What every consumer works with."""
+
+    store: Store
+    pump: Pump
+    clock: Clock
+    recorder: Recorder
+    letters: LetterMaker
+    start_soon: Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class Consumer:
+    """See the module. Subscriptions and forwards say by `rows` what keeps it in the store, and by `wake` what follows when
+    there may be more to read, or when it was written.
+    """
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        place: Place,
+        *,
+        kept: bool = True,
+        smallest: int = 0,
+        largest: int | None = None,
+        route: str = "",
+        route_only: bool = False,
+        letters_topic: str = "",
+    ) -> None:
+        """`kept`: whether it outlives this process. `smallest`, `largest`: what the reader's protocol can carry. `route`: who
+        loses, in the metrics, what expires or is trimmed; with `route_only` it gets only what that route stored.
+        `letters_topic`: empty for where the topic's dead letters are.
+        """
+        self.topic = place.topic.name
+        self.epoch = place.topic.epoch
+        self.partition = place.partition
+        self.window = window = place.window
+        self.tally = place.tally
+        self.next = window.low
+        """What is read next."""
+        self.reading = False
+        self.unreadable: GatewayError | None = None
+        """Why it cannot read on at the moment."""
+        self.unsaved = 0
+        """Acknowledged messages that a crash would deliver again."""
+        self.unwritable = ""
+        """Why what it knows cannot be written."""
+        self.on_disk = window.low
+        """Retention may go no further."""
+        self.letters: list[tuple[Message, str]] = []
+        """What is given up and not stored yet, with the reason. Nothing is read while there are any: that is their bound."""
+        self.letters_topic = letters_topic
+        self._context = context
+        self._kept = kept
+        self._smallest, self._largest = smallest, largest
+        self._route, self._route_only = route, route_only
+        self._settled_until = window.high
+        """After a restart: below this some offsets may be settled already."""
+        self._loaded: ReadResult | None = None
+        self._dirty = self._writing = self._closed = False
+        self._save_alarm = Alarm(context.pump, self.save)
+        self._read_alarm = Alarm(context.pump, self._read_again)
+
+    def rows(self, window: AckWindow, tally: Tally) -> Sequence[Put]:
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def state(self) -> TopicState | None:
+        """Its topic, if that is still there, and the same."""
+        state = self._context.store.topics.get(self.topic)
+        return state if state is not None and state.epoch == self.epoch else None
+
+    # --- reading ---
+
+    def read_on(self, bounds: PartitionState, most: int) -> Sequence[Run] | None:
+        """Of what is next, what is to be delivered. None: there is nothing, or not yet; then `wake` is called."""
+        if self.reading or self.letters or self.unreadable is not None:
+            return None
+        result, self._loaded = self._loaded, None
+        if result is None:
+            if self.next >= bounds.end:
+                return None
+            if self.next < bounds.start:
+                self.tally.trimmed += self._lose("trimmed", self.next, bounds.start)
+                self.next = bounds.start
+            now_ms = self._context.clock.now_ms()
+            result = self._context.store.read_cached(self.topic, self.partition, self.next, most, READ_BYTES, now_ms)
+        if result is None:
+            self.reading = True
+            self._context.start_soon(lambda: self._load(most))
+            return None
+        wanted: list[Run] = []
+        for run in result.runs:
+            self.expire(self.next, run.base_offset)
+            wanted += self._wanted(run)
+            self.next = run.next_offset
+        self.expire(self.next, result.next_offset)
+        self.next = result.next_offset
+        return wanted
+
+    async def _load(self, most: int) -> None:
+        context = self._context
+        try:
+            now_ms = context.clock.now_ms()
+            self._loaded = await context.store.read(self.topic, self.partition, self.next, most, READ_BYTES, now_ms)
+        except OffsetOutOfRange:
+            pass  # trimmed meanwhile: the next look goes on at the log's start
+        except GatewayError as error:
+            self.unreadable = error
+            self._read_alarm.set(context.clock.now() + READ_AGAIN)
+        finally:
+            self.reading = False
+        self.wake()
+
+    def _read_again(self) -> None:
+        self.unreadable = None
+        self.wake()
+
+    def _wanted(self, run: Run) -> Iterator[Run]:
+        """Without what other routes stored, what is settled already, and what cannot be carried."""
+        if not self._route_only:
+            yield from self._deliverable(run)
+            return
+        first = 0  # of those side by side that the route stored
+        for number, (begin, _inner, meta) in enumerate(run.batches):
+            if meta.route != self._route:
+                if first < begin:
+                    yield from self._deliverable(run.slice(first, begin))
+                first = run.batches[number + 1][0] if number + 1 < len(run.batches) else run.count
+                self.tally.filtered += self.pass_over(run.base_offset + begin, run.base_offset + first)
+        if first < run.count:
+            yield from self._deliverable(run.slice(first, run.count) if first else run)
+
+    def _deliverable(self, run: Run) -> Iterator[Run]:
+        smallest, largest = self._smallest, self._largest
+        check_size = (largest is not None and len(run.columns.packed) > largest) or smallest > 0
+        check_settled = run.base_offset < self._settled_until
+        if not check_size and not check_settled:
+            yield run
+            return
+        first = before = 0
+        for index, end in enumerate(run.columns.ends):
+            size = end - before - PREFIX
+            before = end
+            settled = check_settled and self.window.is_settled(run.base_offset + index)
+            fits = size >= smallest and (largest is None or size <= largest)
+            if settled or not fits:
+                if index > first:
+                    yield run.slice(first, index)
+                first = index + 1
+                if not settled:
+                    self.give_up(Message(run, index), SIZE)
+        if first < run.count:
+            yield run.slice(first, run.count) if first else run
+
+    # --- settling ---
+
+    def acknowledge(self, first: int, stop: int) -> None:
+        count = self.pass_over(first, stop)
+        self.tally.acknowledged += count
+        self.unsaved += count
+
+    def expire(self, first: int, stop: int) -> None:
+        if first < stop:
+            self.tally.expired += self._lose("expired", first, stop)
+
+    def pass_over(self, first: int, stop: int) -> int:
+        """Settle them, undelivered; returns how many were not settled before."""
+        count = self.window.settle_range(first, stop)
+        if count:
+            self.touch()
+        return count
+
+    def _lose(self, why: str, first: int, stop: int) -> int:
+        count = self.pass_over(first, stop)
+        if count:
+            self._context.recorder.dropped(self._route, why, count)
+        return count
+
+    def touch(self) -> None:
+        """What its rows keep has changed."""
+        self._dirty = self._kept
+
+    def tried(self, message: Message) -> None:
+        """Remember attempts in vain: a restart must not give a message that fails all its attempts again."""
+        window, offset = self.window, message.offset
+        # on what is very far ahead of the oldest they are not worth keeping
+        if offset - window.low < window.max_span and not window.is_settled(offset):
+            while window.outstanding.get(offset, 0) < message.attempts:
+                window.hand_out(offset)
+                self.touch()
+
+    def give_up(self, message: Message, reason: str) -> None:
+        """To the dead letters with it."""
+        message.detach()
+        self.letters.append((message, reason))
+
+    # --- writing ---
+
+    @property
+    def written(self) -> bool:
+        """Whether nothing waits to be written."""
+        return not (self._dirty or self._writing or self.letters)
+
+    def save_soon(self, *, at_once: bool = False) -> None:
+        """See to it that what changed is written; letters at once."""
+        if self._writing or self._closed or self.written:
+            return
+        if (at_once or self.letters) and not self.unwritable:
+            self.save()
+        elif not self._save_alarm.is_set:
+            self._save_alarm.set(self._context.clock.now() + (WRITE_AGAIN if self.unwritable else WRITE_BEHIND))
+
+    def save(self) -> None:
+        """Write it, with the letters there are."""
+        self._save_alarm.set(None)
+        if self._writing or self._closed or self.written:
+            return
+        letters, window, tally = list(self.letters), self.window, self.tally
+        creates: list[CreateTopic] = []
+        appends: list[Append] = []
+        if letters:  # settled in a copy: whether they are is known when this is stored
+            window = AckWindow.from_bytes(window.to_bytes())
+            settled = sum(window.settle(message.offset) for message, _reason in letters)
+            tally = attrs.evolve(tally, dead_lettered=tally.dead_lettered + settled)
+        for message, reason in letters:
+            made, append = self._context.letters.dead_letter_append(
+                message.run,
+                message.index,
+                reason=reason,
+                attempts=message.attempts,
+                first_error=message.first_error or reason,
+                last_error=message.last_error or reason,
+                topic=self.letters_topic,
+            )
+            creates += (one for one in made if one not in creates)
+            appends.append(append)
+        unsaved, low = self.unsaved, window.low
+        self._writing, self._dirty = True, False
+        puts = self.rows(window, tally) if self._kept else ()
+        unit = Unit(creates=creates, appends=appends, puts=puts, synced=None if letters else False)
+        self._context.store.submit(unit).on_done(lambda ticket: self._saved(ticket, letters, unsaved, low))
+
+    def _saved(self, ticket: Ticket, letters: Sequence[tuple[Message, str]], unsaved: int, low: int) -> None:
+        self._writing = False
+        self.unwritable = f"its position cannot be written: {ticket.error.message}" if ticket.error is not None else ""
+        if ticket.error is not None:
+            self.touch()
+            self.save_soon()
+            return
+        self.unsaved -= unsaved
+        self.on_disk = low
+        del self.letters[: len(letters)]
+        for message, reason in letters:
+            self.tally.dead_lettered += self.window.settle(message.offset)
+            meta, _inner = message.run.meta_of(message.index)
+            self._context.recorder.dead_lettered(meta.route, reason, 1)
+        self.save_soon()
+        self.wake()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._closed = True
+        self._save_alarm.set(None)
+        self._read_alarm.set(None)
+
+    # --- accounting ---
+
+    def counts(self, kind: str, name: str, end: int) -> ConsumerCounts:
+        """The account, while the log ends at `end`."""
+        return counts_of(kind, name, self.topic, self.partition, end, self.window, self.tally)
+
+
+def counts_of(
+    kind: str, name: str, topic: str, partition: int, end: int, window: AckWindow, tally: Tally
+) -> ConsumerCounts:
+    """The account of one partition. A position beyond the end has passed what is not there."""
+    backlog = max(0, end - window.low - window.settled_above)
+    return ConsumerCounts(
+        kind=kind, name=name, end=end, backlog=backlog, topic=topic, partition=partition, **attrs.asdict(tally)
+    )
