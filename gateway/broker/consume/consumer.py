@@ -137,7 +137,7 @@ class Consumer:
         self.letters_topic = letters_topic
         self._context = context
         self._kept = kept
-        self._smallest, self._largest = smallest, largest
+        self.smallest, self.largest = smallest, largest
         self._route, self._route_only = route, route_only
         self._settled_until = window.high
         """After a restart: below this some offsets may be settled already."""
@@ -220,7 +220,7 @@ class Consumer:
             yield from self._deliverable(run.slice(first, run.count) if first else run)
 
     def _deliverable(self, run: Run) -> Iterator[Run]:
-        smallest, largest = self._smallest, self._largest
+        smallest, largest = self.smallest, self.largest
         check_size = (largest is not None and len(run.columns.packed) > largest) or smallest > 0
         check_settled = run.base_offset < self._settled_until
         if not check_size and not check_settled:

@@ -97,6 +97,12 @@ class Subscription:
         """Whether it is told when its topic grows."""
         self._due: list[tuple[float, int, int]] = []
 
+    def joined_by(self, request: Subscribe) -> None:
+        """Somebody else uses its name: from now on it is as he asks for it."""
+        self.request = request
+        for cursor in self.cursors:
+            cursor.smallest, cursor.largest = request.smallest_value, request.largest_value
+
     @property
     def state(self) -> TopicState | None:
         """Its topic, if that is still there, and the same."""

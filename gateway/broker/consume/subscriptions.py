@@ -87,7 +87,7 @@ class SubscriptionService:
         elif subscription is not None:
             if subscription.request.acknowledge != request.acknowledge and subscription.outstanding:
                 raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
-            subscription.request = request
+            subscription.joined_by(request)
             self._use(caller, subscription)
             caller.answer(request.id, subscription.subscribed())
             return

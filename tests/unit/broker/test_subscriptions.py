@@ -282,6 +282,15 @@ async def test_what_the_protocol_cannot_carry_goes_to_the_dead_letters_and_the_r
         assert values(await client.take(letters, 10, hold=1)) == [b"long", b""]
 
 
+async def test_who_joins_by_name_says_what_can_be_carried(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", name="r", largest_value=3)
+        assert await client.subscribe("t", name="r", largest_value=30) == subscription
+        await client.publish("t", b"long")
+        assert values(await client.take(subscription, 10)) == [b"long"]
+
+
 async def test_partitions_are_merged_in_the_order_of_their_times(tmp_path: Path, autojump_clock: MockClock):
     async with opened(tmp_path, topics=FOUR) as gateway:
         client = gateway.client()
