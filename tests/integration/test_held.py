@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from gateway.broker.group_offsets import TABLE, encode_key, row_of
+from gateway.broker.consume.group_offsets import TABLE, encode_key, row_of
 
 from gateway.protocols.blipmq.wire.frames import FrameType
 from gateway.protocols.felix.wire.codec import ClientMessage
