@@ -24,10 +24,21 @@ from gateway.broker.consume.deliveries import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
 from gateway.errors import TargetError
-from gateway.model import Admin, AuthNone, AuthOpen, AuthUsers, ClientCert, Cluster, Config, Listener, TlsFiles, TlsNone
+from gateway.model import (
+    Admin,
+    AuthNone,
+    AuthOpen,
+    AuthUsers,
+    ClientCert,
+    ClusterSettings,
+    Config,
+    Listener,
+    TlsFiles,
+    TlsNone,
+)
 from gateway.notation import show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags
-from gateway.observe.health import Health, Phase
+from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, serve_http_when_asked
 from gateway.observe.lag import watching_lag
 from gateway.observe.prometheus import PrometheusRecorder
@@ -215,13 +226,13 @@ class Gateway:
                     nursery.start_soon(_run_listener, listener, event)
                 self._announce(announce, bound)
                 note_serving(Path(config.storage.path), self._addresses())
-                self.health.enter(Phase.READY)
+                self.health.enter(ProcessPhase.READY)
                 announce("ready")
                 bridges.admit()
                 nursery.start_soon(self.reloads.run, bridges)
                 task_status.started()
                 await self._drain.wait()
-                self.health.enter(Phase.DRAINING)
+                self.health.enter(ProcessPhase.DRAINING)
                 bridges.drain()
                 await self._take_down(listeners, finished)
                 stop_admin.set()
@@ -371,7 +382,7 @@ class Gateway:
             announce(f"route {route.name}: {', '.join(targets)}")
 
 
-def _cluster(config: Config, bound: Sequence[Bound]) -> Cluster:
+def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:
     """What this gateway tells about itself: without an address of its own, that of its first TCP listener."""
     if config.cluster.address:
         return config.cluster

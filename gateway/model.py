@@ -128,7 +128,7 @@ class Admin:
 
 
 @attrs.frozen
-class Cluster:
+class ClusterSettings:
     """Which other gateways this one knows from the start. Each keeps its own log; others can be joined while it runs."""
 
     id: Annotated[str, Says("What this gateway is called.")] = "gateway"
@@ -327,7 +327,7 @@ ACCEPTABLE = ("key", "headers", "ordering", "acknowledgement", "size", "atomicit
 
 
 @attrs.frozen
-class Store:
+class StoreTarget:
     """Append to a topic. The first of a route is its primary: it gives partition and offset."""
 
     topic: str
@@ -415,7 +415,7 @@ class Proxy:
     timeout: Annotated[Seconds, Says("How long its answer is waited for.")] = Seconds(5.0)
 
 
-Target = Store | Bridge | Forward | Mirror | Proxy
+Target = StoreTarget | Bridge | Forward | Mirror | Proxy
 
 
 @attrs.frozen
@@ -436,7 +436,7 @@ class Config:
     routes: tuple[Route, ...]
     admin: Admin | None = None
     """None where the file has no `admin`: then nothing is served over HTTP."""
-    cluster: Cluster = attrs.Factory(Cluster)
+    cluster: ClusterSettings = attrs.Factory(ClusterSettings)
     storage: Storage = attrs.Factory(Storage)
     memory: Memory = attrs.Factory(Memory)
     metrics: Metrics = attrs.Factory(Metrics)
@@ -452,5 +452,5 @@ class Config:
         return tuple(name for one in tls if isinstance(one, TlsSelfSigned) for name in one.names)
 
 
-IDENTITY = Route(name="identity", match=Match(), targets=(Store(topic="{topic}"),))
+IDENTITY = Route(name="identity", match=Match(), targets=(StoreTarget(topic="{topic}"),))
 """The route of a configuration that has none: an address is the topic of the same name."""

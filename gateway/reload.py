@@ -39,7 +39,7 @@ WRITTEN = {"host": "bind", "port": "bind", "protocols": "protocol", "addresses":
 log = structlog.get_logger()
 
 
-class Bridges(Protocol):
+class ReloadableBridges(Protocol):
     """What goes to brokers elsewhere, and comes from there."""
 
     @property
@@ -77,7 +77,7 @@ class Reloads:
     def close(self) -> None:
         self._until_closed.cancel()
 
-    async def run(self, bridges: Bridges) -> None:
+    async def run(self, bridges: ReloadableBridges) -> None:
         """Do what is asked for until closed."""
         with self._until_closed:
             while True:
@@ -85,7 +85,7 @@ class Reloads:
                 self._asked = trio.Event()
                 await self._reload(bridges)
 
-    async def _reload(self, bridges: Bridges) -> None:
+    async def _reload(self, bridges: ReloadableBridges) -> None:
         file = self._config.file
         try:  # in a thread: others are served meanwhile
             config, table = await trio.to_thread.run_sync(_read, file, abandon_on_cancel=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import attrs
 
 from gateway.bridges.forward_rows import cursor_row, source_of
-from gateway.bridges.lanes import Entry, Lanes, columns_of, copies_of, stretches
+from gateway.bridges.lanes import LaneEntry, Lanes, columns_of, copies_of, stretches
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, Place, Tally
+from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.identity import identity_of
 from gateway.broker.timers import Alarm
@@ -42,7 +42,7 @@ class ForwardContext(ConsumerContext):
 class PartitionForward(Consumer):
     """A durable consumer, and the messages that are between the log and the target."""
 
-    def __init__(self, context: ForwardContext, rule: RemoteRule, pool: UpstreamPool, place: Place) -> None:
+    def __init__(self, context: ForwardContext, rule: RemoteRule, pool: UpstreamPool, place: ConsumerPlace) -> None:
         target, name, carries = rule.target, place.topic.name, pool.spec.carries
         assert isinstance(target, Forward)
         super().__init__(
@@ -147,7 +147,7 @@ class PartitionForward(Consumer):
         tried = self.window.outstanding
         for run in runs or ():
             for index in range(run.count):
-                lanes.push(Entry(run, index, tried.get(run.base_offset + index, 0) if tried else 0))
+                lanes.push(LaneEntry(run, index, tried.get(run.base_offset + index, 0) if tried else 0))
         return runs is not None
 
     # --- sending ---
@@ -171,7 +171,7 @@ class PartitionForward(Consumer):
             sent = True
         return sent
 
-    def _deliver(self, entries: Sequence[Entry], copies: Copies | None) -> None:
+    def _deliver(self, entries: Sequence[LaneEntry], copies: Copies | None) -> None:
         batch = Batch(self._address, columns_of(entries), copies=copies)
         size, route = batch.columns.value_bytes, self.rule.route
         self._recorder.delivered(route, self.pool.name, len(entries), size)
@@ -179,7 +179,7 @@ class PartitionForward(Consumer):
         self._latencies.add(route, self.topic, self.pool.spec.name, times, self._clock.now_ms())
         self.pool.submit(lambda number: Publish(number, batch), lambda outcome: self._ended(entries, size, outcome))
 
-    def _choose(self, room: int) -> list[Entry]:
+    def _choose(self, room: int) -> list[LaneEntry]:
         """What may go out now, without what expired while it waited."""
         while room > 0 and (entries := self._lanes.choose(room, REQUEST_BYTES, self._clock.now())):
             now_ms = self._clock.now_ms()
@@ -194,7 +194,7 @@ class PartitionForward(Consumer):
                 return fresh
         return []
 
-    def _ended(self, entries: Sequence[Entry], size: int, outcome: Outcome) -> None:
+    def _ended(self, entries: Sequence[LaneEntry], size: int, outcome: Outcome) -> None:
         self.in_flight -= len(entries)
         now = self._clock.now()
         if isinstance(outcome, GatewayError):
@@ -208,12 +208,12 @@ class PartitionForward(Consumer):
             self._lanes.free(entries)
         self.wake()
 
-    def _acknowledged(self, entries: Sequence[Entry], size: int) -> None:
+    def _acknowledged(self, entries: Sequence[LaneEntry], size: int) -> None:
         for run, start, stop in stretches(entries):
             self.acknowledge(run.base_offset + start, run.base_offset + stop)
         self._recorder.acknowledged(self.rule.route, self.pool.name, len(entries), size)
 
-    def _tried(self, entries: Sequence[Entry], given_up: Sequence[Entry]) -> None:
+    def _tried(self, entries: Sequence[LaneEntry], given_up: Sequence[LaneEntry]) -> None:
         for entry in entries:
             self.tried(entry)
         for entry in given_up:
@@ -241,6 +241,6 @@ class PartitionForward(Consumer):
         return now + LATE_CHECK
 
 
-def _expires(entry: Entry) -> int:
+def _expires(entry: LaneEntry) -> int:
     expires = entry.run.columns.expires
     return expires[entry.index] if expires is not None else 0

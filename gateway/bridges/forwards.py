@@ -11,7 +11,7 @@ import trio
 from gateway.bridges.forward import ForwardContext, PartitionForward
 from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.consume.consumer import Place, Tally
+from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
 from gateway.model import Forward, ForwardStart
@@ -219,7 +219,9 @@ class Forwards:
     def _letters_of(self, rules: Sequence[RemoteRule]) -> frozenset[str]:
         return frozenset(rule.dead_letter(topic) for rule in rules for topic in self._store.topics)
 
-    def _begin(self, target: Forward, state: TopicState, partition: int, puts: list[Put], *, existing: bool) -> Place:
+    def _begin(
+        self, target: Forward, state: TopicState, partition: int, puts: list[Put], *, existing: bool
+    ) -> ConsumerPlace:
         """Where a cursor is, and how it came there; what makes it, if it is new, is added to `puts`. `existing`: the topic was
         there before the forward was.
         """
@@ -229,12 +231,12 @@ class Forwards:
         if kept is not None:
             epoch, window, tally = read_cursor(kept, span)
             if epoch == state.epoch:
-                return Place(state, partition, window, tally)
+                return ConsumerPlace(state, partition, window, tally)
             self._context.recorder.dropped("", "epoch_changed", 1)
         now = kept is None and existing and target.start is ForwardStart.NOW
         window = AckWindow(bounds.end if now else bounds.start, span)
         puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally := Tally(window.low)))
-        return Place(state, partition, window, tally)
+        return ConsumerPlace(state, partition, window, tally)
 
 
 def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:

@@ -28,7 +28,7 @@ import attrs
 
 from gateway.bridges.breaker import BACKOFF, jittered, refuses_login
 from gateway.bridges.ingest_cursors import Bookmark
-from gateway.bridges.ingest_entry import Entry, Stored
+from gateway.bridges.ingest_entry import IngestEntry, Stored
 from gateway.bridges.ingest_intake import Alarm, Intake
 from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.pool import UpstreamPool
@@ -88,7 +88,7 @@ class Source:
         context: IngestContext,
         pool: UpstreamPool,
         names: tuple[str, str, str],
-        entry: Entry,
+        entry: IngestEntry,
         obstacle: Callable[[], str],
     ) -> None:
         """`names`: the ingest as metrics call it (its `from`), the group, the remote address."""
@@ -311,7 +311,7 @@ class Source:
         self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
 
     def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
-        """Stored, or in the dead letters: the remote may forget them. `Entry` has not given up before."""
+        """Stored, or in the dead letters: the remote may forget them. `IngestEntry` has not given up before."""
 
         def settled(outcome: Outcome) -> None:
             """A tag that cannot be settled any more is delivered again: that is all there is to it."""

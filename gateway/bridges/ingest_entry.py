@@ -25,7 +25,7 @@ from gateway.model import AuthNone
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Delivered, Outcome, Publish, Published
 from gateway.routing.address import complaint
-from gateway.store.interface import Append, CreateTopic, Store, Unit
+from gateway.store.interface import Append, MakeTopic, Store, Unit
 
 REFUSED = "refused"
 
@@ -63,7 +63,7 @@ class _Task:
     attempts: int = 0
 
 
-class Entry:
+class IngestEntry:
     """A connection to the broker, for one remote address: its messages come in under the upstream's name."""
 
     def __init__(self, context: EntryContext, upstream: str, protocol: str, peer: str, address: str) -> None:
@@ -178,7 +178,7 @@ class Entry:
         topic = self.address if not complaint(self.address) else self._origin.listener
         meta = BatchMeta(task.batch.id, self._origin, "", task.batch.delivery)
         run = Run(topic, 0, 0, columns, [0] * columns.count, [(0, 0, meta)])
-        creates: list[CreateTopic] = []
+        creates: list[MakeTopic] = []
         appends: list[Append] = []
         for index, error in sorted(final.items()):
             made, append = self._context.dead_letters.dead_letter_append(

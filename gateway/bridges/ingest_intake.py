@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-from gateway.bridges.pool import Connection
+from gateway.bridges.pool import PooledConnection
 from gateway.broker.timers import Pump
 from gateway.requests import Start
 
@@ -18,7 +18,7 @@ RESUME_SECONDS = 5.0
 class Intake:
     """A subscription on one connection. Answers for one that is no more are not looked at."""
 
-    connection: Connection
+    connection: PooledConnection
     subscription: int = 0
     start: Start | int = Start.EARLIEST
     replays: bool = False

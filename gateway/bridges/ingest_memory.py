@@ -33,16 +33,16 @@ class IngestMemory:
         self._budget = budget
         self._most = budget.limit // 2
         self._held = 0
-        self._parts: set[Part] = set()
-        self._waiting: dict[Part, Callable[[], None]] = {}
+        self._parts: set[RemoteMemory] = set()
+        self._waiting: dict[RemoteMemory, Callable[[], None]] = {}
 
-    def part(self, wake: Callable[[], None]) -> Part:
+    def part(self, wake: Callable[[], None]) -> RemoteMemory:
         """The part of another remote address; `wake` is called when there is room again."""
-        part = Part(self, wake)
+        part = RemoteMemory(self, wake)
         self._parts.add(part)
         return part
 
-    def room(self, part: Part, wake: Callable[[], None]) -> int:
+    def room(self, part: RemoteMemory, wake: Callable[[], None]) -> int:
         """How much a part may ask for now. 0: nothing, and it is woken."""
         if self._budget.spent(writer=True):  # what comes is written: the readers' reserve is not for it
             self._budget.wait(part, wake)
@@ -61,13 +61,13 @@ class IngestMemory:
             for wake in waiting.values():
                 wake()
 
-    def leave(self, part: Part) -> None:
+    def leave(self, part: RemoteMemory) -> None:
         self._parts.discard(part)
         self._waiting.pop(part, None)
         self._budget.forget(part)
 
 
-class Part:
+class RemoteMemory:
     """What one remote address holds."""
 
     def __init__(self, memory: IngestMemory, wake: Callable[[], None]) -> None:

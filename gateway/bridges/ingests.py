@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from gateway.bridges.ingest import IngestContext, Source, State
-from gateway.bridges.ingest_entry import Entry, EntryContext
+from gateway.bridges.ingest_entry import EntryContext, IngestEntry
 from gateway.bridges.pool import UpstreamPool
 from gateway.errors import GatewayError, Status
 from gateway.requests import DescribeTopics, Outcome, Request, Topics
@@ -30,7 +30,7 @@ STOP_SECONDS = 2.0
 """How long going down waits for what is being stored: what it does not wait for comes again."""
 
 
-class Ingest:
+class RunningIngest:
     """One `ingest` of one upstream."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Ingest:
         if address is None or is_reserved(remote) or len(self._sources) >= MOST_SOURCES:
             return
         host, port = self.pool.upstream.addresses[0]
-        door = Entry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address)
+        door = IngestEntry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address)
         names = (self.name, self.rule.ingest.group, remote)
         source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address))
         self._sources[remote] = source
@@ -187,9 +187,9 @@ class Ingests:
         self._table = table
         self._reachable = reachable
         self._pools: Mapping[str, UpstreamPool] = {}
-        self._leaving: Sequence[Ingest] = ()
+        self._leaving: Sequence[RunningIngest] = ()
         self._admitted = False
-        self.all: Sequence[Ingest] = ()
+        self.all: Sequence[RunningIngest] = ()
 
     def become(self, pools: Mapping[str, UpstreamPool]) -> None:
         """From now on these are pulled from, as the table says. What is pulled over connections that are not among them
@@ -205,7 +205,7 @@ class Ingests:
             ingest.finish()
         known = [ingest.pool for ingest in staying]
         self.all = staying + [
-            Ingest(
+            RunningIngest(
                 self._context,
                 self._entries,
                 pool,

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gateway.bridges.breaker import is_outage, jittered
-from gateway.broker.consume.consumer import Message
+from gateway.broker.consume.consumer import ConsumedMessage
 from gateway.broker.identity import path_on
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
@@ -50,7 +50,7 @@ def is_final(error: GatewayError) -> bool:
     return isinstance(error, RequestError) and not isinstance(error, _PASSING) and error.status is not Status.TIMEOUT
 
 
-class Entry(Message):
+class LaneEntry(ConsumedMessage):
     """One message on its way."""
 
     __slots__ = ("alone", "key", "losses", "size")
@@ -86,14 +86,14 @@ class Entry(Message):
         self.first_error = self.first_error or self.last_error
 
 
-class Lane:
+class KeyLane:
     """The messages of one key, in order."""
 
     __slots__ = ("busy", "due", "key", "parked", "queue")
 
     def __init__(self, key: bytes | None) -> None:
         self.key = key
-        self.queue: deque[Entry] = deque()
+        self.queue: deque[LaneEntry] = deque()
         self.busy = False
         self.parked = False
         self.due = 0.0
@@ -108,9 +108,9 @@ class Lanes:
         self._gives_up = gives_up
         """Whether there is a dead-letter topic; without one a lane waits."""
         self._chance = chance
-        self._lanes: dict[bytes | None, Lane] = {}
-        self._ready: deque[Lane] = deque()
-        self._delayed: list[tuple[float, int, Lane]] = []
+        self._lanes: dict[bytes | None, KeyLane] = {}
+        self._ready: deque[KeyLane] = deque()
+        self._delayed: list[tuple[float, int, KeyLane]] = []
         self._numbers = itertools.count()
         self._busy = 0
         """Lanes of which something is under way."""
@@ -129,22 +129,22 @@ class Lanes:
         """When the next parked lane may try again."""
         return self._delayed[0][0] if self._delayed else None
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: LaneEntry) -> None:
         """One more message, behind all of its key."""
         lane = self._lanes.get(entry.key)
         if lane is None:
-            lane = self._lanes[entry.key] = Lane(entry.key)
+            lane = self._lanes[entry.key] = KeyLane(entry.key)
             self._ready.append(lane)
         lane.queue.append(entry)
         self.held += 1
         if lane.parked:
             self._count_parked(entry)
 
-    def choose(self, most: int, most_bytes: int, now: float) -> list[Entry]:
+    def choose(self, most: int, most_bytes: int, now: float) -> list[LaneEntry]:
         """What may go out in one request now, in the order of the log."""
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.appendleft(heapq.heappop(self._delayed)[2])
-        chosen: list[Entry] = []
+        chosen: list[LaneEntry] = []
         ready = self._ready
         if self._feared_under_way:
             return chosen
@@ -171,12 +171,14 @@ class Lanes:
         chosen.sort(key=_offset)
         return chosen
 
-    def answered(self, entries: Sequence[Entry], refused: Mapping[int, GatewayError], now: float) -> list[Entry]:
+    def answered(
+        self, entries: Sequence[LaneEntry], refused: Mapping[int, GatewayError], now: float
+    ) -> list[LaneEntry]:
         """A request whose members `refused` (by index) were not taken. Returns those that are given up."""
         failed = {id(entries[index]): error for index, error in refused.items()}
         return self._again([entry for entry in entries if id(entry) in failed], failed, entries, now)
 
-    def failed(self, entries: Sequence[Entry], error: GatewayError, now: float) -> list[Entry]:
+    def failed(self, entries: Sequence[LaneEntry], error: GatewayError, now: float) -> list[LaneEntry]:
         """A request came to nothing as a whole. Returns the messages that are given up."""
         if len(entries) == 1 or is_outage(error):
             return self._again(entries, {id(entry): error for entry in entries}, entries, now)
@@ -188,10 +190,10 @@ class Lanes:
         return self._again(entries, {id(head): error for head in heads}, entries, now)
 
     def _again(
-        self, lost: Sequence[Entry], failed: Mapping[int, GatewayError], sent: Sequence[Entry], now: float
-    ) -> list[Entry]:
+        self, lost: Sequence[LaneEntry], failed: Mapping[int, GatewayError], sent: Sequence[LaneEntry], now: float
+    ) -> list[LaneEntry]:
         """What was not taken of what was sent goes back, but for what is given up; lanes whose head failed are parked."""
-        given_up: list[Entry] = []
+        given_up: list[LaneEntry] = []
         for entry in lost:
             error = failed.get(id(entry))
             if error is None:
@@ -208,7 +210,9 @@ class Lanes:
         self.free(sent)
         return given_up
 
-    def put_back(self, back: Sequence[Entry], kept: Sequence[Entry] = (), gone: Sequence[Entry] = ()) -> None:
+    def put_back(
+        self, back: Sequence[LaneEntry], kept: Sequence[LaneEntry] = (), gone: Sequence[LaneEntry] = ()
+    ) -> None:
         """Of what was chosen, some is not sent after all; `kept` is, and `gone` never will be."""
         self._return(back)
         busy = {entry.key for entry in kept}
@@ -216,7 +220,7 @@ class Lanes:
 
     # --- inside ---
 
-    def _take(self, lane: Lane) -> Entry:
+    def _take(self, lane: KeyLane) -> LaneEntry:
         self._busy += not lane.busy
         lane.busy = True
         entry = lane.queue.popleft()
@@ -226,7 +230,7 @@ class Lanes:
             self.parked_bytes -= entry.size
         return entry
 
-    def _return(self, entries: Sequence[Entry]) -> None:
+    def _return(self, entries: Sequence[LaneEntry]) -> None:
         """Back to the front of their lanes, in order."""
         for entry in reversed(entries):
             lane = self._lanes[entry.key]
@@ -235,7 +239,7 @@ class Lanes:
             if lane.parked:
                 self._count_parked(entry)
 
-    def _park(self, heads: Iterable[Entry], now: float) -> None:
+    def _park(self, heads: Iterable[LaneEntry], now: float) -> None:
         for entry in heads:
             lane = self._lanes[entry.key]
             if not lane.parked:
@@ -245,12 +249,12 @@ class Lanes:
             delay = self._retry.backoff.delay(lane.queue[0].attempts or 1)
             lane.due = now + jittered(delay, self._chance)
 
-    def _count_parked(self, entry: Entry) -> None:
+    def _count_parked(self, entry: LaneEntry) -> None:
         entry.detach()
         self.parked += 1
         self.parked_bytes += entry.size
 
-    def free(self, entries: Iterable[Entry]) -> None:
+    def free(self, entries: Iterable[LaneEntry]) -> None:
         """The lanes of these are free again."""
         for key in {entry.key: None for entry in entries}:
             lane = self._lanes[key]
@@ -270,7 +274,7 @@ class Lanes:
                 self._ready.append(lane)
 
 
-def stretches(entries: Sequence[Entry]) -> Iterator[tuple[Run, int, int]]:
+def stretches(entries: Sequence[LaneEntry]) -> Iterator[tuple[Run, int, int]]:
     """The messages as parts of what was read, each as long as they lie side by side there."""
     first = 0
     for at in range(1, len(entries) + 1):
@@ -280,12 +284,12 @@ def stretches(entries: Sequence[Entry]) -> Iterator[tuple[Run, int, int]]:
             first = at
 
 
-def columns_of(entries: Sequence[Entry]) -> Columns:
+def columns_of(entries: Sequence[LaneEntry]) -> Columns:
     parts = [run.columns.slice(start, stop) for run, start, stop in stretches(entries)]
     return parts[0] if len(parts) == 1 else Columns.concat(parts)
 
 
-def copies_of(source: bytes, identity: bytes, entries: Sequence[Entry]) -> Copies:
+def copies_of(source: bytes, identity: bytes, entries: Sequence[LaneEntry]) -> Copies:
     """Where the messages are in the log, their ids, and the gateways they came by, for a target that can tell by them what it
     was sent before, and what goes in circles. It ends before the first that came by others.
     """

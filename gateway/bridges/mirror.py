@@ -15,7 +15,7 @@ from functools import partial
 import attrs
 
 from gateway.bridges.forward_rows import source_of
-from gateway.bridges.lanes import Entry, columns_of, copies_of
+from gateway.bridges.lanes import LaneEntry, columns_of, copies_of
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.identity import identity_of
 from gateway.broker.letters import SUFFIX
@@ -87,7 +87,7 @@ class PartitionMirror:
             name = f"mirror {rule.route} {target.upstream}"
             self._source = source_of(context.store, name, topic, epoch, partition)
         self._next = context.store.topics[topic].partitions[partition].end
-        self._buffer: deque[tuple[Entry, float]] = deque()
+        self._buffer: deque[tuple[LaneEntry, float]] = deque()
         self._messages = 0
         self._bytes = 0
         self._requests = 0
@@ -155,7 +155,7 @@ class PartitionMirror:
             for index in range(first, end):
                 if percent < 100 and not chosen(run, index, percent):
                     continue
-                entry = Entry(run, index)
+                entry = LaneEntry(run, index)
                 fits = limits.min_value <= entry.size - PREFIX <= limits.max_value
                 if not fits or self._messages >= BUFFER_MESSAGES or self._bytes + entry.size > BUFFER_BYTES:
                     self._count(DROPPED, 1)
@@ -183,7 +183,7 @@ class PartitionMirror:
                 lambda outcome, entries=entries, since=since: self._ended(entries, since, outcome),  # type: ignore[misc]
             )
 
-    def _ended(self, entries: Sequence[Entry], since: float, outcome: Outcome) -> None:
+    def _ended(self, entries: Sequence[LaneEntry], since: float, outcome: Outcome) -> None:
         self._requests -= 1
         self._messages -= len(entries)
         self._bytes -= sum(entry.size for entry in entries)
@@ -203,7 +203,7 @@ class PartitionMirror:
 
     # --- comparing ---
 
-    def _compare(self, entries: Sequence[Entry], since: float, outcome: Outcome, taken: int, refused: int) -> None:
+    def _compare(self, entries: Sequence[LaneEntry], since: float, outcome: Outcome, taken: int, refused: int) -> None:
         compare, recorder, route, name = self._target.compare, self._context.recorder, self._rule.route, self._pool.name
         if Compare.ACK in compare:  # the first has acknowledged them all: they are stored
             unknown = len(entries) - taken - refused
@@ -214,7 +214,7 @@ class PartitionMirror:
         if Compare.PAYLOAD in compare and taken:
             self._read_back(entries, outcome)
 
-    def _read_back(self, entries: Sequence[Entry], outcome: Outcome) -> None:
+    def _read_back(self, entries: Sequence[LaneEntry], outcome: Outcome) -> None:
         """Ask the second for what it has stored, where it says where that is."""
         assert isinstance(outcome, Published)
         sent = [(outcome.position(i), entry) for i, entry in enumerate(entries) if i not in outcome.refused][:COMPARED]
@@ -230,7 +230,7 @@ class PartitionMirror:
             lambda reply: self._was_read_back(side_by_side, first, reply),
         )
 
-    def _was_read_back(self, entries: Sequence[Entry], first: int, reply: Outcome) -> None:
+    def _was_read_back(self, entries: Sequence[LaneEntry], first: int, reply: Outcome) -> None:
         found: dict[int, bytes] = {}
         if isinstance(reply, Fetched):
             for run in reply.runs:
@@ -248,7 +248,7 @@ class PartitionMirror:
         )
 
 
-def _value(entry: Entry) -> bytes:
+def _value(entry: LaneEntry) -> bytes:
     return entry.run.columns.value(entry.index)
 
 

@@ -48,7 +48,7 @@ class _Waiting:
     deadline: float
 
 
-class Connection:
+class PooledConnection:
     """One connection that is up."""
 
     def __init__(self, pool: UpstreamPool) -> None:
@@ -163,7 +163,7 @@ class UpstreamPool:
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
         self.breaker = Breaker(self._chance)
         self._recorder = recorder
-        self._connections: list[Connection] = []
+        self._connections: list[PooledConnection] = []
         self._preference = Preference(upstream.addresses)
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
@@ -207,11 +207,11 @@ class UpstreamPool:
         connection.submit(make(next(self._ids)), ended)
         return True
 
-    def choose(self) -> Connection | None:
+    def choose(self) -> PooledConnection | None:
         """The connection with the least to do; None if no request would be sent now."""
         return min(self._connections, key=lambda one: len(one.waiting)) if self.ready else None
 
-    def submit_on(self, connection: Connection, make: Callable[[int], Request], ended: Ended) -> None:
+    def submit_on(self, connection: PooledConnection, make: Callable[[int], Request], ended: Ended) -> None:
         """Send a request on this connection and no other: what it is about exists only there."""
         if connection.over.is_set():
             ended(TargetLost("the connection to the upstream is gone"))
@@ -236,7 +236,7 @@ class UpstreamPool:
         elif isinstance(outcome, TargetError) and not getattr(outcome, "final", False):
             self.breaker.failed(trio.current_time())
 
-    def leave(self, connection: Connection, error: GatewayError) -> None:
+    def leave(self, connection: PooledConnection, error: GatewayError) -> None:
         """Take a connection out of use: what is under way on it ends with this."""
         if self.withdraw(connection):
             self.problem = ""
@@ -244,7 +244,7 @@ class UpstreamPool:
                 self._is_away(error)
         connection.end(error)
 
-    def withdraw(self, connection: Connection) -> bool:
+    def withdraw(self, connection: PooledConnection) -> bool:
         """Give a connection nothing more to do; whether it was in use."""
         if connection not in self._connections:
             return False
@@ -317,9 +317,9 @@ class UpstreamPool:
                 self._changed()
             await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
 
-    async def _connect(self, index: int) -> GatewayError | Connection:
+    async def _connect(self, index: int) -> GatewayError | PooledConnection:
         """Use one address until the connection ends: the connection that was, or why there was none."""
-        connection = Connection(self)
+        connection = PooledConnection(self)
         try:
             async with self._dial(index, connection.complete) as driver:
                 connection.driver = driver
@@ -336,7 +336,7 @@ class UpstreamPool:
             self._preference.was_useful(index)
         return refusal or connection
 
-    async def _use(self, index: int, connection: Connection, driver: ClientDriver) -> None:
+    async def _use(self, index: int, connection: PooledConnection, driver: ClientDriver) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, connection, driver)
             if index:
@@ -351,13 +351,13 @@ class UpstreamPool:
             await connection.over.wait()
             nursery.cancel_scope.cancel()
 
-    async def _watch(self, connection: Connection, driver: ClientDriver) -> None:
+    async def _watch(self, connection: PooledConnection, driver: ClientDriver) -> None:
         await driver.ended.wait()
         error = TargetLost("the connection to the upstream was lost")
         self.tell_people(error)
         self.leave(connection, error)
 
-    async def _probe(self, connection: Connection, index: int) -> None:
+    async def _probe(self, connection: PooledConnection, index: int) -> None:
         """On a second choice: see whether a better one is back, and stays so."""
         while True:
             await trio.sleep(PROBE_SECONDS)

@@ -20,7 +20,7 @@ import attrs
 from msgspec.structs import replace
 
 from gateway.bridges.breaker import refuses_login
-from gateway.bridges.pool import Connection, UpstreamPool
+from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.service import Clock, Timers
 from gateway.envelope import Batch
 from gateway.errors import (
@@ -96,7 +96,7 @@ class _Job:
     sent: Callable[[], None]
     ended: Callable[[Outcome], None]
     cancel: Callable[[], None] | None = None
-    connection: Connection | None = None
+    connection: PooledConnection | None = None
     """Where it was sent."""
     over: bool = False
     """The publisher has its answer."""
@@ -107,7 +107,7 @@ class _Path:
     """The connection one publisher's batches go over, while any are under way."""
 
     pool: UpstreamPool
-    connection: Connection
+    connection: PooledConnection
     jobs: int = 0
 
 

@@ -34,7 +34,7 @@ from gateway.broker.publish.door import Doors
 from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.transactions import TransactionService
-from gateway.broker.publish.validation import Validation
+from gateway.broker.publish.validation import SchemaGate
 from gateway.broker.service import Clock, Service
 from gateway.broker.timers import Pump, SystemClock
 from gateway.model import AuthUsers
@@ -77,7 +77,7 @@ async def open_house(
     *,
     accounts: Iterable[AuthUsers] = (),
     clock: Clock | None = None,
-    cluster: model.Cluster | None = None,
+    cluster: model.ClusterSettings | None = None,
 ) -> AsyncIterator[House]:
     """A broker on a store, with its tasks running inside the block; cursors are written when it ends."""
     clock = clock or SystemClock()
@@ -108,7 +108,7 @@ async def open_house(
         doors=doors,
         appending=appending,
         deduplication=deduplication,
-        validation=Validation(schemas, table, checking, doors),
+        validation=SchemaGate(schemas, table, checking, doors),
         transactions=transactions,
         delays=delays,
         letters=letters,
@@ -138,7 +138,7 @@ async def open_house(
             )
         )
         authorisation.subscribed = subscriptions.address_of
-        known = cluster or model.Cluster()
+        known = cluster or model.ClusterSettings()
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         await nursery.start(checking.run)
         groups = GroupService(store, table, topics, recorder, jobs.start_soon)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from gateway.broker.client import BrokerClient
+from gateway.broker.client import AttachedClient
 from gateway.broker.lane import Lane
 from gateway.broker.service import Caller, Handler, ListenerInfo, Service, Waiters
 from gateway.broker.timers import Pump
@@ -107,9 +107,9 @@ class Broker:
 
     def attach(
         self, listener: ListenerInfo, peer: str, on_completions: Callable[[Sequence[Completion]], None]
-    ) -> BrokerClient:
+    ) -> AttachedClient:
         """A connection's side of the broker."""
-        return BrokerClient(
+        return AttachedClient(
             next(self._numbers),
             listener,
             peer,
@@ -120,7 +120,7 @@ class Broker:
             release=self._release,
         )
 
-    def _dispatch(self, caller: BrokerClient, request: Request) -> None:
+    def _dispatch(self, caller: AttachedClient, request: Request) -> None:
         try:
             self._authorise(caller, request)
         except GatewayError as error:
@@ -137,7 +137,7 @@ class Broker:
             self._handle(handler, caller, request)
 
     @staticmethod
-    def _handle(handler: Handler, caller: BrokerClient, request: Request) -> None:
+    def _handle(handler: Handler, caller: AttachedClient, request: Request) -> None:
         try:
             handler(caller, request)
         except GatewayError as error:

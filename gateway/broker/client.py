@@ -13,7 +13,7 @@ from gateway.envelope import Origin
 from gateway.requests import Completion, Identity, Outcome, Request, Subscribe, Write
 
 
-class BrokerClient:
+class AttachedClient:
     """Implements Caller for the services and the driver's BrokerClient.
 
     Program order: a request that is no write runs when all earlier writes of the connection are answered; what comes
@@ -27,7 +27,7 @@ class BrokerClient:
         listener: ListenerInfo,
         peer: str,
         *,
-        dispatch: Callable[[BrokerClient, Request], None],
+        dispatch: Callable[[AttachedClient, Request], None],
         soon: Callable[[object, Callable[[], None]], None],
         on_completions: Callable[[Sequence[Completion]], None],
         hold: Callable[[], None],

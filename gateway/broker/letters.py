@@ -15,7 +15,7 @@ import attrs
 from gateway.envelope import Columns, Headers, Run
 from gateway.routing.address import LONGEST
 from gateway.routing.table import RoutingTable
-from gateway.store.interface import Append, CreateTopic, Store
+from gateway.store.interface import Append, MakeTopic, Store
 
 SUFFIX = ".dlq"
 PREFIX = "x-dead-letter-"
@@ -88,7 +88,7 @@ class Letters:
         first_error: str,
         last_error: str,
         topic: str = "",
-    ) -> tuple[Sequence[CreateTopic], Append]:
+    ) -> tuple[Sequence[MakeTopic], Append]:
         """The operations that put one message into its topic's dead letters, or into the `topic` that is given."""
         target = topic or letters_topic(run.topic)
         columns = run.columns
@@ -106,5 +106,5 @@ class Letters:
             count=before.count + 1 if len(own) != len(columns.headers_of(index)) else 1,
         )
         letter = Columns.of([columns.value(index)], [columns.key(index)], [own + facts.headers()])
-        creates = () if target in self._store.topics else (CreateTopic(target, self._table.topic_config(target)),)
+        creates = () if target in self._store.topics else (MakeTopic(target, self._table.topic_config(target)),)
         return creates, Append(target, 0, letter, meta, indexes=[inner])

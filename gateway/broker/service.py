@@ -15,7 +15,7 @@ import attrs
 from gateway.envelope import Origin, Run
 from gateway.requests import Identity, Outcome, Request
 from gateway.settings import Limits
-from gateway.store.interface import Append, CreateTopic
+from gateway.store.interface import Append, MakeTopic
 
 
 @attrs.frozen
@@ -101,7 +101,7 @@ class LetterMaker(Protocol):
         first_error: str,
         last_error: str,
         topic: str = "",
-    ) -> tuple[Sequence[CreateTopic], Append]:
+    ) -> tuple[Sequence[MakeTopic], Append]:
         """The operations that put one message into the dead letters."""
         ...
 

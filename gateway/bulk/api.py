@@ -85,13 +85,13 @@ class Api:
 
     async def topics(self, request: Request) -> Response:
         found = self._bulk.topics(request.query_params.get("name", ""))
-        return _json(wire.Topics(found, self._bulk.ranges.dense_offsets))
+        return _json(wire.TopicSnapshots(found, self._bulk.ranges.dense_offsets))
 
     async def purge(self, request: Request) -> Response:
         """Drop a topic of dead letters."""
         seen = (_number(request, "epoch", 0), _number(request, "end", 0)) if "end" in request.query_params else None
         await self._bulk.purge(_text(request, "name"), seen)
-        return _json(wire.Topics(()))
+        return _json(wire.TopicSnapshots(()))
 
     async def log(self, request: Request) -> Response:
         """A range, in the encoding that the client accepts."""
@@ -119,7 +119,7 @@ class Api:
 
     async def append(self, request: Request) -> Response:
         async with self._bodies:
-            body = await _decoded(request, wire.Append)
+            body = await _decoded(request, wire.AppendRequest)
             caller = self._bulk.caller(_peer(request), body.protocol, body.listener)
             return _json(await self._bulk.appends.append(caller, body))
 

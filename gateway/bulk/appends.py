@@ -18,7 +18,7 @@ from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.publication import Prepared
 from gateway.broker.service import Caller, Clock
-from gateway.bulk.wire import LONGEST_PRODUCER, Append, Appended, Producer, Refusal, Stretch, columns_of
+from gateway.bulk.wire import LONGEST_PRODUCER, Appended, AppendRequest, Producer, Refusal, Stretch, columns_of
 from gateway.envelope import Batch, Columns
 from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, OutcomeUnknown, RequestError
 from gateway.store.interface import Placement, Put, Require, Store, Unit, read_placements
@@ -68,7 +68,7 @@ class Appends:
         self._clock = clock
         self._locks: dict[str, _Turn] = {}
 
-    async def append(self, caller: Caller, body: Append) -> Appended:
+    async def append(self, caller: Caller, body: AppendRequest) -> Appended:
         """Store the messages, or say where they are if they were stored before. Raises what refuses them."""
         columns = columns_of(body)
         if not 0 < len(body.producer) <= LONGEST_PRODUCER or "\0" in body.producer:
@@ -109,7 +109,7 @@ class Appends:
             turn = self._locks[producer] = _Turn(lambda: self._locks.pop(producer, None))
         return turn
 
-    async def _append(self, caller: Caller, body: Append, columns: Columns) -> Appended:
+    async def _append(self, caller: Caller, body: AppendRequest, columns: Columns) -> Appended:
         digest = _digest(body, columns)
         head = await self._head(body.producer)
         if head is not None and body.epoch < head.epoch:
@@ -141,7 +141,7 @@ class Appends:
             return _repeated(body, stored, digest)
         return _appended(row, placements)
 
-    async def _prepare(self, caller: Caller, body: Append, columns: Columns) -> Prepared:
+    async def _prepare(self, caller: Caller, body: AppendRequest, columns: Columns) -> Prepared:
         batch = Batch(body.address, columns, partition=body.partition)
         prepared = await self._pipeline.prepare(caller, batch, create=body.create)
         refused = prepared.refused
@@ -194,7 +194,7 @@ class _Turn:
             self._forget()
 
 
-def _digest(body: Append, columns: Columns) -> bytes:
+def _digest(body: AppendRequest, columns: Columns) -> bytes:
     """Of what is to be stored: the same key with something else is a mistake that must not pass as a repetition."""
     made = hashlib.blake2b(columns.packed, digest_size=16)
     made.update(
@@ -210,7 +210,7 @@ def _encode(row: _Row) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def _repeated(body: Append, stored: bytes, digest: bytes) -> Appended:
+def _repeated(body: AppendRequest, stored: bytes, digest: bytes) -> Appended:
     size = 4 + int.from_bytes(stored[:4], "big")
     row = msgspec.msgpack.decode(stored[4:size], type=_Row)
     if row.digest != digest:

@@ -20,7 +20,7 @@ from gateway.envelope import Origin
 from gateway.errors import ConditionFailed, Conflict, InvalidRequest, StoreError, UnknownTopic
 from gateway.requests import Completion, GroupReset
 from gateway.routing.table import RoutingTable
-from gateway.store.interface import DeleteTopic, Store, TopicState, Unit
+from gateway.store.interface import DropTopic, Store, TopicState, Unit
 
 LISTENER, PROTOCOL = "admin", "bulk"
 """Where what is appended here came in, as the log and the metrics tell it."""
@@ -65,7 +65,7 @@ class Bulk:
         client.origin = Origin(PROTOCOL, LISTENER, "", peer)
         return client
 
-    def topics(self, name: str = "") -> Sequence[wire.Topic]:
+    def topics(self, name: str = "") -> Sequence[wire.TopicSnapshot]:
         letters = self._letters()
         if name:
             state = self._store.topics.get(name)
@@ -99,7 +99,7 @@ class Bulk:
             if reason is not None:
                 raise Conflict(reason)
         try:
-            await self._store.submit(Unit(deletes=[DeleteTopic(name, seen)])).wait()
+            await self._store.submit(Unit(deletes=[DropTopic(name, seen)])).wait()
         except ConditionFailed:
             raise Conflict(f"letters have come to {name} since it was looked at: nothing is dropped") from None
         for callback in self._house.topics.after_delete:
@@ -125,9 +125,9 @@ def _nobody_asks(_completions: Sequence[Completion]) -> None:
     """Publishing here ends with a ticket, not with a completion."""
 
 
-def _topic(state: TopicState, letters: frozenset[str]) -> wire.Topic:
+def _topic(state: TopicState, letters: frozenset[str]) -> wire.TopicSnapshot:
     config = state.config
-    return wire.Topic(
+    return wire.TopicSnapshot(
         state.name,
         state.epoch,
         [

@@ -61,7 +61,7 @@ class Partition(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Topic(msgspec.Struct, frozen=True):
+class TopicSnapshot(msgspec.Struct, frozen=True):
     """A topic as of one moment."""
 
     name: str
@@ -75,13 +75,13 @@ class Topic(msgspec.Struct, frozen=True):
     """Whether it holds what could not be delivered."""
 
 
-class Topics(msgspec.Struct, frozen=True):
-    topics: Sequence[Topic]
+class TopicSnapshots(msgspec.Struct, frozen=True):
+    topics: Sequence[TopicSnapshot]
     dense_offsets: bool = True
     """Whether a gap between offsets means that something is missing."""
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Messages for one address, and what makes a repetition harmless.
 
     The values as `values`, or as `packed`: count times (u32 big-endian length, value). All or none is stored.
@@ -210,7 +210,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # --- messages ---
 
 
-def columns_of(body: Append) -> Columns:
+def columns_of(body: AppendRequest) -> Columns:
     """The messages of an append. Raises InvalidRequest or Truncated for a body that contradicts itself."""
     columns = Columns.of(body.values) if body.values is not None else Columns.from_packed(body.packed, body.count)
     if columns.count > MOST_APPENDED:

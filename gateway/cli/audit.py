@@ -87,14 +87,14 @@ def _counts(account: Account, word: str) -> bool:
 def _served(endpoint: Endpoint) -> tuple[Sequence[Account], Sequence[Account], Sequence[Account]]:
     import msgspec
 
-    from gateway.pipeline.endpoint_http import Caller
+    from gateway.pipeline.endpoint_http import EndpointCaller
 
     class Report(msgspec.Struct):
         doors: list[dict[str, Any]]
         consumers: list[dict[str, Any]]
         groups: list[dict[str, Any]]
 
-    caller = Caller(endpoint)
+    caller = EndpointCaller(endpoint)
     try:
         report = caller.ask("GET", "/v1/audit", Report)
     finally:

@@ -16,7 +16,7 @@ import trio
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
 from gateway.cli.reading import Wish, read
-from gateway.cli.url import Place, PlaceType
+from gateway.cli.url import PlaceType, UrlTarget
 from gateway.envelope import Batch, Columns, Run
 from gateway.requests import Publish, Published
 
@@ -25,7 +25,7 @@ HEAD = Struct(">8sIQI")
 
 
 @attrs.frozen
-class Plan:
+class BenchPlan:
     messages: int
     size: int
     batch: int
@@ -33,10 +33,10 @@ class Plan:
     connections: int
 
 
-class Source:
+class BenchSource:
     """The messages of one connection, numbered; its requests under way are as many as the window."""
 
-    def __init__(self, mark: bytes, number: int, plan: Plan) -> None:
+    def __init__(self, mark: bytes, number: int, plan: BenchPlan) -> None:
         self._mark = mark
         self._number = number
         self._batch = plan.batch
@@ -60,7 +60,7 @@ class Source:
 class Checker:
     """The sink that reads it all back: every message once, whole, and in the order of its connection."""
 
-    def __init__(self, mark: bytes, plan: Plan) -> None:
+    def __init__(self, mark: bytes, plan: BenchPlan) -> None:
         self._mark = mark
         self.left: int | None = plan.messages
         self._last: dict[tuple[int, int], int] = {}
@@ -107,7 +107,7 @@ class Checker:
 @output_option
 @dialling_options
 def command(
-    place: Place,
+    place: UrlTarget,
     messages: int,
     size: int,
     batch: int,
@@ -122,15 +122,15 @@ def command(
     Every message is numbered and carries a checksum: exit code 1 means that something was lost, damaged, repeated or out
     of its order. The figures include this command, which shares the machine's cores with what it measures.
     """
-    plan = Plan(messages, size, batch, window, min(connections, messages))
+    plan = BenchPlan(messages, size, batch, window, min(connections, messages))
     report = trio.run(_bench, place, dialling, plan, timeout)
     click.echo(json.dumps(report) if output == "json" else _table(report))
     return 0 if report["lost"] == report["damaged"] == report["repeated"] == report["disordered"] == 0 else 1
 
 
-async def _bench(place: Place, dialling: Dialling, plan: Plan, timeout: float) -> dict[str, float]:
+async def _bench(place: UrlTarget, dialling: Dialling, plan: BenchPlan, timeout: float) -> dict[str, float]:
     mark = os.urandom(8)
-    sources = [Source(mark, number, plan) for number in range(plan.connections)]
+    sources = [BenchSource(mark, number, plan) for number in range(plan.connections)]
     checker = Checker(mark, plan)
     began = published = finished = trio.current_time()
 
@@ -165,7 +165,9 @@ async def _bench(place: Place, dialling: Dialling, plan: Plan, timeout: float) -
     }
 
 
-async def _publish(place: Place, dialling: Dialling, plan: Plan, source: Source, checker: Checker) -> None:
+async def _publish(
+    place: UrlTarget, dialling: Dialling, plan: BenchPlan, source: BenchSource, checker: Checker
+) -> None:
     async with connected(place, dialling) as connection:
 
         async def lane() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from gateway.cli.url import Place
+from gateway.cli.url import UrlTarget
 from gateway.protocols.registry import Transport
 from gateway.settings import Dialect
 from gateway.wire.session import ClientContext, Credentials
@@ -84,7 +84,7 @@ def dialling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.asynccontextmanager
-async def connected(place: Place, dialling: Dialling) -> AsyncIterator[Connection]:
+async def connected(place: UrlTarget, dialling: Dialling) -> AsyncIterator[Connection]:
     from gateway.transport.client import connect
     from gateway.transport.tls import ClientTls
 

@@ -187,9 +187,9 @@ def _served(endpoint: Endpoint, group: str, topic: str) -> Iterator[GroupPositio
     from urllib.parse import urlencode
 
     from gateway.bulk import wire
-    from gateway.pipeline.endpoint_http import Caller
+    from gateway.pipeline.endpoint_http import EndpointCaller
 
-    caller = Caller(endpoint)
+    caller = EndpointCaller(endpoint)
     try:
         following = ""
         while True:
@@ -216,9 +216,9 @@ def _reset_served(endpoint: Endpoint, asked: GroupReset) -> Sequence[GroupMove]:
     import msgspec
 
     from gateway.bulk import wire
-    from gateway.pipeline.endpoint_http import Caller
+    from gateway.pipeline.endpoint_http import EndpointCaller
 
-    caller = Caller(endpoint)
+    caller = EndpointCaller(endpoint)
     try:
         body = msgspec.msgpack.encode(asked)
         return caller.ask("POST", wire.RESET_GROUP, wire.GroupMoves, body, wire.MSGPACK).moves

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from gateway.broker.letters import Facts, letters_topic, split_headers
-from gateway.bulk.wire import Redrive, Redriven, Topic
+from gateway.bulk.wire import Redrive, Redriven, TopicSnapshot
 from gateway.envelope import Envelope, Headers
 from gateway.errors import InvalidRequest, UnknownTopic
 from gateway.pipeline.endpoint import EndpointLog, EndpointWriter
@@ -124,7 +124,7 @@ class Choice:
         return cls(frozenset(reasons), chosen if ids else None)
 
 
-def find(log: EndpointLog, name: str) -> Topic:
+def find(log: EndpointLog, name: str) -> TopicSnapshot:
     """A dead-letter topic, by its own name or that of the topic whose letters it holds. Raises UnknownTopic."""
     for candidate in (name, letters_topic(name)):
         for topic in log.described(candidate):
@@ -133,7 +133,7 @@ def find(log: EndpointLog, name: str) -> Topic:
     raise UnknownTopic(f"there are no dead letters of {name}, nor is it a topic that holds any: see gateway dlq list")
 
 
-def letters(log: EndpointLog, topic: Topic, choice: Choice) -> Iterator[Letter]:
+def letters(log: EndpointLog, topic: TopicSnapshot, choice: Choice) -> Iterator[Letter]:
     for partition in topic.partitions:
         wanted = choice.ids.get(partition.number, ()) if choice.ids is not None else None
         start = max(min(wanted), partition.start) if wanted else partition.start
@@ -162,7 +162,7 @@ class Summary:
     oldest_ms: int | None = None
 
 
-def summary(log: EndpointLog, topic: Topic) -> Summary:
+def summary(log: EndpointLog, topic: TopicSnapshot) -> Summary:
     found = Summary(topic.name)
     for letter in letters(log, topic, Choice()):
         found.letters += 1
@@ -195,7 +195,7 @@ class Pace:
 def redrive(
     log: EndpointLog,
     out: EndpointWriter,
-    topic: Topic,
+    topic: TopicSnapshot,
     choice: Choice,
     asked: Redrive,
     rate: float | None,

@@ -14,7 +14,7 @@ from gateway.cli.options import examples
 from gateway.cli.pipeline_jobs import compact, export, rollup
 from gateway.cli.pipeline_parts import (
     TOPICS,
-    Cluster,
+    JobCluster,
     run_options,
     show,
     source_of,
@@ -26,7 +26,7 @@ from gateway.cli.pipeline_replay import replay
 
 if TYPE_CHECKING:
     from gateway.pipeline.archive import Archived
-    from gateway.pipeline.options import Topics
+    from gateway.pipeline.options import TopicSelection
     from gateway.pipeline.source import Source
 
 
@@ -76,7 +76,7 @@ def archive(
     interval: float,
     accept_gaps: bool,
     form: str,
-    cluster: Cluster,
+    cluster: JobCluster,
     output: str,
 ) -> None:
     """Write what is stored to Parquet, exactly once.
@@ -84,11 +84,11 @@ def archive(
     Files are laid out as topic=NAME/day=YYYY-MM-DD/. A second run adds only what is new; after a crash the next run
     continues where the last one really ended. A Delta or Iceberg table is written by this process alone, without Spark.
     """
-    from gateway.pipeline.options import Topics
+    from gateway.pipeline.options import TopicSelection
 
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
-    once = _archiving(source_of(given), to, Topics.parse(topics), form, accept_gaps, cluster)
+    once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, cluster)
     with stopped_by_signals() if follow else contextlib.nullcontext() as stop:
         while True:
             done = with_bar("archiving", once)
@@ -105,7 +105,7 @@ def archive(
 
 
 def _archiving(
-    source: Source, to: Path, topics: Topics, form: str, accept_gaps: bool, cluster: Cluster
+    source: Source, to: Path, topics: TopicSelection, form: str, accept_gaps: bool, cluster: JobCluster
 ) -> Callable[[Callable[[int, int], None]], Archived]:
     """One pass; it is given whom to tell about its progress."""
     if form == "parquet":
@@ -132,15 +132,15 @@ def _archiving(
 )
 @TOPICS
 @run_options
-def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: Cluster, output: str) -> int:
+def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCluster, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
     Every gap, duplicate, difference and damaged file is named. Exit code 0: clean; 1: findings; 2: could not look.
     """
     from gateway.pipeline.audit import audit as run
-    from gateway.pipeline.options import Topics
+    from gateway.pipeline.options import TopicSelection
 
-    found = run(source_of(given), directory, topics=Topics.parse(topics), spread=cluster.spread())
+    found = run(source_of(given), directory, topics=TopicSelection.parse(topics), spread=cluster.spread())
     counts = [
         {"topic": topic, "partition": partition, "route": route, "records": count}
         for (topic, partition, route), count in sorted(found.routes.items())
@@ -167,7 +167,7 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: Clust
     "--large", type=click.IntRange(min=1), default=128, show_default=True, help="Merged ones grow up to so many MiB."
 )
 @run_options
-def merge(directory: Path, small: int, large: int, cluster: Cluster, output: str) -> None:
+def merge(directory: Path, small: int, large: int, cluster: JobCluster, output: str) -> None:
     """Merge the small files of an archive, as --follow leaves them.
 
     The manifests say at every moment which files count. Whoever reads the directory without them may see records twice

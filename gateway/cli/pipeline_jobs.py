@@ -10,7 +10,7 @@ import click
 from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
     TOPICS,
-    Cluster,
+    JobCluster,
     from_options,
     run_options,
     show,
@@ -19,7 +19,7 @@ from gateway.cli.pipeline_parts import (
 )
 
 if TYPE_CHECKING:
-    from gateway.pipeline.frames import Messages
+    from gateway.pipeline.frames import MessagesToRead
 
 TO = click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="A directory.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is there, once the new is whole.")
@@ -45,7 +45,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
 )
 @run_options
 def rollup(
-    messages: Messages,
+    messages: MessagesToRead,
     source: str,
     to: Path,
     topics: str,
@@ -53,7 +53,7 @@ def rollup(
     follow: bool,
     watermark: str,
     interval: float,
-    cluster: Cluster,
+    cluster: JobCluster,
     output: str,
 ) -> None:
     """Count what is stored by minute, route, topic and protocol.
@@ -62,9 +62,9 @@ def rollup(
     rollup.sqlite, which Grafana can read, and to Parquet for each day. A second run replaces what has changed.
     """
     from gateway.pipeline import rollup as job
-    from gateway.pipeline.options import Topics, milliseconds
+    from gateway.pipeline.options import TopicSelection, milliseconds
 
-    wanted = Topics.parse(topics)
+    wanted = TopicSelection.parse(topics)
     if follow:
         if since is not None:
             raise click.UsageError("--follow begins at the beginning and goes on where it ended: no --since")
@@ -104,13 +104,13 @@ def rollup(
 @OVERWRITE
 @run_options
 def compact(
-    messages: Messages,
+    messages: MessagesToRead,
     source: str,
     to: Path,
     topics: str,
     keep_tombstones: bool,
     overwrite: bool,
-    cluster: Cluster,
+    cluster: JobCluster,
     output: str,
 ) -> None:
     """Write the last value of each key as Parquet, laid out as topic=NAME/.
@@ -119,9 +119,9 @@ def compact(
     not looked at.
     """
     from gateway.pipeline.compact import compact as job
-    from gateway.pipeline.options import Topics
+    from gateway.pipeline.options import TopicSelection
 
-    wanted = Topics.parse(topics)
+    wanted = TopicSelection.parse(topics)
     spark = cluster.session()
     done = with_bar(
         "compacting",
@@ -167,7 +167,7 @@ def compact(
 @OVERWRITE
 @run_options
 def export(
-    messages: Messages,
+    messages: MessagesToRead,
     source: str,
     to: Path,
     topics: str,
@@ -179,7 +179,7 @@ def export(
     where: str,
     skip_undecodable: bool,
     overwrite: bool,
-    cluster: Cluster,
+    cluster: JobCluster,
     output: str,
 ) -> int:
     """Write messages as CSV, JSON lines or Parquet, with their payloads decoded.
@@ -189,9 +189,9 @@ def export(
     """
     from gateway.pipeline.export import decoding_for
     from gateway.pipeline.export import export as job
-    from gateway.pipeline.options import Topics
+    from gateway.pipeline.options import TopicSelection
 
-    wanted = Topics.parse(topics)
+    wanted = TopicSelection.parse(topics)
     decoding = decoding_for(decode, messages, wanted, store=schemas, schema=schema, version=schema_version)
     spark = cluster.session()
     done = with_bar(

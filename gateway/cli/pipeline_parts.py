@@ -82,7 +82,7 @@ def from_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @attrs.frozen
-class Cluster:
+class JobCluster:
     """Where a job runs: nothing is started before it is asked for."""
 
     master: str
@@ -111,7 +111,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_cluster(**options: Any) -> Any:
-        return command(cluster=Cluster(options.pop("master"), options.pop("spark_logs")), **options)
+        return command(cluster=JobCluster(options.pop("master"), options.pop("spark_logs")), **options)
 
     for option in reversed(RUN):
         with_cluster = option(with_cluster)

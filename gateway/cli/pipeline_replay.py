@@ -16,20 +16,20 @@ from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
     TOPICS,
-    Cluster,
+    JobCluster,
     from_options,
     run_options,
     show,
     stopped_by_signals,
     with_bar,
 )
-from gateway.cli.url import Place, parse
+from gateway.cli.url import UrlTarget, parse
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError, TargetLost
 from gateway.requests import Publish, Published
 
 if TYPE_CHECKING:
-    from gateway.pipeline.frames import Messages
+    from gateway.pipeline.frames import MessagesToRead
     from gateway.pipeline.replay import Replayed, Selected, Target
     from gateway.transport.client import Connection
 
@@ -49,7 +49,7 @@ class ProtocolTarget:
     knows_repeats = False
     step_messages = PROTOCOL_MESSAGES
 
-    def __init__(self, place: Place, dialling: Dialling) -> None:
+    def __init__(self, place: UrlTarget, dialling: Dialling) -> None:
         self.address = (place.host, place.port)
         self.carries_keys = place.spec.carries.key
         self.carries_headers = place.spec.carries.headers
@@ -177,7 +177,7 @@ def target_at(url: str, dialling: Dialling) -> Iterator[Target]:
 @run_options
 @dialling_options
 def replay(
-    messages: Messages,
+    messages: MessagesToRead,
     source: str,
     url: str,
     topics: str,
@@ -191,7 +191,7 @@ def replay(
     allow_same_source: bool,
     skip_refused: bool,
     state: Path | None,
-    cluster: Cluster,
+    cluster: JobCluster,
     output: str,
     dialling: Dialling,
 ) -> int:

@@ -7,7 +7,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Sequence
 
-from gateway.cli.url import Place
+from gateway.cli.url import UrlTarget
 from gateway.envelope import Run
 
 
@@ -24,7 +24,7 @@ def table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
 class Printer:
     """Writes runs to standard output until it has shown `count` messages; None is without end."""
 
-    def __init__(self, place: Place, output: str, count: int | None) -> None:
+    def __init__(self, place: UrlTarget, output: str, count: int | None) -> None:
         self._place = place
         self._json = output == "json"
         self.left = count

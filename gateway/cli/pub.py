@@ -15,7 +15,7 @@ import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
-from gateway.cli.url import AdminPlace, Place, WritablePlaceType
+from gateway.cli.url import AdminPlace, UrlTarget, WritablePlaceType
 from gateway.envelope import Batch, Columns, Headers
 from gateway.requests import Publish, Published
 from gateway.settings import Dialect
@@ -47,7 +47,7 @@ BATCH_BYTES = 1 << 20
 @output_option
 @dialling_options
 def command(
-    place: Place | AdminPlace,
+    place: UrlTarget | AdminPlace,
     data: Sequence[str],
     files: Sequence[Path],
     key: str | None,
@@ -68,7 +68,7 @@ def command(
     """
     import trio
 
-    if isinstance(place, Place):
+    if isinstance(place, UrlTarget):
         _check_carried(place, dialling, key, headers, partition)
     once = [text.encode() for text in data] + [path.read_bytes() for path in files]
     values = itertools.chain.from_iterable(itertools.repeat(once, count)) if once else _lines(count)
@@ -80,7 +80,7 @@ def command(
 
 
 def _check_carried(
-    place: Place, dialling: Dialling, key: str | None, headers: Sequence[str], partition: int | None
+    place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str], partition: int | None
 ) -> None:
     spec, carries = place.spec, place.spec.carries
     elsewhere = "the admin address does: http://HOST:9600/TOPIC"
@@ -125,7 +125,7 @@ def _batches(values: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 async def _publish(
-    place: Place,
+    place: UrlTarget,
     dialling: Dialling,
     values: Iterator[bytes],
     key: bytes | None,

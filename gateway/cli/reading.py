@@ -16,7 +16,7 @@ import click
 import trio
 from msgspec.structs import replace
 
-from gateway.cli.url import Place
+from gateway.cli.url import UrlTarget
 from gateway.envelope import Run
 from gateway.errors import GatewayError, NotFound, Status, TargetRefused, Unsupported
 from gateway.requests import (
@@ -83,7 +83,7 @@ def _nothing() -> None:
 
 
 async def read(
-    connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None] = _nothing
+    connection: Connection, place: UrlTarget, wish: Wish, sink: Sink, ready: Callable[[], None] = _nothing
 ) -> None:
     """Read until the sink is full, or until the end when not following. What is published after `ready` is not missed."""
     if place.spec.carries.offset:
@@ -127,7 +127,9 @@ async def describe(connection: Connection, address: str) -> Sequence[PartitionIn
     return None
 
 
-async def _by_offset(connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None]) -> None:
+async def _by_offset(
+    connection: Connection, place: UrlTarget, wish: Wish, sink: Sink, ready: Callable[[], None]
+) -> None:
     partitions = await describe(connection, place.address)
     if partitions is None:
         if not wish.follow:
@@ -161,7 +163,7 @@ async def _appears(connection: Connection, address: str) -> Sequence[PartitionIn
         await trio.sleep(PAUSE)
 
 
-async def _begin(connection: Connection, place: Place, wish: Wish, partition: PartitionInfo) -> int:
+async def _begin(connection: Connection, place: UrlTarget, wish: Wish, partition: PartitionInfo) -> int:
     if wish.group:
         reply = await connection.request(ReadOffset(0, place.address, wish.group, partition.id))
         assert isinstance(reply, GroupOffset)
@@ -176,7 +178,7 @@ async def _begin(connection: Connection, place: Place, wish: Wish, partition: Pa
 
 async def _partition(
     connection: Connection,
-    place: Place,
+    place: UrlTarget,
     wish: Wish,
     partition: int,
     offset: int,
@@ -205,7 +207,7 @@ async def _partition(
 
 
 async def _fetch(
-    connection: Connection, place: Place, partition: int, offset: int, most: int, hold: float | None
+    connection: Connection, place: UrlTarget, partition: int, offset: int, most: int, hold: float | None
 ) -> Fetched:
     hold_until = trio.current_time() + hold if hold is not None else None
     request = Fetch(0, place.address, partition, offset, most, MOST_BYTES, hold_until=hold_until)
@@ -214,13 +216,13 @@ async def _fetch(
     return reply
 
 
-async def _commit(connection: Connection, place: Place, wish: Wish, partition: int, offset: int) -> None:
+async def _commit(connection: Connection, place: UrlTarget, wish: Wish, partition: int, offset: int) -> None:
     if wish.group:
         await connection.request(CommitOffset(0, place.address, wish.group, partition, offset))
 
 
 async def _last(
-    connection: Connection, place: Place, positions: dict[int, int], ends: dict[int, int], count: int
+    connection: Connection, place: UrlTarget, positions: dict[int, int], ends: dict[int, int], count: int
 ) -> Sequence[Run]:
     """The last records of all partitions together, by their store time."""
     found: list[tuple[int, int, int, Run]] = []
@@ -243,7 +245,7 @@ async def _last(
 
 
 async def _by_subscription(
-    connection: Connection, place: Place, wish: Wish, sink: Sink, ready: Callable[[], None]
+    connection: Connection, place: UrlTarget, wish: Wish, sink: Sink, ready: Callable[[], None]
 ) -> None:
     subscription, past = await _subscribe(connection, place, wish)
     ready()
@@ -261,7 +263,7 @@ async def _by_subscription(
             return
 
 
-async def _subscribe(connection: Connection, place: Place, wish: Wish) -> tuple[int, bool]:
+async def _subscribe(connection: Connection, place: UrlTarget, wish: Wish) -> tuple[int, bool]:
     """The subscription, and whether it begins at the oldest so that the last of what there is can be shown."""
     past = bool(wish.last)
     start = Start.EARLIEST if past else Start.LATEST if wish.last is not None else wish.start
@@ -284,7 +286,7 @@ async def _subscribe(connection: Connection, place: Place, wish: Wish) -> tuple[
     return reply.subscription, past
 
 
-async def _caught_up(connection: Connection, place: Place, subscription: int, count: int) -> Sequence[Run]:
+async def _caught_up(connection: Connection, place: UrlTarget, subscription: int, count: int) -> Sequence[Run]:
     """The last of what comes until nothing more does: a subscription does not tell where the log ends."""
     last: deque[Run] = deque(maxlen=count)
     waited = 0
@@ -308,7 +310,7 @@ async def _take(connection: Connection, subscription: int, most: int, hold: floa
     return reply
 
 
-async def _settle(connection: Connection, place: Place, subscription: int, delivered: Delivered) -> None:
+async def _settle(connection: Connection, place: UrlTarget, subscription: int, delivered: Delivered) -> None:
     if place.spec.carries.consumer_acknowledges:
         tags = range(delivered.first_tag, delivered.first_tag + delivered.run.count)
         await connection.request(Settle(0, subscription, tags))

@@ -8,7 +8,7 @@ import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
-from gateway.cli.url import Place, PlaceType
+from gateway.cli.url import PlaceType, UrlTarget
 from gateway.requests import Start
 
 
@@ -47,7 +47,7 @@ class StartType(click.ParamType["Start | int"]):
 @output_option
 @dialling_options
 def command(
-    place: Place,
+    place: UrlTarget,
     start: Start | int,
     count: int | None,
     timeout: float | None,

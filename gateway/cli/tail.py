@@ -6,7 +6,7 @@ import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
-from gateway.cli.url import Place, PlaceType
+from gateway.cli.url import PlaceType, UrlTarget
 
 
 @click.command(
@@ -22,7 +22,7 @@ from gateway.cli.url import Place, PlaceType
 @click.option("--follow/--no-follow", "-f/-F", default=True, show_default=True, help="Go on with what comes.")
 @output_option
 @dialling_options
-def command(place: Place, lines: int, follow: bool, output: str, dialling: Dialling) -> None:
+def command(place: UrlTarget, lines: int, follow: bool, output: str, dialling: Dialling) -> None:
     """Show the last messages and follow.
 
     Of an address with several partitions, the last by the time they were stored. A protocol that only pushes is read

@@ -10,7 +10,7 @@ import click
 from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
 from gateway.cli.printing import table
-from gateway.cli.url import Place, PlaceType
+from gateway.cli.url import PlaceType, UrlTarget
 from gateway.errors import NotFound, Unsupported
 from gateway.requests import CreateTopic, DeleteTopic, DescribeTopics, TopicInfo, Topics
 
@@ -28,7 +28,7 @@ from gateway.requests import CreateTopic, DeleteTopic, DescribeTopics, TopicInfo
 @click.option("--delete", is_flag=True, help="Delete the topic and everything in it.")
 @output_option
 @dialling_options
-def command(place: Place, create: bool, partitions: int, delete: bool, output: str, dialling: Dialling) -> None:
+def command(place: UrlTarget, create: bool, partitions: int, delete: bool, output: str, dialling: Dialling) -> None:
     """List topics with their partitions and offsets.
 
     Of one topic with a path in the URL, of all that this listener can name without one.

@@ -18,7 +18,7 @@ _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 
 @attrs.frozen
-class Place:
+class UrlTarget:
     """What a URL names. The address is empty when the URL has no path."""
 
     spec: ProtocolSpec
@@ -52,7 +52,7 @@ def parse_admin(text: str) -> AdminPlace | None:
     return AdminPlace(f"{scheme}://{host}", unquote(path))
 
 
-def parse(text: str) -> Place:
+def parse(text: str) -> UrlTarget:
     """Raises click.BadParameter with what is wrong and how it should look."""
     scheme, separator, _ = text.partition("://")
     if not separator:
@@ -73,7 +73,7 @@ def parse(text: str) -> Place:
     if parts.query or parts.fragment:
         raise click.BadParameter(f"'{text}': in a name write ? as %3F and # as %23")
     path = _unescape(parts.path.removeprefix("/"))
-    return Place(
+    return UrlTarget(
         spec,
         parts.hostname,
         port,
@@ -102,16 +102,18 @@ def _example(scheme: str) -> str:
     return f"{scheme}://127.0.0.1:{spec.default_port}/orders"
 
 
-class WritablePlaceType(click.ParamType[Place | AdminPlace]):
+class WritablePlaceType(click.ParamType[UrlTarget | AdminPlace]):
     """The type of an argument that is the URL of a place to publish to: a protocol's, or a gateway's admin address."""
 
     name = "url"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place | AdminPlace:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> UrlTarget | AdminPlace:
         return parse_admin(str(value)) or PlaceType().convert(value, param, ctx)
 
 
-class PlaceType(click.ParamType[Place]):
+class PlaceType(click.ParamType[UrlTarget]):
     """The type of an argument that is such a URL."""
 
     name = "url"
@@ -119,9 +121,9 @@ class PlaceType(click.ParamType[Place]):
     def __init__(self, *, address_needed: bool = True) -> None:
         self._address_needed = address_needed
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> UrlTarget:
         """Parse it; refuse one without a path where there has to be one."""
-        if isinstance(value, Place):
+        if isinstance(value, UrlTarget):
             return value
         place = parse(str(value))
         if self._address_needed and not place.address:

@@ -17,7 +17,7 @@ import attrs
 
 from gateway import model
 from gateway.config.document import INVALID, Place
-from gateway.config.records import Field, Record, suggestion
+from gateway.config.records import ConfigKey, Record, suggestion
 from gateway.config.shapes import (
     DURATION,
     ENDPOINT,
@@ -107,7 +107,7 @@ DURABILITY = Either(
         Record(
             model.DurabilitySetting,
             (
-                Field(
+                ConfigKey(
                     "interval",
                     FINITE,
                     required=True,
@@ -147,7 +147,7 @@ LISTENER_TLS = Either(
         Record(
             lambda self_signed: self_signed,
             (
-                Field(
+                ConfigKey(
                     "self-signed",
                     record(model.TlsSelfSigned, names=ListOf(HOST, least=1, or_one=True)),
                     required=True,
@@ -168,8 +168,10 @@ UPSTREAM_TLS = Either(
 _ADMIN_USER = Record(
     dict,
     (
-        Field("name", NAME, says=Says("What the administrator is called."), default="admin"),
-        Field("password", Text("a password"), required=True, secret=True, says=Says("The administrator's password.")),
+        ConfigKey("name", NAME, says=Says("What the administrator is called."), default="admin"),
+        ConfigKey(
+            "password", Text("a password"), required=True, secret=True, says=Says("The administrator's password.")
+        ),
     ),
 )
 
@@ -180,7 +182,7 @@ AUTH = Either(
         Record(
             model.AuthKeys,
             (
-                Field(
+                ConfigKey(
                     "api_keys",
                     ListOf(Text("a key"), least=1),
                     required=True,
@@ -193,8 +195,10 @@ AUTH = Either(
         Record(
             model.AuthUsers,
             (
-                Field("users", Words({"store": "store"}), required=True, says=Says("Accounts are kept in the log.")),
-                Field("admin", _ADMIN_USER, required=True, says=Says("The administrator, who is made at start.")),
+                ConfigKey(
+                    "users", Words({"store": "store"}), required=True, says=Says("Accounts are kept in the log.")
+                ),
+                ConfigKey("admin", _ADMIN_USER, required=True, says=Says("The administrator, who is made at start.")),
             ),
             adapt=lambda users, admin: {  # noqa: ARG005 - `store` is the only place accounts are kept
                 "admin_name": admin.get("name", "admin"),
@@ -204,7 +208,7 @@ AUTH = Either(
         Record(
             lambda jwt: jwt,
             (
-                Field(
+                ConfigKey(
                     "jwt",
                     record(model.AuthJwt, secrets=("jwks", "key")),
                     required=True,
@@ -250,8 +254,8 @@ TARGET = Tagged(
     "a target",
     {
         "store": Record(
-            model.Store,
-            (Field("topic", TEMPLATE, required=True, stand_in="", says=Says("The topic.")), *TOPIC_SETTINGS.fields),
+            model.StoreTarget,
+            (ConfigKey("topic", TEMPLATE, required=True, stand_in="", says=Says("The topic.")), *TOPIC_SETTINGS.fields),
             adapt=lambda topic, **settings: {"topic": topic, "settings": model.TopicSettings(**settings)},
         ),
         "bridge": record(model.Bridge, address=TEMPLATE, accept_loss=ACCEPT_LOSS),
@@ -296,16 +300,16 @@ MATCH = record(
 ROUTE = Record(
     model.Route,
     (
-        Field("name", NAME, required=True, stand_in="", says=Says("What the route is called in metrics.")),
-        Field(
+        ConfigKey("name", NAME, required=True, stand_in="", says=Says("What the route is called in metrics.")),
+        ConfigKey(
             "match",
             MATCH,
             required=True,
             stand_in=model.Match(),
             says=Says("Which messages it takes: those that fit all that is given; `{}` is every message."),
         ),
-        Field("transform", ListOf(STEP), says=Says("What is done to its messages, in this order.")),
-        Field(
+        ConfigKey("transform", ListOf(STEP), says=Says("What is done to its messages, in this order.")),
+        ConfigKey(
             "to",
             ListOf(TARGET, least=1),
             required=True,
@@ -319,8 +323,8 @@ ROUTE = Record(
 UPSTREAM = Record(
     model.Upstream,
     (
-        Field("protocol", Text("the name of a protocol"), required=True, stand_in="", says=Says("What it speaks.")),
-        Field(
+        ConfigKey("protocol", Text("the name of a protocol"), required=True, stand_in="", says=Says("What it speaks.")),
+        ConfigKey(
             "address",
             ListOf(ENDPOINT, least=1, or_one=True),
             required=True,
@@ -328,24 +332,24 @@ UPSTREAM = Record(
             stand_in=(),
             says=Says("Where it is, in order of preference."),
         ),
-        Field(
+        ConfigKey(
             "auth",
             record(Credentials, secrets=("api_key", "password", "token")),
             says=Says("What is shown to be let in."),
         ),
-        Field("tls", UPSTREAM_TLS, says=Says("Whether it is dialled over TLS, and whom to trust."), default="none"),
-        Field("dialect", shape_of(Dialect), says=Says("How it is spoken to."), default=Dialect.AUTO.value),
-        Field("pool", Number(1, MOST_POOL), says=Says("Connections."), default=1),
-        Field("timeout", FINITE, says=Says("How long an answer, or a connection, may take."), default="10s"),
-        Field(
+        ConfigKey("tls", UPSTREAM_TLS, says=Says("Whether it is dialled over TLS, and whom to trust."), default="none"),
+        ConfigKey("dialect", shape_of(Dialect), says=Says("How it is spoken to."), default=Dialect.AUTO.value),
+        ConfigKey("pool", Number(1, MOST_POOL), says=Says("Connections."), default=1),
+        ConfigKey("timeout", FINITE, says=Says("How long an answer, or a connection, may take."), default="10s"),
+        ConfigKey(
             "ingest",
             ListOf(
                 Record(
                     model.Ingest,
                     (
-                        Field("from", GLOB, required=True, to="source", says=Says("The addresses there.")),
-                        Field("into", TEMPLATE, required=True, says=Says("What they are called here.")),
-                        Field(
+                        ConfigKey("from", GLOB, required=True, to="source", says=Says("The addresses there.")),
+                        ConfigKey("into", TEMPLATE, required=True, says=Says("What they are called here.")),
+                        ConfigKey(
                             "group",
                             NAME,
                             says=Says("Under which name the position is kept there."),
@@ -370,8 +374,8 @@ def _bound_to(**values: Any) -> Mapping[str, Any]:
 ADMIN = Record(
     model.Admin,
     (
-        Field("bind", ENDPOINT, says=Says("Where it is served."), default="127.0.0.1:9600"),
-        Field(
+        ConfigKey("bind", ENDPOINT, says=Says("Where it is served."), default="127.0.0.1:9600"),
+        ConfigKey(
             "token",
             Text("a token", _or_none),
             secret=True,
@@ -380,7 +384,7 @@ ADMIN = Record(
                 "only on a loopback address."
             ),
         ),
-        Field("tls", LISTENER_TLS, says=Says("As a listener's."), default="none"),
+        ConfigKey("tls", LISTENER_TLS, says=Says("As a listener's."), default="none"),
     ),
     adapt=_bound_to,
 )
@@ -400,7 +404,7 @@ def _measured(groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _REACHABLE = Then(ENDPOINT, _reachable)
-CLUSTER = record(model.Cluster, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
+CLUSTER = record(model.ClusterSettings, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
 
 METRICS = record(model.Metrics, groups=Then(ListOf(Text("the name of a group")), _measured))
 
@@ -414,33 +418,33 @@ LIMITS = record(
 )
 
 _COMMON = (
-    Field(
+    ConfigKey(
         "protocol",
         ListOf(Text("the name of a protocol"), least=1, or_one=True),
         required=True,
         to="protocols",
         says=Says("The protocol, or several on one port, told apart by their first bytes."),
     ),
-    Field(
+    ConfigKey(
         "bind",
         ENDPOINT,
         required=True,
         stand_in=("", 0),
         says=Says("Where clients connect; with port 0 the system chooses one."),
     ),
-    Field(
+    ConfigKey(
         "tls",
         LISTENER_TLS,
         says=Says("In the clear, with a certificate that is made at start, or with one from files that are followed."),
         default="none",
     ),
-    Field(
+    ConfigKey(
         "auth",
         AUTH,
         says=Says("`none`: no authentication; `open`: whatever is sent is right; or by keys, accounts or tokens."),
         default="none",
     ),
-    Field(
+    ConfigKey(
         "dialect",
         shape_of(Dialect),
         says=Says(
@@ -448,7 +452,7 @@ _COMMON = (
         ),
         default=Dialect.AUTO.value,
     ),
-    Field("limits", LIMITS, says=Says("Bounds; each has a metric for being hit.")),
+    ConfigKey("limits", LIMITS, says=Says("Bounds; each has a metric for being hit.")),
 )
 
 
@@ -527,38 +531,38 @@ def _own(spec: ProtocolSpec) -> Record:
 
 def grammar(specs: Specs) -> Record:
     """The shape of the whole file."""
-    fields: Sequence[Field] = (
-        Field(
+    fields: Sequence[ConfigKey] = (
+        ConfigKey(
             "version",
             Number(VERSION, VERSION),
             required=True,
             stand_in=VERSION,
             says=Says("The version of this format."),
         ),
-        Field(
+        ConfigKey(
             "listeners",
             MapOf(ListenerShape(specs), _name, named=True, into="listeners"),
             required=True,
             says=Says("Where clients connect, by name."),
         ),
-        Field(
+        ConfigKey(
             "admin",
             ADMIN,
             says=Says("Health, metrics, the bulk API and the documentation; without it nothing of that."),
         ),
-        Field("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
-        Field("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),
-        Field("memory", record(model.Memory), says=Says("What everything together may use.")),
-        Field("metrics", METRICS, says=Says("What is measured beside what always is.")),
-        Field(
+        ConfigKey("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
+        ConfigKey("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),
+        ConfigKey("memory", record(model.Memory), says=Says("What everything together may use.")),
+        ConfigKey("metrics", METRICS, says=Says("What is measured beside what always is.")),
+        ConfigKey(
             "topics",
             MapOf(TOPIC_SETTINGS, _glob),
             says=Says("Settings of topics by glob; the first that matches counts."),
         ),
-        Field(
+        ConfigKey(
             "upstreams", MapOf(UPSTREAM, _name, named=True, into="upstreams"), says=Says("Brokers elsewhere, by name.")
         ),
-        Field(
+        ConfigKey(
             "routes",
             ListOf(ROUTE),
             says=Says(

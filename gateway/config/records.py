@@ -27,7 +27,7 @@ class Shape(Protocol):
 
 
 @attrs.frozen
-class Field:
+class ConfigKey:
     """One key. `to` is the attribute, when it is called otherwise; a `secret` may also be given as `x_file`."""
 
     key: str
@@ -64,7 +64,7 @@ class Record:
     """A mapping that becomes an instance of an attrs class. `adapt` has a last word on its arguments."""
 
     cls: Callable[..., Any]
-    fields: tuple[Field, ...]
+    fields: tuple[ConfigKey, ...]
     adapt: Callable[..., Mapping[str, Any]] = same
     lenient: bool = False
     """Says nothing about keys it does not know: those of a listener whose protocol is not known may be right."""
@@ -114,7 +114,7 @@ class Record:
         return whole
 
     @staticmethod
-    def _keep(found: dict[str, Any], field: Field, value: Any, entry: Place) -> None:
+    def _keep(found: dict[str, Any], field: ConfigKey, value: Any, entry: Place) -> None:
         name = field.to or field.key
         if name in found:
             entry.problem(f"give either {field.key!r} or {field.key + FILE_SUFFIX!r}, not both")
@@ -138,7 +138,7 @@ class Record:
         return {**schema, "allOf": demands} if demands else schema
 
 
-def _from_file(field: Field, entry: Place) -> Any:
+def _from_file(field: ConfigKey, entry: Place) -> Any:
     name = entry.text("the name of a file")
     if not isinstance(name, str):
         return name

@@ -25,7 +25,7 @@ from gateway.routing.transform import compile_step
 
 Specs = Mapping[str, ProtocolSpec]
 
-_ADDRESS_KEYS = {model.Store: "topic", model.Bridge: "address", model.Forward: "address", model.Mirror: "address"}
+_ADDRESS_KEYS = {model.StoreTarget: "topic", model.Bridge: "address", model.Forward: "address", model.Mirror: "address"}
 
 
 @attrs.frozen(eq=False)
@@ -116,7 +116,7 @@ def _check_shape(route: model.Route, notes: Notebook) -> None:
     proxies = [target for target in route.targets if isinstance(target, model.Proxy)]
     if proxies and len(route.targets) > 1:
         notes.complain(proxies[0], "", "a proxy stands alone: the answer is the remote's, and nothing is stored")
-    if proxies or any(isinstance(target, model.Store) for target in route.targets):
+    if proxies or any(isinstance(target, model.StoreTarget) for target in route.targets):
         return
     for target in route.targets:
         kind = type(target).__name__.lower()
@@ -136,7 +136,7 @@ def _check_templates(route: model.Route, config: model.Config, specs: Specs, not
         return
     primary: BoundTemplate | None = None
     for target in route.targets:
-        if isinstance(target, model.Store):
+        if isinstance(target, model.StoreTarget):
             bound = _bound(target, "topic", matcher, topic, notes)
             if bound is not None:
                 _check_topic(target, "topic", bound, notes)
@@ -144,7 +144,7 @@ def _check_templates(route: model.Route, config: model.Config, specs: Specs, not
     for target in route.targets:
         if isinstance(target, model.Proxy):
             _bound(target, "address", matcher, topic, notes)
-        elif not isinstance(target, model.Store):
+        elif not isinstance(target, model.StoreTarget):
             bound = _bound(target, "address", matcher, topic, notes)
             if bound is None or primary is None:
                 continue

@@ -18,7 +18,7 @@ import attrs
 
 from gateway import notation
 from gateway.config.document import INVALID, Place
-from gateway.config.records import Field, Record, Shape, nearest
+from gateway.config.records import ConfigKey, Record, Shape, nearest
 from gateway.errors import ConfigProblem
 from gateway.settings import Backoff, Says, Seconds, Size
 
@@ -255,7 +255,7 @@ class Tagged:
             "oneOf": [
                 {
                     "type": "object",
-                    "properties": {name: Field(name, shape, says=self.says.get(name)).schema()},
+                    "properties": {name: ConfigKey(name, shape, says=self.says.get(name)).schema()},
                     "required": [name],
                     "additionalProperties": False,
                 }
@@ -329,13 +329,13 @@ def record(cls: type[Any], *, secrets: Sequence[str] = (), **shapes: Shape) -> R
     return Record(cls, tuple(_fields(cls, secrets, shapes)))
 
 
-def _fields(cls: type[Any], secrets: Sequence[str], shapes: Mapping[str, Shape]) -> typing.Iterator[Field]:
+def _fields(cls: type[Any], secrets: Sequence[str], shapes: Mapping[str, Shape]) -> typing.Iterator[ConfigKey]:
     hints = typing.get_type_hints(cls)
     annotated = typing.get_type_hints(cls, include_extras=True)
     for field in attrs.fields(cls):
         shape = shapes[field.name] if field.name in shapes else shape_of(hints[field.name])
         says = [one for one in get_args(annotated[field.name]) if isinstance(one, Says)]
-        yield Field(
+        yield ConfigKey(
             key=field.name,
             shape=shape,
             required=field.default is attrs.NOTHING,

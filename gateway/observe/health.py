@@ -14,7 +14,7 @@ from gateway.recorder import Recorder
 from gateway.store.interface import StoreHealth
 
 
-class Phase(enum.Enum):
+class ProcessPhase(enum.Enum):
     """Where in its life the process is."""
 
     STARTING = "starting"
@@ -30,12 +30,12 @@ class Health:
         self._store = store
         self._conditions: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self._notices: list[Callable[[], Iterable[tuple[str, str]]]] = []
-        self.phase = Phase.STARTING
-        self.enter(Phase.STARTING)
+        self.phase = ProcessPhase.STARTING
+        self.enter(ProcessPhase.STARTING)
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: ProcessPhase) -> None:
         self.phase = phase
-        for each in Phase:
+        for each in ProcessPhase:
             self._recorder.gauge(m.PHASE.name, float(each is phase), phase=each.value)
 
     def watch_store(self, health: Callable[[], StoreHealth]) -> None:
@@ -56,7 +56,7 @@ class Health:
     def problems(self) -> Sequence[str]:
         """Why it is not ready; nothing when it is."""
         found: list[str] = []
-        if self.phase is not Phase.READY:
+        if self.phase is not ProcessPhase.READY:
             found.append(self.phase.value)
         if self._store is not None:
             health = self._store()

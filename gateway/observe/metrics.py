@@ -14,7 +14,7 @@ import attrs
 from gateway.errors import Status
 
 
-class Kind(enum.Enum):
+class MetricType(enum.Enum):
     """What Prometheus calls the type."""
 
     COUNTER = "counter"
@@ -27,7 +27,7 @@ class Family:
     """One metric. A counter's name is given without `_total`, which its samples carry."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     labels: Sequence[str]
     help: str
     buckets: Sequence[float] = ()
@@ -35,7 +35,7 @@ class Family:
     @property
     def exported(self) -> str:
         """The name of its samples (of a histogram: without `_bucket`, `_sum`, `_count`)."""
-        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+        return f"{self.name}_total" if self.kind is MetricType.COUNTER else self.name
 
 
 NO_ROUTE = "__none__"
@@ -101,15 +101,15 @@ LATENCY_BUCKETS = (
 
 
 def _counter(name: str, labels: str, text: str) -> Family:
-    return Family(name, Kind.COUNTER, tuple(labels.split()), text)
+    return Family(name, MetricType.COUNTER, tuple(labels.split()), text)
 
 
 def _gauge(name: str, labels: str, text: str) -> Family:
-    return Family(name, Kind.GAUGE, tuple(labels.split()), text)
+    return Family(name, MetricType.GAUGE, tuple(labels.split()), text)
 
 
 def _histogram(name: str, labels: str, text: str) -> Family:
-    return Family(name, Kind.HISTOGRAM, tuple(labels.split()), text, LATENCY_BUCKETS)
+    return Family(name, MetricType.HISTOGRAM, tuple(labels.split()), text, LATENCY_BUCKETS)
 
 
 RECEIVED_MESSAGES = _counter(
@@ -258,7 +258,7 @@ SERIES_OVERFLOW = _counter(
 FAMILIES: Sequence[Family] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 """Every family, in the order of declaration."""
 
-GAUGES = {family.name: family for family in FAMILIES if family.kind is Kind.GAUGE}
+GAUGES = {family.name: family for family in FAMILIES if family.kind is MetricType.GAUGE}
 """What `Recorder.gauge` may set."""
 
 

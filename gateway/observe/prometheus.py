@@ -83,12 +83,12 @@ class _Cells:
     def collect(self) -> Metric:
         family = self.family
         metric: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-        if family.kind is m.Kind.HISTOGRAM:
+        if family.kind is m.MetricType.HISTOGRAM:
             metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
             for labels, cell in self.histograms.items():
                 metric.add_metric(labels, self._cumulative(cell), cell[-1])
             return metric
-        kind = CounterMetricFamily if family.kind is m.Kind.COUNTER else GaugeMetricFamily
+        kind = CounterMetricFamily if family.kind is m.MetricType.COUNTER else GaugeMetricFamily
         metric = kind(family.name, family.help, labels=family.labels)
         for labels, value in self.values.items():
             metric.add_metric(labels, value)

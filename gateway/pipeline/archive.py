@@ -18,9 +18,9 @@ from gateway.arrow.schema import COLUMNS, chosen
 from gateway.errors import CorruptChunk
 from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
-from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, Topics
+from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
-from gateway.pipeline.source import Log, Source, open_log
+from gateway.pipeline.source import ReadableLog, Source, open_log
 from gateway.pipeline.spread import Here, Spread
 
 FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
@@ -49,7 +49,7 @@ def archive(
     source: Source,
     to: Path | str,
     *,
-    topics: Topics | None = None,
+    topics: TopicSelection | None = None,
     spread: Spread | None = None,
     records_per_file: int = RECORDS_PER_PARTITION,
     accept_gaps: bool = False,
@@ -63,7 +63,7 @@ def archive(
     after all else, if some cannot be read.
     """
     spread = spread or Here()
-    options = ReadOptions(source, topics or Topics())
+    options = ReadOptions(source, topics or TopicSelection())
     with ArchiveWriter(Path(to)) as writer, open_log(source) as reader:
         missing, gaps = missing_in(archived_in(writer), reader, options)
         if gaps and not accept_gaps:
@@ -111,7 +111,7 @@ def archived_in(archive: Archive) -> Mapping[Place, int]:
     return archived
 
 
-def lost_in(archive: Archive, reader: Log, options: ReadOptions) -> list[ArchiveFile]:
+def lost_in(archive: Archive, reader: ReadableLog, options: ReadOptions) -> list[ArchiveFile]:
     """Files that are not there any more, and whose records the log still has."""
     stored = {
         (topic.name, topic.epoch, one.number): one.start
@@ -134,7 +134,9 @@ def _range(file: ArchiveFile) -> Range:
     return Range(file.topic, file.partition, file.start, file.end, file.epoch)
 
 
-def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions) -> tuple[list[Range], list[str]]:
+def missing_in(
+    archived: Mapping[Place, int], reader: ReadableLog, options: ReadOptions
+) -> tuple[list[Range], list[str]]:
     missing: list[Range] = []
     gaps: list[str] = []
     for topic in selected(reader.topics(), options):
@@ -150,7 +152,7 @@ def missing_in(archived: Mapping[Place, int], reader: Log, options: ReadOptions)
 
 
 @attrs.frozen
-class Written:
+class ArchiveCommit:
     """What one task wrote."""
 
     files: list[ArchiveFile]
@@ -158,7 +160,7 @@ class Written:
     """What of its range could not be read."""
 
 
-def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool = False) -> Written:
+def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool = False) -> ArchiveCommit:
     """Write one range into `staging`, a file for each day; up to what is damaged, or, where gaps are accepted, without it."""
     out = _Files(staging, what)
     found: list[str] = []
@@ -173,10 +175,10 @@ def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool
                 break
             found += [damage[0].message]
             rest = attrs.evolve(rest, start=damage[0].next_offset if accept_gaps else rest.end)
-    return Written(out.made, tuple(found))
+    return ArchiveCommit(out.made, tuple(found))
 
 
-def _good(reader: Log, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
+def _good(reader: ReadableLog, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
     at = what.start
     try:
         for batch in record_batches(reader, what, FILE_SCHEMA, rows=GROUP_ROWS, size=GROUP_BYTES):

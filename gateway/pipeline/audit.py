@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from gateway.arrow.columns import batches
 from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
 from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
-from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records, selected
 from gateway.pipeline.source import Source, open_log
 from gateway.pipeline.spread import Here, Spread
@@ -55,11 +55,11 @@ class Seen:
 
 
 def audit(
-    source: Source, directory: Path | str, *, topics: Topics | None = None, spread: Spread | None = None
+    source: Source, directory: Path | str, *, topics: TopicSelection | None = None, spread: Spread | None = None
 ) -> Audited:
     """Compare. Raises NotAStore where there is no store or no archive."""
     spread = spread or Here()
-    options = ReadOptions(source, topics or Topics())
+    options = ReadOptions(source, topics or TopicSelection())
     archive = Archive.existing(Path(directory))
     # the archive first: what is appended meanwhile is then missing in it, never too much
     files = [file for file in archive.named() if options.topics.among([file.topic])]

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from gateway.arrow.schema import COLUMNS
 from gateway.pipeline.failing import reported
-from gateway.pipeline.frames import Messages, Span
-from gateway.pipeline.options import Topics
+from gateway.pipeline.frames import MessagesToRead, Span
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class Compacted:
 
 def compact(
     spark: SparkSession,
-    messages: Messages,
+    messages: MessagesToRead,
     to: Path | str,
     *,
-    topics: Topics | None = None,
+    topics: TopicSelection | None = None,
     keep_tombstones: bool = False,
     overwrite: bool = False,
     now_ms: int | None = None,
@@ -49,7 +49,7 @@ def compact(
     from pyspark.sql import functions as f
 
     now = now_ms if now_ms is not None else time.time_ns() // 1_000_000
-    spans = latest_lives(messages.spans(topics or Topics()))
+    spans = latest_lives(messages.spans(topics or TopicSelection()))
     with appearing(Path(to), overwrite=overwrite) as fresh, reported():
         rows = messages.frame(spark, spans).where("key is not null")
         # store time first: a topic that was given more partitions may have a key in two of them

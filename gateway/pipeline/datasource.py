@@ -36,7 +36,7 @@ from gateway.errors import InvalidRequest, Unsupported
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, record_batches, selected, starts, whole
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
-from gateway.pipeline.source import Log, open_log
+from gateway.pipeline.source import ReadableLog, open_log
 
 FIRST_YEAR = 1970
 """The log counts milliseconds from here, so no message is older."""
@@ -158,7 +158,7 @@ class Narrowing:
         if last is not None:
             self.before_ms = last + 1 if self.before_ms is None else min(self.before_ms, last + 1)
 
-    def apply(self, reader: Log, what: Range) -> Range:
+    def apply(self, reader: ReadableLog, what: Range) -> Range:
         """What is left of a range; it may be empty."""
         if (self.topics is not None and what.topic not in self.topics) or (
             self.partitions is not None and what.partition not in self.partitions

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from gateway.errors import StoreError
-from gateway.pipeline.frames import ArchivedMessages, Messages, StoredMessages
+from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages
 from gateway.pipeline.manifest import Archive
-from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records
 from gateway.pipeline.source import open_log
 from gateway.store import stats
@@ -29,10 +29,10 @@ Identity = tuple[int, str, str, str]
 """Minute, route, topic, protocol."""
 
 
-class Deliveries:
+class DeliveryRows:
     """What was delivered, as rows for the table; asked again, what is new."""
 
-    def __init__(self, messages: Messages, topics: Topics, from_ms: int | None = None) -> None:
+    def __init__(self, messages: MessagesToRead, topics: TopicSelection, from_ms: int | None = None) -> None:
         self._messages = messages
         self._topics = topics
         self._from = (from_ms or 0) // 60_000 * 60
@@ -46,7 +46,7 @@ class Deliveries:
         for value in self._values():
             try:
                 one = stats.decode(value)
-            except stats.Damaged as error:
+            except stats.DamagedStatistics as error:
                 raise StoreError(f"{stats.TOPIC}: {error}") from error
             if one.minute >= self._from:
                 identity = (one.minute, one.route, one.topic, one.protocol)

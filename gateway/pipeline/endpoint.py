@@ -35,7 +35,7 @@ from gateway.bulk import wire
 from gateway.bulk.wire import Appended, Producer
 from gateway.envelope import Columns, Run
 from gateway.errors import GatewayError, TooLarge, UnknownTopic
-from gateway.pipeline.endpoint_http import Caller, Cut, Endpoint
+from gateway.pipeline.endpoint_http import Cut, Endpoint, EndpointCaller
 from gateway.store.chunk import decode
 from gateway.store.interface import Durability, Stored, TopicConfig
 from gateway.store.position import Position
@@ -52,7 +52,7 @@ class _Client:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._caller = Caller(endpoint)
+        self._caller = EndpointCaller(endpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +82,9 @@ class EndpointLog(_Client):
         """Every topic, by name; those in memory too."""
         return {one.name: _stored(one) for one in self.described()}
 
-    def described(self, name: str = "") -> Sequence[wire.Topic]:
+    def described(self, name: str = "") -> Sequence[wire.TopicSnapshot]:
         query = "?" + urlencode({"name": name}) if name else ""
-        found = self._caller.ask("GET", wire.TOPICS + query, wire.Topics)
+        found = self._caller.ask("GET", wire.TOPICS + query, wire.TopicSnapshots)
         self._dense = found.dense_offsets
         return found.topics
 
@@ -192,7 +192,7 @@ class EndpointLog(_Client):
         return self._caller.ask("GET", f"{wire.OFFSET_FOR_TIME}?{query}", wire.OffsetFound).offset
 
 
-def _stored(topic: wire.Topic) -> StoredTopic:
+def _stored(topic: wire.TopicSnapshot) -> StoredTopic:
     partitions = [
         StoredPartition(one.number, one.start, one.end, one.last_time_ms, one.bytes, -1) for one in topic.partitions
     ]
@@ -227,7 +227,7 @@ class EndpointWriter(_Client):
         `protocol` and `listener`: the address is read as their clients would write it; without them it is the name of a
         topic, or whatever the routes for everybody make of it. `partition=None`: by key, as any producer's.
         """
-        body = wire.Append(
+        body = wire.AppendRequest(
             address=address,
             producer=producer,
             epoch=epoch,
@@ -250,12 +250,12 @@ class EndpointWriter(_Client):
     def producer(self, producer: str) -> Producer:
         return self._caller.ask("GET", f"{wire.PRODUCER}?{urlencode({'producer': producer})}", Producer)
 
-    def delete_topic(self, topic: wire.Topic) -> None:
+    def delete_topic(self, topic: wire.TopicSnapshot) -> None:
         """Drop a topic as it was looked at. Raises UnknownTopic, or Conflict: a forward has not delivered all of it, or more has
         come since.
         """
         seen = {"name": topic.name, "epoch": topic.epoch, "end": sum(one.end for one in topic.partitions)}
-        self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode(seen)}", wire.Topics)
+        self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode(seen)}", wire.TopicSnapshots)
 
     def redrive(self, what: wire.Redrive) -> Sequence[wire.Redriven]:
         """Publish dead letters again, each at most once."""

@@ -90,7 +90,7 @@ def _text(path: str, what: str) -> str:
         raise InvalidRequest(f"endpoint: the {what} {path} cannot be read: {error.strerror}") from error
 
 
-class Caller:
+class EndpointCaller:
     """Asks; for one thread at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -218,7 +218,7 @@ class Caller:
 
 
 @contextmanager
-def _translated(caller: Caller) -> Iterator[None]:
+def _translated(caller: EndpointCaller) -> Iterator[None]:
     """What goes wrong with a connection, as Cut: the same may be asked again. What will not change, as TargetError."""
     url = caller.endpoint.url
     try:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from gateway.errors import InvalidRequest
 from gateway.pipeline.decoding import Decoding, Undecodable, header_text, lines, registered, text
 from gateway.pipeline.failing import reported
-from gateway.pipeline.frames import Messages, is_endpoint
-from gateway.pipeline.options import Topics
+from gateway.pipeline.frames import MessagesToRead, is_endpoint
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 from gateway.store.reader import LogReader
 
@@ -43,8 +43,8 @@ class Exported:
 
 def decoding_for(
     kind: str,
-    messages: Messages,
-    topics: Topics,
+    messages: MessagesToRead,
+    topics: TopicSelection,
     *,
     store: str = "",
     schema: str = "",
@@ -70,12 +70,12 @@ def decoding_for(
 
 def export(
     spark: SparkSession,
-    messages: Messages,
+    messages: MessagesToRead,
     to: Path | str,
     *,
     form: str,
     decoding: Decoding,
-    topics: Topics | None = None,
+    topics: TopicSelection | None = None,
     where: str = "",
     skip_undecodable: bool = False,
     overwrite: bool = False,
@@ -91,7 +91,7 @@ def export(
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    spans = messages.spans(topics or Topics())
+    spans = messages.spans(topics or TopicSelection())
     with appearing(Path(to), overwrite=overwrite) as fresh, reported():
         frame = messages.frame(spark, spans, COLUMNS)
         if where:

@@ -12,7 +12,7 @@ import attrs
 from gateway.arrow.schema import COLUMNS, SCHEMA
 from gateway.errors import InvalidRequest, UnknownTopic
 from gateway.pipeline.manifest import Archive, ArchiveFile
-from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
 from gateway.pipeline.source import open_log
 from gateway.store.reader import LogReader
@@ -39,10 +39,10 @@ class Span:
         return self.topic, self.epoch, self.partition
 
 
-class Messages(Protocol):
+class MessagesToRead(Protocol):
     """Stored messages that a job can read."""
 
-    def spans(self, topics: Topics) -> Sequence[Span]:
+    def spans(self, topics: TopicSelection) -> Sequence[Span]:
         """What there is now."""
         ...
 
@@ -55,7 +55,7 @@ class Messages(Protocol):
         ...
 
 
-def messages_at(place: str, **trust: str) -> Messages:
+def messages_at(place: str, **trust: str) -> MessagesToRead:
     """What the directory of an archive or of a store holds, or a running gateway at its admin address.
 
     `trust` are the options of the data source about an endpoint. Raises NotAStore if a directory is neither.
@@ -82,7 +82,7 @@ class StoredMessages:
     options: Mapping[str, str] = attrs.field(repr=False)
     """Of the data source: `path`, or `endpoint` and how it is trusted."""
 
-    def spans(self, topics: Topics) -> Sequence[Span]:
+    def spans(self, topics: TopicSelection) -> Sequence[Span]:
         """What the log holds now."""
         options = attrs.evolve(ReadOptions.parse(self.options), topics=topics)
         with open_log(options.source) as log:
@@ -123,7 +123,7 @@ class ArchivedMessages:
 
     path: str
 
-    def spans(self, topics: Topics) -> Sequence[Span]:
+    def spans(self, topics: TopicSelection) -> Sequence[Span]:
         found: dict[tuple[str, int, int], Span] = {}
         files = Archive.existing(Path(self.path)).files()
         names = topics.among(sorted({file.topic for file in files}))

@@ -40,7 +40,7 @@ KINDS: Mapping[str, tuple[Sequence[Any], str]] = {
 
 
 @attrs.frozen
-class Messages:
+class MessagesToSend:
     """Messages for one address; None: the partition is chosen by key."""
 
     address: str
@@ -62,7 +62,7 @@ def check_columns(schema: pa.Schema, address: str) -> None:
             raise InvalidRequest(f"the column {name} has to be {wanted}, not {schema.field(name).type}")
 
 
-def messages(batch: pa.RecordBatch, address: str = "", *, partitions: bool = False) -> Iterator[Messages]:
+def messages(batch: pa.RecordBatch, address: str = "", *, partitions: bool = False) -> Iterator[MessagesToSend]:
     """A batch by address, in pieces of the size of an append; the order within an address stays.
 
     With an `address` the column topic does not count; only with `partitions` does the column of that name.
@@ -76,7 +76,7 @@ def messages(batch: pa.RecordBatch, address: str = "", *, partitions: bool = Fal
             raise InvalidRequest("a row has no topic")
         number = place.get("partition")
         for piece in _pieces(rows):
-            yield Messages(to, int(number) if number is not None else None, columns_of(piece))
+            yield MessagesToSend(to, int(number) if number is not None else None, columns_of(piece))
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:

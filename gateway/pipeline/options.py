@@ -35,13 +35,13 @@ Offsets = int | Mapping[str, Mapping[int, int]]
 
 
 @attrs.frozen
-class Topics:
+class TopicSelection:
     """Which topics: names and globs. `*` is one or more characters but `.` and `/`, `**` is anything."""
 
     patterns: tuple[str, ...] = ("**",)
 
     @classmethod
-    def parse(cls, text: str) -> Topics:
+    def parse(cls, text: str) -> TopicSelection:
         """A list separated by commas, or a JSON array."""
         if text.lstrip().startswith("["):
             found = _json(text, "topics")
@@ -73,7 +73,7 @@ class ReadOptions:
     """The options, checked."""
 
     source: Source
-    topics: Topics = Topics()
+    topics: TopicSelection = TopicSelection()
     starting: Offsets | None = None
     """Where reading begins; None for the earliest in a batch, the latest in a stream."""
     ending: Offsets = LATEST
@@ -97,7 +97,7 @@ class ReadOptions:
         per_trigger = given.get("maxrecordspertrigger")
         return cls(
             source=_source(given),
-            topics=Topics.parse(given.get("topics", "**")),
+            topics=TopicSelection.parse(given.get("topics", "**")),
             starting=_offsets(starting, "startingOffsets") if starting is not None else None,
             ending=_offsets(given.get("endingoffsets", "latest"), "endingOffsets"),
             starting_ms=milliseconds(starting_ms) if starting_ms is not None else None,

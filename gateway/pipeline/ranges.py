@@ -15,7 +15,7 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
 from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
-from gateway.pipeline.source import Log
+from gateway.pipeline.source import ReadableLog
 from gateway.store.position import Position
 from gateway.store.reader import StoredTopic
 
@@ -60,7 +60,7 @@ def selected(topics: Mapping[str, StoredTopic], options: ReadOptions, *, all_nam
     return [topics[name] for name in options.topics.among(list(topics))]
 
 
-def starts(reader: Log, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
+def starts(reader: ReadableLog, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
     if options.starting_ms is not None:
         return [reader.offset_for_time(topic.name, one.number, options.starting_ms) for one in topic.partitions]
     given = options.starting if options.starting is not None else default
@@ -97,7 +97,7 @@ def _resolved(topic: StoredTopic, given: Offsets, unnamed: int, option: str) -> 
     return found
 
 
-def whole(reader: Log, options: ReadOptions) -> list[Range]:
+def whole(reader: ReadableLog, options: ReadOptions) -> list[Range]:
     return [
         Range(topic.name, partition.number, start, end, topic.epoch)
         for topic in selected(reader.topics(), options)
@@ -117,14 +117,14 @@ def cut(ranges: Sequence[Range], records: int) -> list[Range]:
     ]
 
 
-def records(reader: Log, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
+def records(reader: ReadableLog, what: Range, *, fail_on_data_loss: bool = True) -> Iterator[Run]:
     """The records of a range. What is gone (retention, a topic made anew) is HistoryGone, or left out."""
     read = functools.partial(reader.read_chunks, what.topic, what.partition, epoch=what.epoch)
     return _pieces(reader, what, read, fail_on_data_loss)
 
 
 def record_batches(
-    reader: Log,
+    reader: ReadableLog,
     what: Range,
     schema: pa.Schema,
     *,
@@ -142,7 +142,9 @@ def record_batches(
         yield block_batch(block, schema)
 
 
-def _pieces(reader: Log, what: Range, read: Callable[[int, int], Iterator[P]], fail_on_data_loss: bool) -> Iterator[P]:
+def _pieces(
+    reader: ReadableLog, what: Range, read: Callable[[int, int], Iterator[P]], fail_on_data_loss: bool
+) -> Iterator[P]:
     offset = what.start
     while offset < what.end:
         try:

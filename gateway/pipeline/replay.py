@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest
 from gateway.pipeline.failing import reported
-from gateway.pipeline.frames import EPOCH, Messages, Span, is_endpoint
-from gateway.pipeline.options import Topics
+from gateway.pipeline.frames import EPOCH, MessagesToRead, Span, is_endpoint
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.pacing import Pacer
 from gateway.pipeline.progress import Place, Progress, ProgressFile, Wanted
 from gateway.store.serving import Address, served_at
@@ -88,13 +88,13 @@ class Selected:
 class Selection:
     """The messages that a replay is about."""
 
-    def __init__(self, spark: SparkSession, messages: Messages, wanted: Wanted) -> None:
+    def __init__(self, spark: SparkSession, messages: MessagesToRead, wanted: Wanted) -> None:
         self._spark = spark
         self.wanted = wanted
         self.messages = messages
 
     def spans(self) -> Sequence[Span]:
-        return self.messages.spans(Topics.parse(self.wanted.topics))
+        return self.messages.spans(TopicSelection.parse(self.wanted.topics))
 
     def count(self, spans: Sequence[Span], now_ms: int) -> Selected:
         from pyspark.sql import functions as f
@@ -159,7 +159,7 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @attrs.frozen
-class Step:
+class ReplayStep:
     """Messages of one topic that are sent together."""
 
     topic: str
@@ -170,7 +170,7 @@ class Step:
     """(partition, offset) of each message."""
 
 
-def steps(batch: pa.RecordBatch, most: int) -> Iterator[Step]:
+def steps(batch: pa.RecordBatch, most: int) -> Iterator[ReplayStep]:
     """Messages of a record batch, by topic and otherwise in their order, at most so many at a time."""
     topics = batch.column("topic").to_numpy(zero_copy_only=False)
     for topic in dict.fromkeys(topics):
@@ -185,7 +185,7 @@ def steps(batch: pa.RecordBatch, most: int) -> Iterator[Step]:
             start = stop
 
 
-def _step(topic: str, rows: pa.RecordBatch) -> Step:
+def _step(topic: str, rows: pa.RecordBatch) -> ReplayStep:
     keys = rows.column("key").to_pylist()
     headers = [
         tuple((one["name"], one["value"]) for one in pairs) if pairs else ()
@@ -204,7 +204,7 @@ def _step(topic: str, rows: pa.RecordBatch) -> Step:
         (topic, epoch, number): offset + 1
         for epoch, number, offset in zip(epochs, partitions, offsets, strict=True)  # the last of each counts
     }
-    return Step(topic, columns, reached, list(zip(partitions, offsets, strict=True)))
+    return ReplayStep(topic, columns, reached, list(zip(partitions, offsets, strict=True)))
 
 
 def same_gateway(stores: Sequence[str], address: Address) -> str | None:
@@ -245,7 +245,7 @@ def _own(address: str) -> bool:
 
 
 @attrs.define(eq=False)
-class Run:
+class ReplayRun:
     selection: Selection
     target: Target
     file: ProgressFile
@@ -288,7 +288,7 @@ class Run:
             self._send(step)
         self.progress.pending = None
 
-    def _send(self, step: Step) -> None:
+    def _send(self, step: ReplayStep) -> None:
         progress = self.progress
         if self.target.knows_repeats:
             progress.pending = dict(step.reached)
@@ -307,7 +307,7 @@ class Run:
 
 def replay(
     spark: SparkSession,
-    messages: Messages,
+    messages: MessagesToRead,
     wanted: Wanted,
     target: Target,
     *,
@@ -345,7 +345,7 @@ def replay(
                 f"{wanted.target} cannot carry the {lost} that {count} messages have: --accept-loss {lost}"
             )
     total = current.sent + there.messages
-    run = Run(
+    run = ReplayRun(
         selection,
         target,
         file,
@@ -361,7 +361,7 @@ def replay(
     return Replayed(current.sent, run.size, len(run.refusals), finished, before is not None, tuple(run.refusals[:10]))
 
 
-def dry_run(spark: SparkSession, messages: Messages, wanted: Wanted, *, state: Path | None = None) -> Selected:
+def dry_run(spark: SparkSession, messages: MessagesToRead, wanted: Wanted, *, state: Path | None = None) -> Selected:
     selection = Selection(spark, messages, wanted)
     before = ProgressFile.of(wanted, state).load(wanted)
     now = before.started_ms if before is not None else time.time_ns() // 1_000_000

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from gateway.errors import InvalidRequest
-from gateway.pipeline.deliveries import Deliveries
+from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.failing import reported
-from gateway.pipeline.frames import Messages, StoredMessages
-from gateway.pipeline.options import Topics
+from gateway.pipeline.frames import MessagesToRead, StoredMessages
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup_table import IDENTITY, RollupTable
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class RolledUp:
 
 def rollup(
     spark: SparkSession,
-    messages: Messages,
+    messages: MessagesToRead,
     to: Path | str,
     *,
-    topics: Topics | None = None,
+    topics: TopicSelection | None = None,
     from_ms: int | None = None,
 ) -> RolledUp:
     """Roll up what there is into the table of a directory. A second run replaces what has changed.
@@ -47,19 +47,19 @@ def rollup(
     """
     from pyspark.sql import functions as f
 
-    topics = topics or Topics()
+    topics = topics or TopicSelection()
     spans = messages.spans(topics)
     with reported(), RollupTable(Path(to)) as table:
         frame = messages.frame(spark, spans, NEEDED)
         if from_ms is not None:
             # whole minutes only
             frame = frame.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms - from_ms % 60_000)))
-        return RolledUp(_put(table, _minutes(frame, f.count_distinct), Deliveries(messages, topics, from_ms)))
+        return RolledUp(_put(table, _minutes(frame, f.count_distinct), DeliveryRows(messages, topics, from_ms)))
 
 
 def follow(
     spark: SparkSession,
-    messages: Messages,
+    messages: MessagesToRead,
     to: Path | str,
     *,
     topics: str = "**",
@@ -81,7 +81,7 @@ def follow(
     stop = stop or threading.Event()
     options = {**messages.options, "topics": topics, "startingOffsets": "earliest"}
     written = late = 0
-    deliveries = Deliveries(messages, Topics.parse(topics))
+    deliveries = DeliveryRows(messages, TopicSelection.parse(topics))
 
     def put(frame: DataFrame, _batch: int) -> None:
         nonlocal written
@@ -145,6 +145,6 @@ def _minutes(frame: DataFrame, distinct: Callable[[Column], Column]) -> DataFram
     return grouped.select(minute, *IDENTITY[1:], "messages", "bytes", "keys", *sizes, "size_max", "dead_letters", rate)
 
 
-def _put(table: RollupTable, frame: DataFrame, deliveries: Deliveries) -> int:
+def _put(table: RollupTable, frame: DataFrame, deliveries: DeliveryRows) -> int:
     columns = frame.toArrow().to_pydict()
     return table.put(zip(*columns.values(), strict=True), deliveries.rows())

@@ -60,7 +60,7 @@ class WriteOptions:
 
 
 @attrs.define
-class Written(WriterCommitMessage):
+class SinkCommit(WriterCommitMessage):
     """What one task published."""
 
     messages: int
@@ -109,7 +109,7 @@ class GatewayStreamWriter(DataSourceStreamArrowWriter):
         """The micro-batch will be written again; what is there already is not added a second time."""
 
 
-def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: str, epoch: int) -> Written:
+def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: str, epoch: int) -> SinkCommit:
     number = done = repeated = 0
     with EndpointWriter(options.endpoint) as out:
         for batch in batches:
@@ -127,7 +127,7 @@ def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: 
                 number += 1
                 done += one.columns.count
                 repeated += one.columns.count if appended.duplicate else 0
-    return Written(done, repeated)
+    return SinkCommit(done, repeated)
 
 
 def _context() -> TaskContext:

@@ -16,7 +16,7 @@ Source = str | Path | Endpoint
 """A store's directory, or an endpoint."""
 
 
-class Log(Protocol):
+class ReadableLog(Protocol):
     """What reading needs of a log; `LogReader` and `EndpointLog` are both."""
 
     def __enter__(self) -> Self: ...
@@ -70,7 +70,7 @@ class Log(Protocol):
         ...
 
 
-def open_log(source: Source) -> Log:
+def open_log(source: Source) -> ReadableLog:
     """Open a log for reading. Not for use by two threads at a time."""
     return EndpointLog(source) if isinstance(source, Endpoint) else LogReader(source)
 

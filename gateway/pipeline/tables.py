@@ -20,7 +20,7 @@ from gateway.arrow.columns import batches
 from gateway.arrow.schema import SCHEMA
 from gateway.errors import InvalidRequest, StoreInUse, Unsupported
 from gateway.pipeline.archive import Archived, Place, missing_in
-from gateway.pipeline.options import ReadOptions, Topics
+from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import HistoryGone, Range, cut, records
 from gateway.pipeline.source import Source, open_log
 
@@ -48,13 +48,13 @@ def archive_to_table(
     to: Path | str,
     form: str,
     *,
-    topics: Topics | None = None,
+    topics: TopicSelection | None = None,
     records_per_commit: int = RECORDS_PER_COMMIT,
     accept_gaps: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Archived:
     """Add to a table what a log has and it has not. Raises Unsupported where the package is missing."""
-    options = ReadOptions(source, topics or Topics())
+    options = ReadOptions(source, topics or TopicSelection())
     with _locked(Path(to)), open_log(source) as log:
         table = table_at(Path(to), form)
         places = [(topic.name, topic.epoch, one.number) for topic in log.topics().values() for one in topic.partitions]

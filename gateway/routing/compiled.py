@@ -78,7 +78,7 @@ class CompiledRoute:
     matcher: Matcher
     topic: BoundTemplate
     """What `{topic}` means: the address, or what a `rewrite` makes of it."""
-    stores: tuple[tuple[BoundTemplate, model.Store], ...]
+    stores: tuple[tuple[BoundTemplate, model.StoreTarget], ...]
     bridges: tuple[tuple[BoundTemplate, model.Bridge], ...]
     forwards: tuple[RemoteRule, ...]
     mirrors: tuple[RemoteRule, ...]
@@ -131,7 +131,7 @@ def compile_route(route: model.Route) -> CompiledRoute:
     def bound(text: str) -> BoundTemplate:
         return bind(template(text), pattern, topic)
 
-    stores = tuple((bound(t.topic), t) for t in route.targets if isinstance(t, model.Store))
+    stores = tuple((bound(t.topic), t) for t in route.targets if isinstance(t, model.StoreTarget))
     proxies = [(bound(t.address), t) for t in route.targets if isinstance(t, model.Proxy)]
 
     def rules(kind: type[model.Forward | model.Mirror]) -> Sequence[RemoteRule]:

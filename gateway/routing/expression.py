@@ -51,7 +51,7 @@ TOO_DEEP = "the payload is nested too deeply"
 
 
 @attrs.define(eq=False)
-class Message:
+class MessageView:
     """What an expression may look at. The payload is decoded when the first expression asks for it."""
 
     payload: bytes
@@ -138,7 +138,7 @@ class Expression:
     _program: Any = attrs.field(repr=False)
     _direct: Direct | None = attrs.field(repr=False)
 
-    def evaluate(self, message: Message) -> Any:
+    def evaluate(self, message: MessageView) -> Any:
         """Its value; InvalidRequest when this message does not have what it asks for."""
         if self._direct is not None:
             try:
@@ -147,7 +147,7 @@ class Expression:
                 pass
         return self.interpret(message)
 
-    def interpret(self, message: Message) -> Any:
+    def interpret(self, message: MessageView) -> Any:
         from celpy.evaluation import CELEvalError, CELSyntaxError
 
         from gateway.routing.interpreter import TooManySteps

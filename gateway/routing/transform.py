@@ -16,7 +16,7 @@ import msgspec
 from gateway import model
 from gateway.envelope import NO_HEADERS, Columns, Headers
 from gateway.errors import InvalidRequest
-from gateway.routing.expression import TOO_DEEP, Expression, Message, compile_expression, is_true, to_json, to_key
+from gateway.routing.expression import TOO_DEEP, Expression, MessageView, compile_expression, is_true, to_json, to_key
 
 
 class Transformed(NamedTuple):
@@ -39,14 +39,14 @@ class _Work:
         self.keys: list[bytes | None] | None = list(columns.keys) if columns.keys is not None else None
         self.values: list[bytes] | None = None
         self.errors: dict[int, InvalidRequest] = {}
-        self._messages: dict[int, Message] = {}
+        self._messages: dict[int, MessageView] = {}
 
-    def message(self, index: int) -> Message:
+    def message(self, index: int) -> MessageView:
         """One message as expressions see it; what was decoded for one step serves the next."""
         found = self._messages.get(index)
         if found is None:
             key = self.keys[index] if self.keys is not None else None
-            found = Message(self.columns.value(index), key, self.headers[index] if self.headers else NO_HEADERS)
+            found = MessageView(self.columns.value(index), key, self.headers[index] if self.headers else NO_HEADERS)
             self._messages[index] = found
         return found
 
@@ -62,7 +62,7 @@ class _Work:
                 for index in self.indexes:
                     self.message(index).replace(self.values[index])
 
-    def each(self, step: Callable[[int, Message], bool]) -> None:
+    def each(self, step: Callable[[int, MessageView], bool]) -> None:
         """Every message through a step that says whether it stays; one that fails leaves with its error."""
         staying = []
         for index in self.indexes:
@@ -166,7 +166,7 @@ def _rewrite_key(expression: Expression) -> _Step:
         keys: list[bytes | None] = work.keys if work.keys is not None else [None] * work.columns.count
         work.keys = keys
 
-        def rekey(index: int, message: Message) -> bool:
+        def rekey(index: int, message: MessageView) -> bool:
             message.rekey(to_key(expression.evaluate(message), expression.text))
             keys[index] = message.key
             return True
@@ -181,7 +181,7 @@ def _project(fields: Mapping[str, Expression]) -> _Step:
         values = work.values if work.values is not None else work.columns.values()
         work.values = values
 
-        def project(index: int, message: Message) -> bool:
+        def project(index: int, message: MessageView) -> bool:
             try:
                 made = {name: to_json(expression.evaluate(message)) for name, expression in fields.items()}
                 message.replace(msgspec.json.encode(made))

@@ -28,9 +28,9 @@ from gateway.errors import (
 )
 from gateway.recorder import Recorder
 from gateway.store.interface import StoreHealth, Ticket
-from gateway.store.plan import Plan, Result
+from gateway.store.plan import CommitPlan, Result
 from gateway.store.visible import Visible
-from gateway.store.writer import Writer, Written
+from gateway.store.writer import Writer, WrittenChunk
 
 PROBE_FIRST = 0.1
 PROBE_LONGEST = 5.0
@@ -47,12 +47,12 @@ class Mode(enum.Enum):
     STEPWISE = "stepwise"  # whoever calls `step`
 
 
-class Commit(msgspec.Struct, eq=False):
+class CommitUnderWay(msgspec.Struct, eq=False):
     """One commit on its way: the units it has taken, and what became of them."""
 
     tickets: Sequence[Ticket]
-    plan: Plan
-    written: Sequence[Written] = ()
+    plan: CommitPlan
+    written: Sequence[WrittenChunk] = ()
     error: StoreError | None = None
     seconds: float = 0.0
     """What the transaction took."""
@@ -135,17 +135,17 @@ class Committer:
             taken, self.pending = self.pending, []
         return taken
 
-    def write(self, tickets: Sequence[Ticket], synced: bool = False) -> Commit:
+    def write(self, tickets: Sequence[Ticket], synced: bool = False) -> CommitUnderWay:
         """Write units in one transaction; needs no event loop. Units that do not fit stay out of the commit."""
         writer = self.writer
-        plan = Plan(self._visible.catalogue, writer.connection, writer.number + 1, self._now_ms())
+        plan = CommitPlan(self._visible.catalogue, writer.connection, writer.number + 1, self._now_ms())
         taken = 0
         for ticket in tickets:
             taken += 1
             if not plan.admit(ticket):
                 break
         plan.synced |= synced
-        commit = Commit(tickets[:taken], plan)
+        commit = CommitUnderWay(tickets[:taken], plan)
         began = time.perf_counter()
         try:
             commit.written = writer.write(plan)
@@ -160,13 +160,13 @@ class Committer:
                 plan.results.clear()
             else:
                 plan.results[:] = [(ticket, InvalidRequest(f"cannot be stored: {error}")) for ticket in commit.tickets]
-            commit.plan = Plan(plan.catalogue, plan.connection, plan.number, plan.now_ms, plan.results)
+            commit.plan = CommitPlan(plan.catalogue, plan.connection, plan.number, plan.now_ms, plan.results)
         return commit
 
-    def finish(self, taken: Sequence[Ticket], commit: Commit) -> None:
+    def finish(self, taken: Sequence[Ticket], commit: CommitUnderWay) -> None:
         self.settle(self.apply(taken, commit))
 
-    def apply(self, taken: Sequence[Ticket], commit: Commit) -> Sequence[tuple[Ticket, Result]]:
+    def apply(self, taken: Sequence[Ticket], commit: CommitUnderWay) -> Sequence[tuple[Ticket, Result]]:
         """Make a commit visible; what it left out goes back to the front. Returns how its tickets end, for `settle`."""
         self.pending[:0] = taken[len(commit.tickets) :]
         if commit.error is not None:
@@ -193,7 +193,7 @@ class Committer:
             elif result is not None:
                 ticket.finish(result)
 
-    def _fail(self, commit: Commit, error: StoreError) -> Sequence[tuple[Ticket, Result]]:
+    def _fail(self, commit: CommitUnderWay, error: StoreError) -> Sequence[tuple[Ticket, Result]]:
         behind, self.pending = self.pending, []
         self._singles = 0
         self._refuse_writes(error)

@@ -17,7 +17,7 @@ from gateway.store.maintenance import Maintenance, RetentionFloor
 from gateway.store.plan import check_unit
 from gateway.store.pool import Leftovers, ReadPool, reported
 from gateway.store.raw import read_stored
-from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
+from gateway.store.rows import RowsPlace, get_row, hole, offset_for_time, read_runs, scan_rows
 from gateway.store.visible import Visible
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Engine:
 
     async def _read_disk(self, log: Log, offset: int, max_messages: int, max_bytes: int, now_ms: int) -> ReadResult:
         topic, partition = log.key
-        place = Place(topic, partition, log.slot, log.state.end)
+        place = RowsPlace(topic, partition, log.slot, log.state.end)
         left = self._leftovers.get(log, offset)
         if left is None:
             runs = await self._from_disk(log, read_runs, place, offset, max_messages, max_bytes, now_ms)
@@ -208,7 +208,7 @@ class Engine:
         log = self._log(topic, partition)
         if log.topic.memory:
             return ()
-        place = Place(topic, partition, log.slot, log.state.end)
+        place = RowsPlace(topic, partition, log.slot, log.state.end)
         return await self._from_disk(log, read_stored, place, offset, max_messages, max_bytes)
 
     async def _from_disk(self, log: Log, work: Callable[..., T], *args: object) -> T:
@@ -229,7 +229,7 @@ class Engine:
             run = log.hot.position_of_time(timestamp_ms)
             if run is not None:
                 return run.base_offset + next(i for i, time in enumerate(run.times) if time >= timestamp_ms)
-        place = Place(topic, partition, log.slot, state.end)
+        place = RowsPlace(topic, partition, log.slot, state.end)
         return await self._from_disk(log, offset_for_time, place, state.start, timestamp_ms)
 
     def table(self, name: str) -> Mapping[bytes, bytes]:

@@ -107,7 +107,7 @@ def _from(runs: list[Run], position: int) -> Iterator[Run]:
         yield runs[index]
 
 
-class Budget:
+class CacheBudget:
     """Bytes shared by many queues: the oldest run of all goes first."""
 
     def __init__(self, limit: int, evicted: Callable[[RunQueue, Run], None] | None = None) -> None:

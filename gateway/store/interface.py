@@ -81,7 +81,7 @@ class Append(msgspec.Struct, frozen=True, eq=False):
     """The index of each record inside its batch, when it was spread by key."""
 
 
-class CreateTopic(msgspec.Struct, frozen=True):
+class MakeTopic(msgspec.Struct, frozen=True):
     """Make a topic; what exists is kept."""
 
     topic: str
@@ -95,7 +95,7 @@ class AlterTopic(msgspec.Struct, frozen=True):
     config: TopicConfig
 
 
-class DeleteTopic(msgspec.Struct, frozen=True):
+class DropTopic(msgspec.Struct, frozen=True):
     """Drop a topic and its records."""
 
     topic: str
@@ -124,7 +124,7 @@ class Require(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-Operation = Append | CreateTopic | AlterTopic | DeleteTopic | Put | Require
+Operation = Append | MakeTopic | AlterTopic | DropTopic | Put | Require
 
 
 class Unit(msgspec.Struct, frozen=True, eq=False):
@@ -133,9 +133,9 @@ class Unit(msgspec.Struct, frozen=True, eq=False):
     appends: Sequence[Append] = ()
     puts: Sequence[Put] = ()
     requires: Sequence[Require] = ()
-    creates: Sequence[CreateTopic] = ()
+    creates: Sequence[MakeTopic] = ()
     alters: Sequence[AlterTopic] = ()
-    deletes: Sequence[DeleteTopic] = ()
+    deletes: Sequence[DropTopic] = ()
     synced: bool | None = None
     """None: as durable as the topics it appends to promise, and synced if it appends to none. False: puts may be lost by
     a power cut (cursors that at-least-once may repeat)."""

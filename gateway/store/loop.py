@@ -18,7 +18,7 @@ import trio
 
 from gateway.errors import ShuttingDown, StoreError
 from gateway.store.catalogue import Catalogue
-from gateway.store.committer import Commit, Committer, Job
+from gateway.store.committer import Committer, CommitUnderWay, Job
 from gateway.store.hop import WriterThread
 from gateway.store.interface import Ticket
 from gateway.store.plan import small
@@ -122,7 +122,7 @@ class CommitLoop:
         else:
             self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
 
-    def _written(self, taken: list[Ticket], commit: Commit, *, together: bool = True) -> None:
+    def _written(self, taken: list[Ticket], commit: CommitUnderWay, *, together: bool = True) -> None:
         # From inside a connection's own call, other connections hear of the commit in the next pass, as of anything.
         committer = self._committer
         around = committer.around if together else ()

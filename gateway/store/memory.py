@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from gateway.envelope import Run
 from gateway.errors import UnknownTopic
 from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
-from gateway.store.hot import Budget, RunQueue, run_cost
+from gateway.store.hot import CacheBudget, RunQueue, run_cost
 from gateway.store.interface import Append, Placement, TopicConfig, Unit
 from gateway.store.plan import stretches
 
@@ -21,7 +21,7 @@ class MemoryTopics:
 
     def __init__(self, catalogue: Catalogue, budget: int, now_ms: Callable[[], int]) -> None:
         self._catalogue = catalogue
-        self._budget = Budget(budget, self._evicted)
+        self._budget = CacheBudget(budget, self._evicted)
         self._now_ms = now_ms
 
     def apply(self, unit: Unit) -> tuple[list[Placement], list[tuple[str, int]]]:

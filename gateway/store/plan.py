@@ -29,8 +29,8 @@ from gateway.store.database import MAX_OFFSET, WAY_ON
 from gateway.store.interface import (
     AlterTopic,
     Append,
-    CreateTopic,
     Durability,
+    MakeTopic,
     Placement,
     Ticket,
     TopicConfig,
@@ -132,7 +132,7 @@ Result = list[Placement] | GatewayError | None
 """Where the appends of a unit go, or why it fails; None: it appends to memory topics when the commit is through."""
 
 
-class Plan(msgspec.Struct, eq=False):
+class CommitPlan(msgspec.Struct, eq=False):
     """The units of one commit."""
 
     catalogue: Catalogue
@@ -268,7 +268,7 @@ class Plan(msgspec.Struct, eq=False):
                 ends += sum(one.columns.count for one in ticket.unit.appends if one.topic == name)
         return topic.epoch, ends
 
-    def _create(self, create: CreateTopic) -> None:
+    def _create(self, create: MakeTopic) -> None:
         catalogue = self.catalogue
         _refuse_if_damaged(catalogue, create.topic)
         slots = catalogue.take_slots(create.config.partitions)

@@ -9,10 +9,12 @@ from gateway.errors import CorruptChunk
 from gateway.store.catalogue import row_id
 from gateway.store.database import MAX_OFFSET, forget_pages
 from gateway.store.interface import Stored
-from gateway.store.rows import CHUNKS, Place, hole, last_before_damage
+from gateway.store.rows import CHUNKS, RowsPlace, hole, last_before_damage
 
 
-def read_stored(connection: sqlite3.Connection, place: Place, offset: int, records: int, size: int) -> Sequence[Stored]:
+def read_stored(
+    connection: sqlite3.Connection, place: RowsPlace, offset: int, records: int, size: int
+) -> Sequence[Stored]:
     """The chunks from the one that holds `offset` on, without a gap, until there are so many records or bytes.
 
     Empty when `offset` is not there. Raises CorruptChunk when the database is damaged there; what is good before such a

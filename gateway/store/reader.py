@@ -21,7 +21,7 @@ from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, forget
 from gateway.store.interface import Capabilities, Stored, TopicConfig
 from gateway.store.position import Position
 from gateway.store.raw import read_stored
-from gateway.store.rows import Place, get_row, hole, offset_for_time, read_runs, scan_rows
+from gateway.store.rows import RowsPlace, get_row, hole, offset_for_time, read_runs, scan_rows
 
 READ_CHUNKS_BYTES = 8 << 20
 """About how many bytes of values `read_chunks` takes in one transaction."""
@@ -108,7 +108,7 @@ class LogReader:
         epoch, found = self._found(topic, partition, epoch)
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
-        place = Place(topic, partition, found.slot, stop)
+        place = RowsPlace(topic, partition, found.slot, stop)
         position = Position(topic, partition, offset)
         while position.offset < stop:
             offset = position.offset
@@ -127,7 +127,7 @@ class LogReader:
         """
         epoch, found = self._found(topic, partition, epoch)
         stop = min(end, found.end)
-        place = Place(topic, partition, found.slot, stop)
+        place = RowsPlace(topic, partition, found.slot, stop)
         offset = start
         while offset < stop:
             chunks = self._read(_of_epoch, epoch, read_stored, place, offset, records, size)
@@ -142,7 +142,7 @@ class LogReader:
             raise UnknownTopic(f"{topic} was deleted and made again")
         return found.epoch, found.partition(partition)
 
-    def _missing(self, epoch: int, place: Place, offset: int) -> None:
+    def _missing(self, epoch: int, place: RowsPlace, offset: int) -> None:
         _epoch, found = self._found(place.topic, place.partition, epoch)
         if offset < found.start:
             raise OffsetOutOfRange(first=found.start, next_offset=found.end)
@@ -151,7 +151,7 @@ class LogReader:
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the end if there is none."""
         found = self.partition(topic, partition)
-        place = Place(topic, partition, found.slot, found.end)
+        place = RowsPlace(topic, partition, found.slot, found.end)
         return self._read(offset_for_time, place, found.start, timestamp_ms)
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -203,7 +203,7 @@ def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
 
 
 def _of_epoch(
-    connection: sqlite3.Connection, epoch: int, work: Callable[..., T], place: Place, offset: int, *limits: int
+    connection: sqlite3.Connection, epoch: int, work: Callable[..., T], place: RowsPlace, offset: int, *limits: int
 ) -> T:
     """Read chunks of a topic that still is the one that was looked up: its slot may be another one's by now."""
     with snapshot(connection):

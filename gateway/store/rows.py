@@ -27,7 +27,7 @@ _BEHIND = "SELECT min(id) FROM chunks WHERE id >= ? AND id < ?"
 _BEFORE = "SELECT id, count, first_ms, last_ms FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1"
 
 
-class Place:
+class RowsPlace:
     """Which stretch of which partition to read, and what to call it in an error."""
 
     __slots__ = ("end", "partition", "slot", "topic")
@@ -42,7 +42,7 @@ class Place:
 
 def read_runs(
     connection: sqlite3.Connection,
-    place: Place,
+    place: RowsPlace,
     offset: int,
     max_messages: int,
     max_bytes: int,
@@ -102,7 +102,7 @@ def numbers(row: Sequence[object]) -> None:
 
 
 def last_before_damage(
-    connection: sqlite3.Connection, error: sqlite3.Error, place: Place, offset: int
+    connection: sqlite3.Connection, error: sqlite3.Error, place: RowsPlace, offset: int
 ) -> tuple[int, int, int, bytes]:
     """The chunk that holds an offset, asked for by itself: who reads several steps to the next one before he is given the first,
     and so loses the last one before damage. Raises what the `error` means if that is not to be had either.
@@ -118,7 +118,7 @@ def last_before_damage(
     return found
 
 
-def translated(connection: sqlite3.Connection, error: sqlite3.Error, place: Place, offset: int) -> StoreError:
+def translated(connection: sqlite3.Connection, error: sqlite3.Error, place: RowsPlace, offset: int) -> StoreError:
     """What a failed read means."""
     if getattr(error, "sqlite_errorname", "") in DAMAGE:
         lost = unreadable(connection, row_id(place.slot, offset))
@@ -126,7 +126,7 @@ def translated(connection: sqlite3.Connection, error: sqlite3.Error, place: Plac
     return StoreError(f"reading {place.topic}/{place.partition} at {offset}: {error}")
 
 
-def hole(connection: sqlite3.Connection, place: Place, offset: int) -> tuple[int, int]:
+def hole(connection: sqlite3.Connection, place: RowsPlace, offset: int) -> tuple[int, int]:
     """The offsets around one that is not there: from the end of the last chunk before it to the first one behind it that can be
     read. Always the same for all of them, so that a hole has one name.
     """
@@ -139,7 +139,7 @@ def hole(connection: sqlite3.Connection, place: Place, offset: int) -> tuple[int
 
 
 def _between(
-    connection: sqlite3.Connection, place: Place, low: int, high: int, *, may_fail: bool = False
+    connection: sqlite3.Connection, place: RowsPlace, low: int, high: int, *, may_fail: bool = False
 ) -> tuple[int, int]:
     """The offsets between the last chunk that begins up to key `low` and the first one behind key `high`. Where they cannot be
     read either, the keys themselves have to do.
@@ -165,7 +165,7 @@ def _between(
     return first, max(next_offset, first + 1)
 
 
-def offset_for_time(connection: sqlite3.Connection, place: Place, start: int, timestamp_ms: int) -> int:
+def offset_for_time(connection: sqlite3.Connection, place: RowsPlace, start: int, timestamp_ms: int) -> int:
     """The first offset stored at or after a time; the end if there is none.
 
     Store time never goes back within a partition, so the chunks themselves are the index: a bisection over offsets,

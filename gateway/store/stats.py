@@ -25,7 +25,7 @@ WHOLE: Sequence[int] = tuple(math.ceil(edge) for edge in EDGES)
 BUCKETS = len(EDGES) + 1
 
 
-class Damaged(ValueError):
+class DamagedStatistics(ValueError):
     """A record that is not of this layout."""
 
 
@@ -88,7 +88,7 @@ def decode(value: bytes) -> Deliveries:
     try:
         read = _decoder.decode(value)
     except msgspec.MsgspecError as error:
-        raise Damaged(str(error)) from error
+        raise DamagedStatistics(str(error)) from error
     if not all(0 <= bucket < BUCKETS and count > 0 for bucket, count in read.counts.items()):
-        raise Damaged("a count is not of this layout")
+        raise DamagedStatistics("a count is not of this layout")
     return Deliveries(read.minute, read.route, read.topic, read.protocol, read.counts)

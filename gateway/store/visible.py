@@ -10,12 +10,12 @@ import attrs
 
 from gateway.envelope import Run
 from gateway.store.catalogue import Catalogue, Log, Topic
-from gateway.store.hot import RUN_OVERHEAD, Budget, run_cost
+from gateway.store.hot import RUN_OVERHEAD, CacheBudget, run_cost
 from gateway.store.interface import Ticket, TopicConfig
 from gateway.store.memory import MemoryTopics
-from gateway.store.plan import Plan, Result
+from gateway.store.plan import CommitPlan, Result
 from gateway.store.rows import all_rows
-from gateway.store.writer import Written
+from gateway.store.writer import WrittenChunk
 
 SMALL_RECORDS = 256
 SMALL_BYTES = 32 << 10
@@ -33,7 +33,7 @@ class Visible:
     def __init__(self, catalogue: Catalogue, tail_cache: int, memory: MemoryTopics) -> None:
         self.catalogue = catalogue
         self.memory = memory
-        self.tail = Budget(tail_cache)
+        self.tail = CacheBudget(tail_cache)
         self.bounded: set[Topic] = set()
         """Topics with a limit of size that have grown since somebody looked."""
         self.mergeable: set[Log] = set()
@@ -59,7 +59,7 @@ class Visible:
             self._tables[name] = rows
         return MappingProxyType(rows)
 
-    def apply(self, plan: Plan, written: Sequence[Written]) -> Sequence[tuple[Ticket, Result]]:
+    def apply(self, plan: CommitPlan, written: Sequence[WrittenChunk]) -> Sequence[tuple[Ticket, Result]]:
         """Make a commit visible and announce it. Returns how its tickets end."""
         changed: list[Key] = list(plan.growth)
         self.catalogue.topics.update(plan.created)
@@ -80,7 +80,7 @@ class Visible:
         self.announce(changed)
         return results
 
-    def _grow(self, piece: Written) -> None:
+    def _grow(self, piece: WrittenChunk) -> None:
         log, run, size = piece.log, piece.run, piece.size
         state = log.state
         time = run.times[-1]

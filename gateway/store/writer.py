@@ -19,7 +19,7 @@ from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreErro
 from gateway.store.catalogue import Log, Topic
 from gateway.store.chunk import encode
 from gateway.store.database import DAMAGE, OFFSET_BITS, PAGE_SIZE, WAY_ON, Mark, StoreFiles, connect, forget_pages
-from gateway.store.plan import Plan
+from gateway.store.plan import CommitPlan
 
 CHECKPOINT_PAGES = 1000
 """The write-ahead log is carried over into the database about every 16 MiB."""
@@ -44,7 +44,7 @@ PROBE_BYTES = 4 * PAGE_SIZE
 ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
 
 
-class Written(msgspec.Struct, frozen=True, eq=False):
+class WrittenChunk(msgspec.Struct, frozen=True, eq=False):
     """A chunk of a commit: its log, the run in it and its size."""
 
     log: Log
@@ -95,9 +95,9 @@ class Writer:
 
     # --- transactions ---
 
-    def write(self, plan: Plan) -> list[Written]:
+    def write(self, plan: CommitPlan) -> list[WrittenChunk]:
         """Commit a plan. Raises CommitFailed if nothing of it is stored, OutcomeUnknown if it may be."""
-        written: list[Written] = []
+        written: list[WrittenChunk] = []
         if not plan.writes:
             return written
         self.check_space(plan.size)
@@ -108,7 +108,7 @@ class Writer:
                 row = chunk_row(growth.log, run, position, plan.number)
                 position += row[6]
                 rows.append(row)
-                written.append(Written(growth.log, run, row[6]))
+                written.append(WrittenChunk(growth.log, run, row[6]))
         only_chunks = rows and not (plan.puts or plan.created or plan.altered or plan.deleted)
         if self._mode != _MODES[plan.synced]:
             self._set_mode(plan.synced)
@@ -188,7 +188,7 @@ class Writer:
 
     # --- the parts of a plan ---
 
-    def _write_topics(self, plan: Plan) -> None:
+    def _write_topics(self, plan: CommitPlan) -> None:
         for topic in plan.created.values():
             config = topic.config
             self.connection.execute(
@@ -228,7 +228,7 @@ class Writer:
             [(slot, topic.id, first + index) for index, slot in enumerate(slots)],
         )
 
-    def _write_rows(self, plan: Plan) -> None:
+    def _write_rows(self, plan: CommitPlan) -> None:
         written = [(name, key, value) for (name, key), value in plan.puts.items() if value is not None]
         removed = [name_and_key for name_and_key, value in plan.puts.items() if value is None]
         if written:
@@ -238,7 +238,7 @@ class Writer:
         if removed:
             self.connection.executemany("DELETE FROM rows WHERE name = ? AND key = ?", removed)
 
-    def _delete_topics(self, plan: Plan) -> None:
+    def _delete_topics(self, plan: CommitPlan) -> None:
         for topic in plan.deleted:
             if not topic.memory:
                 self.connection.execute("DELETE FROM topics WHERE id = ?", (topic.id,))

@@ -12,7 +12,7 @@ import attrs
 from gateway.settings import Limits
 
 
-class Admission:
+class ConnectionCounts:
     """Counts the connections of one listener, in total and per address."""
 
     def __init__(self, limits: Limits) -> None:

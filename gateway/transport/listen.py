@@ -14,7 +14,7 @@ import trio
 from gateway.errors import TargetError
 from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
-from gateway.transport.limits import Admission
+from gateway.transport.limits import ConnectionCounts
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
 from gateway.transport.tls import TlsFailed, TlsPipe
 from gateway.wire.session import Kind, ServerSession
@@ -80,7 +80,7 @@ class TcpListener:
         self._sockets = sockets
         self._served = served
         self._tls = tls
-        self._admission = Admission(context.limits)
+        self._admission = ConnectionCounts(context.limits)
         self._drivers: set[Driver] = set()
         self._accepting = trio.CancelScope()
         self._sniffing: set[trio.CancelScope] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.transport.driver import Driver, DriverContext
-from gateway.transport.limits import Admission
+from gateway.transport.limits import ConnectionCounts
 from gateway.transport.link import Link
 from gateway.transport.listen import Served
 from gateway.transport.quic.certificates import CertificateFiles
@@ -43,7 +43,7 @@ class QuicListener:
         clients: ClientTrust | None = None,
     ) -> None:
         self._context = context
-        self._admission = Admission(context.limits)
+        self._admission = ConnectionCounts(context.limits)
         self._drivers: dict[CountedDriver, str] = {}
         handlers = {one.spec.alpn: self._handler(one) for one in served}
         self._server = QuicServer(

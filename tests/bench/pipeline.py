@@ -33,7 +33,7 @@ from gateway.pipeline.session import spark_session
 from gateway.pipeline.source import open_log
 from gateway.pipeline.spread import Here, OnSpark, Spread
 from gateway.store.committer import Mode
-from gateway.store.interface import Append, CreateTopic, Durability, TopicConfig, Unit
+from gateway.store.interface import Append, Durability, MakeTopic, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.bench.following import cpu_seconds, following
 from tests.pipeline.served import gateway
@@ -57,7 +57,7 @@ async def fill(path: Path, records: int) -> None:
     """Chunks as a busy gateway leaves them that has not merged them yet."""
     async with open_store(path, OPTIONS, mode=Mode.INLINE) as store:
         config = TopicConfig(PARTITIONS, Durability.NONE)
-        await store.submit(Unit(creates=[CreateTopic("orders", config)])).wait()
+        await store.submit(Unit(creates=[MakeTopic("orders", config)])).wait()
         values = [b"%08d" % number + b"x" * 192 for number in range(CHUNK)]
         keys = [b"key-%04d" % number for number in range(CHUNK)]
         for number in range(records // CHUNK):

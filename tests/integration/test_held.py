@@ -16,14 +16,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from gateway.broker.consume.group_offsets import TABLE, encode_key, row_of
 
+from gateway.broker.consume.group_offsets import TABLE, encode_key, row_of
 from gateway.protocols.blipmq.wire.frames import FrameType
 from gateway.protocols.felix.wire.codec import ClientMessage
 from gateway.protocols.flymq.wire.frames import Op
 from gateway.protocols.fujin.wire.frames import Op as FujinOp
 from gateway.protocols.rustlog.wire.binary import REQUEST_TYPES
-from gateway.store.interface import CreateTopic, Durability, Put, Ticket, TopicConfig, Unit
+from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.integration.flymq_raw import fetch, frame, names, produce, s8, u64, user
 from tests.integration.held import Watched, watched
@@ -59,10 +59,10 @@ async def fill(directory: Path) -> None:
 
         config = TopicConfig(durability=Durability.INTERVAL)
         await do(
-            Unit(creates=[CreateTopic(name, config) for name in ("orders", "big", "felix", "fujin", "rust", "json")])
+            Unit(creates=[MakeTopic(name, config) for name in ("orders", "big", "felix", "fujin", "rust", "json")])
         )
-        await do(Unit(creates=[CreateTopic("wide", TopicConfig(partitions=1_000, durability=Durability.INTERVAL))]))
-        await do(Unit(creates=[CreateTopic(f"topic-{number:06}", config) for number in range(TOPICS)]))
+        await do(Unit(creates=[MakeTopic("wide", TopicConfig(partitions=1_000, durability=Durability.INTERVAL))]))
+        await do(Unit(creates=[MakeTopic(f"topic-{number:06}", config) for number in range(TOPICS)]))
         await do(
             Unit(
                 puts=[Put(TABLE, encode_key("orders", f"group-{number:06}", 0), row_of(1)) for number in range(GROUPS)]

@@ -94,7 +94,7 @@ async def test_what_the_second_refuses_is_a_difference(tmp_path: Path, peer: Pee
 
 
 async def test_what_the_route_did_not_store_is_not_mirrored(tmp_path: Path, peer: Peer):
-    other = model.Route("other", model.Match(listener=("side",)), (model.Store("{topic}"),))
+    other = model.Route("other", model.Match(listener=("side",)), (model.StoreTarget("{topic}"),))
     async with bridged(tmp_path, [upstream(peer.port)], other, route(mirror())) as gateway:
         await gateway.client(name="side").publish("orders", b"not this")
         await gateway.client().publish("orders", b"this")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trio
 
-from gateway.pipeline.deliveries import Deliveries
+from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.frames import messages_at
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.store.reader import LogReader
 from gateway.store.stats import TOPIC
 from tests.integration.flymq_raw import flymq, i32, produce
@@ -29,7 +29,7 @@ async def test_going_down_writes_what_was_delivered_since(tmp_path: Path):
     served = Served(tmp_path, CONFIG.format(data=tmp_path / "data"))
     for written in (0, 1):
         served.start()
-        running = Deliveries(messages_at(f"http://127.0.0.1:{served.ports['admin']}"), Topics())
+        running = DeliveryRows(messages_at(f"http://127.0.0.1:{served.ports['admin']}"), TopicSelection())
         assert sum(row[4] for row in await trio.to_thread.run_sync(running.rows)) == written
         with trio.fail_after(60):
             async with flymq(served.ports["flymq"]) as client:
@@ -39,7 +39,7 @@ async def test_going_down_writes_what_was_delivered_since(tmp_path: Path):
             assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
     with LogReader(served.data) as reader:
         assert reader.topic(TOPIC).config.retention_seconds == 7 * 86_400
-    rows = Deliveries(messages_at(str(served.data)), Topics()).rows()
+    rows = DeliveryRows(messages_at(str(served.data)), TopicSelection()).rows()
     # the first life has one message to hand out, the second has two; minutes may have ended between them
     assert {row[1:4] for row in rows} == {("identity", "a", "flymq")}
     assert sum(row[4] for row in rows) == 3

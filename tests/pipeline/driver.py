@@ -32,7 +32,7 @@ from gateway.pipeline.export import FORMATS, decoding_for, export
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.merge import merge
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.progress import Wanted
 from gateway.pipeline.replay import replay
 from gateway.pipeline.rollup import follow, rollup
@@ -126,7 +126,7 @@ def cluster(store: Path, work: Path, target: str) -> None:
     note("rolling", follow(spark, live, work / "rolling", watermark="1 seconds", interval=None))
     note("compact", compact(spark, messages, work / "compact"))
     for form in FORMATS:
-        decoding = decoding_for("text", messages, Topics())
+        decoding = decoding_for("text", messages, TopicSelection())
         note(form, export(spark, messages, work / form, form=form, decoding=decoding))
     with target_at(target, PLAIN) as there:
         note("replay", replay(spark, messages, Wanted(str(out), target), there))

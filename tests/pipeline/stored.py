@@ -11,7 +11,7 @@ import trio
 
 from gateway.envelope import BatchMeta, Columns, Headers, Origin
 from gateway.store.committer import Mode
-from gateway.store.interface import Append, CreateTopic, TopicConfig, Unit
+from gateway.store.interface import Append, MakeTopic, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.store.kit import Clock
 
@@ -27,7 +27,7 @@ class Log:
         self.clock = clock
 
     async def create(self, topic: str, **config: Any) -> None:
-        await self.store.submit(Unit(creates=[CreateTopic(topic, TopicConfig(**config))])).wait()
+        await self.store.submit(Unit(creates=[MakeTopic(topic, TopicConfig(**config))])).wait()
 
     async def append(
         self,

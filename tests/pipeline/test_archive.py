@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
 from gateway.pipeline.archive import Archived, archive
 from gateway.pipeline.audit import audit
 from gateway.pipeline.manifest import Archive, ArchiveWriter, topic_directory
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone
 from gateway.pipeline.spread import OnSpark, TaskFailed
 from tests.pipeline.served import gateway
@@ -92,7 +92,7 @@ def test_a_second_run_adds_only_what_is_new(store: Path, tmp_path: Path) -> None
         "gap: new/0 [0, 2) is not archived",
         "gap: orders/eu 1/1 [10, 11) is not archived",
     )
-    assert archive(str(store), out, topics=Topics(("new",))).records == 2
+    assert archive(str(store), out, topics=TopicSelection(("new",))).records == 2
     assert archive(str(store), out).records == 1
     assert audit(str(store), out).findings == ()
     assert len(set(rows(out))) == 43
@@ -242,7 +242,7 @@ def test_a_file_that_was_lost_is_written_again_while_the_store_has_it(store: Pat
     for file in lost:
         (out / file.path).unlink()
     assert [one.partition(":")[0] for one in audit(str(store), out).findings] == ["gap", "gap"]
-    assert archive(str(store), out, topics=Topics(("none",))).records == 0
+    assert archive(str(store), out, topics=TopicSelection(("none",))).records == 0
     assert archive(str(store), out).records == sum(file.end - file.start for file in lost)
     found = audit(str(store), out)
     assert (found.compared, found.findings, len(rows(out))) == (40, (), 40)

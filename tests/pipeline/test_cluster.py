@@ -28,7 +28,7 @@ from gateway.pipeline.archive import archive
 from gateway.pipeline.audit import audit
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.manifest import Archive
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup import rollup
 from gateway.pipeline.spread import OnSpark
 from gateway.store.reader import LogReader
@@ -86,7 +86,7 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """The gateway stores an append of the second micro-batch, and its answer never comes; set when it has."""
     reached, append = threading.Event(), Appends.append
 
-    async def held(self: Appends, caller: Any, body: wire.Append) -> Any:
+    async def held(self: Appends, caller: Any, body: wire.AppendRequest) -> Any:
         done = await append(self, caller, body)
         if body.epoch == 1:
             reached.set()
@@ -128,7 +128,7 @@ def test_streaming_queries_whose_driver_is_killed_in_mid_batch(
         run_to_the_end(again)
         copied = [(key, (), value) for key, _, value in itertools.chain(*stored(store, "orders"))]
         assert by_key(stored(store, "copy")) == by_key([copied])
-        rollup(spark, messages_at(str(store)), tmp_path / "rollup", topics=Topics(("orders",)))
+        rollup(spark, messages_at(str(store)), tmp_path / "rollup", topics=TopicSelection(("orders",)))
         rows = minutes(tmp_path / "rollup")
         assert minutes(work / "rolling") == rows[:1]
         (file,) = (work / "rolling").glob("day=*/rollup.parquet")

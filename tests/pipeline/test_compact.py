@@ -12,7 +12,7 @@ from gateway.errors import AlreadyExists, NotAStore, StoreInUse
 from gateway.pipeline.archive import archive
 from gateway.pipeline.compact import compact
 from gateway.pipeline.frames import Span, messages_at
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 from tests.pipeline.stored import Log, filled
 from tests.store.kit import START_MS
@@ -40,7 +40,7 @@ def test_the_last_value_of_each_key(spark: Any, tmp_path: Path) -> None:
     filled(store, prices)
     archive(str(store), tmp_path / "archive")
     expected = {b"a": b"5", b"d": b"4", b"e": b"7"}
-    done = compact(spark, messages_at(str(tmp_path / "archive")), out, topics=Topics(("prices/*",)))
+    done = compact(spark, messages_at(str(tmp_path / "archive")), out, topics=TopicSelection(("prices/*",)))
     assert (done.messages, done.keys, done.topics) == (9, 3, 1)
     assert rows(out) == expected
     assert [path.name for path in out.glob("topic=*")] == ["topic=prices%2Feu"]
@@ -54,20 +54,20 @@ def test_the_last_value_of_each_key(spark: Any, tmp_path: Path) -> None:
 
 def test_an_archive_knows_the_lives_of_a_topic(tmp_path: Path) -> None:
     from gateway.pipeline.compact import latest_lives
-    from gateway.store.interface import DeleteTopic, Unit
+    from gateway.store.interface import DropTopic, Unit
 
     store = tmp_path / "store"
     filled(store, prices)
-    archive(str(store), tmp_path / "archive", topics=Topics(("other",)))
+    archive(str(store), tmp_path / "archive", topics=TopicSelection(("other",)))
 
     async def again(log: Log) -> None:
-        await log.store.submit(Unit(deletes=[DeleteTopic("other")])).wait()
+        await log.store.submit(Unit(deletes=[DropTopic("other")])).wait()
         await log.create("other")
         await log.append("other", [b"y", b"z"])
 
     filled(store, again)
-    archive(str(store), tmp_path / "archive", topics=Topics(("other",)))
-    spans = messages_at(str(tmp_path / "archive")).spans(Topics())
+    archive(str(store), tmp_path / "archive", topics=TopicSelection(("other",)))
+    spans = messages_at(str(tmp_path / "archive")).spans(TopicSelection())
     assert [(span.start, span.end) for span in spans] == [(0, 1), (0, 2)]
     assert latest_lives(spans) == [Span("other", spans[1].epoch, 0, 0, 2)]
     with pytest.raises(NotAStore, match="there is no store at"):

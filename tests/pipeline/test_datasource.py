@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from gateway.pipeline.datasource import register
-from gateway.store.interface import DeleteTopic, Unit
+from gateway.store.interface import DropTopic, Unit
 from tests.pipeline.patient import run_to_the_end
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
@@ -171,7 +171,7 @@ def test_a_stream_of_a_topic_that_is_deleted_and_made_again(spark: Any, tmp_path
         await log.append("t", [b"a", b"b"])
 
     async def delete(log: Log) -> None:
-        await log.store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+        await log.store.submit(Unit(deletes=[DropTopic("t")])).wait()
 
     with place(tmp_path / "store", "path", fill) as store:
         stream = Stream(spark, store, tmp_path)

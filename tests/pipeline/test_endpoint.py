@@ -176,7 +176,7 @@ def test_earlier_epochs_and_old_producers_are_forgotten(served: Gateway) -> None
 def test_all_or_nothing(tmp_path: Path) -> None:
     schema = b'{"type": "object", "required": ["a"]}'
     settings = model.TopicSettings(schema="s")
-    route = model.Route("strict", model.Match(), (model.Store("{topic}", settings),))
+    route = model.Route("strict", model.Match(), (model.StoreTarget("{topic}", settings),))
     with gateway(tmp_path / "store", routes=[route]) as served, EndpointWriter(served.endpoint) as out:
 
         async def register() -> None:

@@ -14,12 +14,12 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.broker.administration.schemas import Row
+from gateway.broker.administration.schemas import SchemaRow
 from gateway.errors import InvalidRequest, NotFound
 from gateway.pipeline.decoding import Avro, Definition, Undecodable, header_text, registered
 from gateway.pipeline.export import decoding_for, export
 from gateway.pipeline.frames import messages_at
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.spread import TaskFailed
 from gateway.requests import SchemaKind
 from gateway.store.interface import Put, Unit
@@ -43,12 +43,14 @@ async def everything(log: Log) -> None:
     rows = [
         Put("schemas", b"order\0" + struct.pack(">I", number), msgspec.msgpack.encode(row))
         for number, row in [
-            (1, Row(SchemaKind.AVRO, json.dumps(FIRST).encode())),
-            (2, Row(SchemaKind.AVRO, json.dumps(SECOND).encode())),
+            (1, SchemaRow(SchemaKind.AVRO, json.dumps(FIRST).encode())),
+            (2, SchemaRow(SchemaKind.AVRO, json.dumps(SECOND).encode())),
         ]
     ]
     rows.append(Put("schemas", b"order\0" + struct.pack(">I", 0), struct.pack(">I", 2)))
-    rows.append(Put("schemas", b"plain\0" + struct.pack(">I", 1), msgspec.msgpack.encode(Row(SchemaKind.JSON, b"{}"))))
+    rows.append(
+        Put("schemas", b"plain\0" + struct.pack(">I", 1), msgspec.msgpack.encode(SchemaRow(SchemaKind.JSON, b"{}")))
+    )
     await log.store.submit(Unit(puts=rows)).wait()
     await log.create("texts")
     await log.append(
@@ -69,7 +71,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def run(spark: Any, store: Path, to: Path, topic: str, form: str, decode: str, **more: Any) -> Any:
-    messages, topics = messages_at(str(store)), Topics((topic,))
+    messages, topics = messages_at(str(store)), TopicSelection((topic,))
     decoding = decoding_for(decode, messages, topics)
     return export(spark, messages, to, form=form, decoding=decoding, topics=topics, **more)
 
@@ -124,7 +126,7 @@ def test_schemas_that_are_registered(store: Path) -> None:
     with pytest.raises(InvalidRequest, match="the schema plain is json, not Avro"):
         registered(str(store), "plain")
     with pytest.raises(InvalidRequest, match="the topic json has no schema: say --schema NAME"):
-        decoding_for("avro", messages_at(str(store)), Topics(("json",)))
+        decoding_for("avro", messages_at(str(store)), TopicSelection(("json",)))
 
 
 def test_avro_takes_the_newest_version_under_which_a_value_is_whole() -> None:

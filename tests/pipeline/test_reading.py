@@ -24,7 +24,7 @@ from gateway.errors import (
     UnknownTopic,
 )
 from gateway.pipeline.datasource import GatewayDataSource
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone
 from tests.pipeline.places import MODES, Place, place
 from tests.pipeline.stored import Log
@@ -179,10 +179,10 @@ def test_a_schema_of_ones_own_may_only_leave_out(store: Place) -> None:
 
 def test_globs_and_our_own_topics() -> None:
     names = ["__stats", "a", "a.b", "a.b.c", "a/b"]
-    assert Topics.parse("a.*").among(names) == ["a.b"]
-    assert Topics.parse("**").among(names) == ["a", "a.b", "a.b.c", "a/b"]
-    assert Topics.parse("__stats, a").among(names) == ["__stats", "a"]
-    assert Topics.parse("__*").among(names) == []
+    assert TopicSelection.parse("a.*").among(names) == ["a.b"]
+    assert TopicSelection.parse("**").among(names) == ["a", "a.b", "a.b.c", "a/b"]
+    assert TopicSelection.parse("__stats, a").among(names) == ["__stats", "a"]
+    assert TopicSelection.parse("__*").among(names) == []
 
 
 def test_a_stream_shares_its_limit_among_partitions(store: Place) -> None:
@@ -213,12 +213,12 @@ def test_available_now_ends_where_it_was_asked(store: Place) -> None:
 
 
 def test_a_topic_deleted_and_made_again_is_history_gone(store: Place) -> None:
-    from gateway.store.interface import DeleteTopic, Unit
+    from gateway.store.interface import DropTopic, Unit
 
     before = stream(store).initialOffset()
 
     async def again(log: Log) -> None:
-        await log.store.submit(Unit(deletes=[DeleteTopic("other"), DeleteTopic("orders.eu")])).wait()
+        await log.store.submit(Unit(deletes=[DropTopic("other"), DropTopic("orders.eu")])).wait()
         await log.create("other")
         await log.append("other", [b"1", b"2", b"3"])
 

@@ -24,7 +24,7 @@ from gateway.pipeline import archive
 from gateway.pipeline.ranges import HistoryGone, Range, record_batches, records
 from gateway.store import reader as stored
 from gateway.store.chunk import decode
-from gateway.store.interface import DeleteTopic, Durability, Unit
+from gateway.store.interface import DropTopic, Durability, Unit
 from gateway.store.reader import LogReader
 from tests.pipeline.stored import Log, log
 
@@ -158,7 +158,7 @@ async def test_the_serving_process_itself(tmp_path: Path) -> None:
 async def made_again(opened: Log) -> None:
     """In the place of the one that there was: its slots are used again."""
     store = opened.store
-    await store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+    await store.submit(Unit(deletes=[DropTopic("t")])).wait()
     store.maintain()
     store._visible.catalogue._slot = 0  # as after a restart
     await opened.create("t", durability=Durability.NONE)

@@ -17,9 +17,9 @@ import yaml
 
 from gateway.errors import InvalidRequest, StoreDamaged, StoreError
 from gateway.pipeline.archive import archive
-from gateway.pipeline.deliveries import Deliveries
+from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.frames import messages_at
-from gateway.pipeline.options import Topics
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup import follow, rollup
 from gateway.pipeline.rollup_table import SCHEMA, RollupTable
 from gateway.store.stats import Deliveries as Delivered
@@ -51,7 +51,7 @@ def rows(directory: Path) -> list[tuple[Any, ...]]:
 
 
 NOT_DELIVERED = (None,) * 4
-MEANT = Topics(("orders", "orders.dlq"))
+MEANT = TopicSelection(("orders", "orders.dlq"))
 EXPECTED = [
     (MINUTE, "orders", "orders", "flymq", 11, 145, 3, 5, 100, 100, 100, 0, 0.0, *NOT_DELIVERED),
     (MINUTE + 60, "orders", "orders", "flymq", 1, 1, 0, 1, 1, 1, 1, 1, 1.0, *NOT_DELIVERED),
@@ -138,7 +138,7 @@ def test_latencies_from_the_gateways_own_topic_where_it_is_found(spark: Any, tmp
     assert [second[latency], letter[latency]] == [NOT_DELIVERED] * 2
     assert pq.read_table(out / "day=2023-11-14", partitioning=None)["delivered"].to_pylist() == [100, 4, None, None]
     # an archive has them if it was told to; continuously they come with the minutes, and what comes later at the end
-    archive(str(store), tmp_path / "archive", topics=Topics((*MEANT.patterns, "__stats")))
+    archive(str(store), tmp_path / "archive", topics=TopicSelection((*MEANT.patterns, "__stats")))
     rollup(spark, messages_at(str(tmp_path / "archive")), tmp_path / "again", topics=MEANT)
     assert rows(tmp_path / "again") == rows(out)
     follow(spark, messages_at(str(store)), tmp_path / "followed", watermark="1 seconds", interval=None)
@@ -148,7 +148,7 @@ def test_latencies_from_the_gateways_own_topic_where_it_is_found(spark: Any, tmp
 
 def test_deliveries_asked_again_are_those_of_the_minutes_with_something_new(tmp_path: Path) -> None:
     filled(tmp_path, handed_out)
-    deliveries = Deliveries(messages_at(str(tmp_path)), Topics(("**",)), (MINUTE + 1) * 1000)
+    deliveries = DeliveryRows(messages_at(str(tmp_path)), TopicSelection(("**",)), (MINUTE + 1) * 1000)
     assert [row[2:5] for row in deliveries.rows()] == [
         ("elsewhere", "felix", 1),
         ("orders", "flymq", 100),

@@ -21,7 +21,7 @@ from gateway.transport.quic.aioquic_private import Core
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.configuration import client_configuration
 from gateway.transport.quic.connection import QuicLink
-from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.endpoint import QuicEndpoint
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import AlpnHandlers, QuicServer
 from gateway.transport.tls import ClientTls
@@ -228,7 +228,7 @@ class World:
         configuration = client_configuration(limits, tls, name, None)
         configuration.alpn_protocols = [alpn] if isinstance(alpn, str) else None if alpn is None else list(alpn)
         made = core(configuration, streams=limits.streams)
-        endpoint = Endpoint(self.network.socket((host, next(self._ports))), until_idle=True)
+        endpoint = QuicEndpoint(self.network.socket((host, next(self._ports))), until_idle=True)
         heard = Heard()
         link = QuicLink(
             made,

@@ -16,8 +16,8 @@ from gateway.envelope import BatchMeta, Columns, Headers, Origin
 from gateway.store.committer import Mode
 from gateway.store.interface import (
     Append,
-    CreateTopic,
     Durability,
+    MakeTopic,
     Placement,
     ReadResult,
     Store,
@@ -75,7 +75,7 @@ def unit(*appends: Append, **others: Any) -> Unit:
 
 
 async def create(store: Store, *topics: str, **config: Any) -> None:
-    await store.submit(Unit(creates=[CreateTopic(topic, TopicConfig(**config)) for topic in topics])).wait()
+    await store.submit(Unit(creates=[MakeTopic(topic, TopicConfig(**config)) for topic in topics])).wait()
 
 
 async def publish(store: Store, topic: str, *values: bytes, **others: Any) -> Placement:

@@ -16,11 +16,11 @@ from gateway.errors import (
 )
 from gateway.recorder import NullRecorder
 from gateway.store.committer import Mode
-from gateway.store.interface import CreateTopic, Durability, Put, TopicConfig, Unit
+from gateway.store.interface import Durability, MakeTopic, Put, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.store.kit import MEMORY, SMALL, append, create, everything, open_stepwise, publish, read, unit, until
 
-NEW = [CreateTopic("t", TopicConfig())]
+NEW = [MakeTopic("t", TopicConfig())]
 
 
 async def test_a_unit_submitted_during_a_commit_belongs_to_the_next(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ async def test_units_pending_together_are_one_commit_and_one_chunk(tmp_path: Pat
 
 async def test_what_follows_a_deletion_sees_it(tmp_path: Path) -> None:
     """A unit that alters or deletes ends its commit; the units behind it go back to the front of the queue, in order."""
-    from gateway.store.interface import DeleteTopic
+    from gateway.store.interface import DropTopic
 
     async with open_stepwise(tmp_path) as store:
         store.submit(unit(append("t", b"old"), creates=NEW))
-        store.submit(Unit(deletes=[DeleteTopic("t")]))
+        store.submit(Unit(deletes=[DropTopic("t")]))
         failing = store.submit(unit(append("t", b"lost")))
         store.submit(unit(append("t", b"new"), creates=NEW))
         last = store.submit(unit(append("t", b"newer")))
@@ -139,9 +139,9 @@ def make_room(store) -> None:
 async def test_a_full_disk_refuses_falls_back_and_heals(tmp_path: Path) -> None:
     async with open_stepwise(tmp_path) as store:
         committer = store.committer
-        store.submit(unit(append("t", b"kept"), creates=[*NEW, CreateTopic("m", TopicConfig(**MEMORY))][:1]))
+        store.submit(unit(append("t", b"kept"), creates=[*NEW, MakeTopic("m", TopicConfig(**MEMORY))][:1]))
         committer.step()
-        store.submit(Unit(creates=[CreateTopic("m", TopicConfig(**MEMORY))]))
+        store.submit(Unit(creates=[MakeTopic("m", TopicConfig(**MEMORY))]))
         fill(store)
         in_it = [store.submit(unit(append("t", bytes(100_000)), puts=[Put("s", b"k", b"lost")])) for _ in range(2)]
         taken = committer.take()
@@ -224,7 +224,7 @@ async def test_commits_are_counted(tmp_path: Path) -> None:
             counted.append((records, size, synced))
 
     async with open_store(tmp_path, SMALL, mode=Mode.STEPWISE, recorder=Counts()) as store:
-        unsynced = CreateTopic("n", TopicConfig(durability=Durability.NONE))
+        unsynced = MakeTopic("n", TopicConfig(durability=Durability.NONE))
         store.submit(unit(append("t", b"abc", b"d"), append("n", b"ef"), creates=[*NEW, unsynced]))
         store.committer.step()
         store.submit(unit(append("n", b"x")))
@@ -268,7 +268,7 @@ async def test_which_commits_are_synced(tmp_path: Path) -> None:
         writer = store.committer.writer
         interval = TopicConfig(durability=Durability.INTERVAL)
         none = TopicConfig(durability=Durability.NONE)
-        store.submit(Unit(creates=[*NEW, CreateTopic("i", interval), CreateTopic("n", none)]))
+        store.submit(Unit(creates=[*NEW, MakeTopic("i", interval), MakeTopic("n", none)]))
         store.committer.step()
 
         def synced(*units: Unit) -> bool:

@@ -17,8 +17,8 @@ from gateway.errors import (
 from gateway.store.interface import (
     AlterTopic,
     Append,
-    CreateTopic,
-    DeleteTopic,
+    DropTopic,
+    MakeTopic,
     Put,
     Require,
     TopicConfig,
@@ -123,7 +123,7 @@ async def test_tickets_finish_in_order_after_they_are_visible(opener) -> None:
 
 async def test_a_ticket_calls_back_at_once_when_it_is_done(opener) -> None:
     async with opener() as store:
-        ticket = store.submit(Unit(creates=[CreateTopic("t", TopicConfig())]))
+        ticket = store.submit(Unit(creates=[MakeTopic("t", TopicConfig())]))
         await ticket.wait()
         called: list[object] = []
         ticket.on_done(called.append)
@@ -142,10 +142,10 @@ async def test_creating_what_exists_keeps_it(opener) -> None:
 
 async def test_a_unit_may_create_what_it_appends_to(opener) -> None:
     async with opener() as store:
-        await store.submit(unit(append("t", b"x", partition=1), creates=[CreateTopic("t", TopicConfig(2))])).wait()
+        await store.submit(unit(append("t", b"x", partition=1), creates=[MakeTopic("t", TopicConfig(2))])).wait()
         assert await everything(store, "t", partition=1) == [b"x"]
         with pytest.raises(InvalidRequest):
-            await store.submit(Unit(creates=[CreateTopic("u", TopicConfig(0))])).wait()
+            await store.submit(Unit(creates=[MakeTopic("u", TopicConfig(0))])).wait()
 
 
 async def test_partitions_grow_and_never_shrink(opener) -> None:
@@ -169,10 +169,10 @@ async def test_a_topic_made_again_is_a_new_one(opener) -> None:
         await publish(store, "other", b"kept")
         epochs = []
         for value in (b"1", b"2", b"3"):
-            await store.submit(unit(append("t", value), creates=[CreateTopic("t", TopicConfig())])).wait()
+            await store.submit(unit(append("t", value), creates=[MakeTopic("t", TopicConfig())])).wait()
             assert await everything(store, "t") == [value]
             epochs.append(store.topics["t"].epoch)
-            await store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+            await store.submit(Unit(deletes=[DropTopic("t")])).wait()
             assert "t" not in store.topics
             with pytest.raises(UnknownTopic):
                 await publish(store, "t", b"x")
@@ -180,7 +180,7 @@ async def test_a_topic_made_again_is_a_new_one(opener) -> None:
                 await read(store, "t")
         assert len(set(epochs)) == 3
         with pytest.raises(UnknownTopic):
-            await store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+            await store.submit(Unit(deletes=[DropTopic("t")])).wait()
     async with opener() as store:
         assert list(store.topics) == ["other"]
         await create(store, "t")
@@ -193,8 +193,8 @@ async def test_deleting_and_making_again_in_one_go(opener) -> None:
         await create(store, "t")
         tickets = [
             store.submit(unit(append("t", b"old"))),
-            store.submit(Unit(deletes=[DeleteTopic("t")])),
-            store.submit(unit(append("t", b"new"), creates=[CreateTopic("t", TopicConfig())])),
+            store.submit(Unit(deletes=[DropTopic("t")])),
+            store.submit(unit(append("t", b"new"), creates=[MakeTopic("t", TopicConfig())])),
         ]
         for ticket in tickets:
             await ticket.wait()
@@ -409,7 +409,7 @@ async def test_memory_topics_are_done_at_once_and_gone_after_a_restart(opener) -
         assert ticket.done
         assert [p.base_offset for p in ticket.placements] == [0, 2]
         assert await everything(store, "m") == [b"a", b"b", b"c"]
-        made = store.submit(unit(append("n", b"x"), creates=[CreateTopic("n", TopicConfig(**MEMORY))]))
+        made = store.submit(unit(append("n", b"x"), creates=[MakeTopic("n", TopicConfig(**MEMORY))]))
         assert made.done
         assert made.error is None
         epoch = store.topics["m"].epoch
@@ -424,7 +424,7 @@ async def test_memory_and_disk_do_not_mix(opener) -> None:
     async with opener() as store:
         await create(store, "d")
         await create(store, "m", **MEMORY)
-        fresh = [CreateTopic("new", TopicConfig(**MEMORY))]
+        fresh = [MakeTopic("new", TopicConfig(**MEMORY))]
         for bad in (
             unit(append("m", b"x"), append("d", b"x")),
             unit(append("d", b"x"), append("m", b"x")),
@@ -445,15 +445,15 @@ async def test_memory_appends_with_table_writes_move_together(opener) -> None:
         with pytest.raises(ConditionFailed):
             await store.submit(good).wait()
         assert await everything(store, "m") == [b"x"]
-        await store.submit(Unit(deletes=[DeleteTopic("m")], puts=[Put("t", b"k", None)])).wait()
+        await store.submit(Unit(deletes=[DropTopic("m")], puts=[Put("t", b"k", None)])).wait()
         assert "m" not in store.topics
 
 
 async def test_a_memory_topic_does_not_overtake_a_unit_that_makes_it(opener) -> None:
     """Two producers make the same topic with different settings at the same time: one topic, and both are in it."""
     async with opener() as store:
-        first = store.submit(unit(append("t", b"1"), creates=[CreateTopic("t", TopicConfig())]))
-        second = store.submit(unit(append("t", b"2"), creates=[CreateTopic("t", TopicConfig(**MEMORY))]))
+        first = store.submit(unit(append("t", b"1"), creates=[MakeTopic("t", TopicConfig())]))
+        second = store.submit(unit(append("t", b"2"), creates=[MakeTopic("t", TopicConfig(**MEMORY))]))
         await first.wait()
         await second.wait()
         assert await everything(store, "t") == [b"1", b"2"]
@@ -479,9 +479,9 @@ async def test_a_topic_is_dropped_only_as_it_was_seen(opener, settings) -> None:
         seen = (store.topics["t"].epoch, 2)
         store.submit(unit(append("t", b"c")))  # in the same commit, and before it
         with pytest.raises(ConditionFailed):
-            await store.submit(Unit(deletes=[DeleteTopic("t", seen)])).wait()
+            await store.submit(Unit(deletes=[DropTopic("t", seen)])).wait()
         with pytest.raises(ConditionFailed):
-            await store.submit(Unit(deletes=[DeleteTopic("t", (seen[0] + 1, 3))])).wait()
+            await store.submit(Unit(deletes=[DropTopic("t", (seen[0] + 1, 3))])).wait()
         assert await everything(store, "t") == [b"a", b"b", b"c"]
-        await store.submit(Unit(deletes=[DeleteTopic("t", (seen[0], 3))])).wait()
+        await store.submit(Unit(deletes=[DropTopic("t", (seen[0], 3))])).wait()
         assert "t" not in store.topics

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.envelope import Columns, Run
 from gateway.store.cut import gather
-from gateway.store.hot import Budget, RunQueue
+from gateway.store.hot import CacheBudget, RunQueue
 from tests.store.kit import META
 
 records = st.lists(st.tuples(st.integers(1, 12), st.sampled_from([0, 0, 5, 50])), min_size=1, max_size=8)
@@ -73,7 +73,9 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.evicted: list[tuple[int, int]] = []
-        self.budget = Budget(1000, lambda queue, run: self.evicted.append((self.queues.index(queue), run.base_offset)))
+        self.budget = CacheBudget(
+            1000, lambda queue, run: self.evicted.append((self.queues.index(queue), run.base_offset))
+        )
         self.queues = [RunQueue() for _ in range(3)]
         self.ends = [0, 0, 0]
         self.model: list[tuple[int, int, int]] = []

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import CorruptChunk, NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
-from gateway.store.interface import CreateTopic, TopicConfig
+from gateway.store.interface import MakeTopic, TopicConfig
 from gateway.store.reader import LogReader
 from gateway.store.salvage import salvage
 from tests.store.kit import NO_CACHE, append, everything, open_stepwise, publish, read, unit
 
-NEW = [CreateTopic("t", TopicConfig()), CreateTopic("other", TopicConfig())]
+NEW = [MakeTopic("t", TopicConfig()), MakeTopic("other", TopicConfig())]
 
 
 async def fill(path: Path, count: int = 10) -> None:

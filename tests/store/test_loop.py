@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from gateway.store.interface import CreateTopic, Durability, Ticket, TopicConfig
+from gateway.store.interface import Durability, MakeTopic, Ticket, TopicConfig
 from gateway.store.sqlite import open_store
 from tests.store.kit import SMALL, append, everything, unit
 
@@ -23,7 +23,7 @@ def chunks(store, topic: str) -> list[int]:
 
 async def made(store, *topics: str, config: TopicConfig) -> None:
     for topic in topics:
-        await store.submit(unit(append(topic, b"first"), creates=[CreateTopic(topic, config)])).wait()
+        await store.submit(unit(append(topic, b"first"), creates=[MakeTopic(topic, config)])).wait()
 
 
 def handed_in(store, by: int, topic: str, *values: bytes) -> list[Ticket]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import OffsetOutOfRange
-from gateway.store.interface import AlterTopic, DeleteTopic, TopicConfig, Unit
+from gateway.store.interface import AlterTopic, DropTopic, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions
 from tests.store.kit import (
     MEMORY,
@@ -128,9 +128,9 @@ async def test_the_newest_record_stays_whatever_its_size(tmp_path: Path) -> None
 
 
 def _creates(topic: str, **config):
-    from gateway.store.interface import CreateTopic
+    from gateway.store.interface import MakeTopic
 
-    return [CreateTopic(topic, TopicConfig(**config))]
+    return [MakeTopic(topic, TopicConfig(**config))]
 
 
 async def test_a_cursor_holds_retention_up_to_the_hard_limit(tmp_path: Path, clock: Clock) -> None:
@@ -293,7 +293,7 @@ async def test_chunks_of_a_deleted_topic_go_and_its_slot_is_used_again(opener) -
         await create(store, "t", "other", partitions=2)
         for _ in range(100):
             await store.submit(unit(append("t", b"x"), append("t", b"y", partition=1), append("other", b"z"))).wait()
-        await store.submit(Unit(deletes=[DeleteTopic("t")])).wait()
+        await store.submit(Unit(deletes=[DropTopic("t")])).wait()
         assert chunks(store) >= 100
         await settle(store)
         await until(lambda: chunks(store) == 100)
@@ -306,7 +306,7 @@ async def test_chunks_of_a_deleted_topic_go_and_its_slot_is_used_again(opener) -
 async def test_clearing_away_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with open_stepwise(tmp_path) as store:
         store.submit(unit(append("t", b"x"), creates=_creates("t")))
-        store.submit(Unit(deletes=[DeleteTopic("t")]))
+        store.submit(Unit(deletes=[DropTopic("t")]))
         store.committer.drain()
         assert chunks(store) == 1
     async with open_stepwise(tmp_path) as store:

@@ -17,7 +17,7 @@ import trio
 
 from gateway.errors import CorruptChunk, NotAStore, StoreDamaged
 from gateway.store.database import PAGE_SIZE
-from gateway.store.interface import CreateTopic, DeleteTopic, Put, TopicConfig, Unit
+from gateway.store.interface import DropTopic, MakeTopic, Put, TopicConfig, Unit
 from gateway.store.reader import LogReader
 from gateway.store.salvage import salvage
 from tests.store.kit import NO_CACHE, append, open_stepwise, read, unit
@@ -54,8 +54,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def fill(path: Path) -> None:
     async with open_stepwise(path, options=NO_CACHE) as store:
-        creates = [CreateTopic(name, TopicConfig()) for name in NAMES]
-        store.submit(Unit(creates=[*creates, CreateTopic("wide", TopicConfig(PARTITIONS))]))
+        creates = [MakeTopic(name, TopicConfig()) for name in NAMES]
+        store.submit(Unit(creates=[*creates, MakeTopic("wide", TopicConfig(PARTITIONS))]))
         store.committer.drain()
         for number in range(CHUNKS):
             value = b"%d-" % number * (20_000 if number % 40 == 0 else 100)
@@ -63,7 +63,7 @@ async def fill(path: Path) -> None:
             puts = [Put("groups", b"group-%04d" % number, bytes(100))]
             store.submit(unit(append("t", value, b"x"), *more, append(NAMES[3 + number % TOPICS], b"a"), puts=puts))
             store.committer.drain()
-        store.submit(Unit(deletes=[DeleteTopic("gone")]))
+        store.submit(Unit(deletes=[DropTopic("gone")]))
         store.committer.drain()
         store.maintain()
 
@@ -176,7 +176,7 @@ def by_path(path: Path, found: Records) -> None:
 
 async def nothing_is_made_that_may_be_there(path: Path) -> None:
     async with open_stepwise(path, options=NO_CACHE) as store:
-        ticket = store.submit(unit(append("new", b"x"), creates=[CreateTopic("new", TopicConfig())]))
+        ticket = store.submit(unit(append("new", b"x"), creates=[MakeTopic("new", TopicConfig())]))
         store.committer.drain()
         assert isinstance(ticket.error, StoreDamaged)
         assert store.health.writable
@@ -232,7 +232,7 @@ async def one_page(path: Path, kind: tuple[str, str], intact: Records) -> None:
     elif kind[0] != "chunks":  # they may have got other names
         assert sorted(after.values()) == sorted(intact.values())
     async with open_stepwise(path, options=NO_CACHE) as store:
-        ticket = store.submit(unit(append("anew", b"on we go"), creates=[CreateTopic("anew", TopicConfig())]))
+        ticket = store.submit(unit(append("anew", b"on we go"), creates=[MakeTopic("anew", TopicConfig())]))
         store.committer.drain()
         assert ticket.error is None
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
 from gateway.store.committer import Mode
-from gateway.store.interface import DeleteTopic, Put, TopicConfig, Unit
+from gateway.store.interface import DropTopic, Put, TopicConfig, Unit
 from gateway.store.reader import LogReader
 from tests.store.kit import NO_CACHE, START_MS, Clock, append, create, publish, unit, until
 
@@ -24,9 +24,7 @@ async def test_a_live_store_and_a_stopped_one_read_the_same(opener, tmp_path: Pa
         for number in range(50):
             await store.submit(unit(append("t", b"%d" % number, b"x", partition=1, keys=[b"k", None]))).wait()
             clock.ms += 10
-        await store.submit(
-            Unit(puts=[Put("s", b"a", b"1"), Put("s", b"b", b"2")], deletes=[DeleteTopic("gone")])
-        ).wait()
+        await store.submit(Unit(puts=[Put("s", b"a", b"1"), Put("s", b"b", b"2")], deletes=[DropTopic("gone")])).wait()
         with LogReader(path) as live:
             check(live)
             placement = await publish(store, "t", b"later", partition=1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store.stats import BUCKETS, EDGES, WHOLE, Damaged, Deliveries, decode, encode, percentile
+from gateway.store.stats import BUCKETS, EDGES, WHOLE, DamagedStatistics, Deliveries, decode, encode, percentile
 
 LATENCIES = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 4_000_000)), min_size=1, max_size=200)
 
@@ -48,5 +48,5 @@ def test_a_record_comes_back(counts: dict[int, int], name: str) -> None:
     ],
 )
 def test_anything_else_is_refused(value: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedStatistics):
         decode(value)

@@ -21,5 +21,5 @@ from gateway.app import _advertised
 )
 def test_where_clients_are_told_that_a_listener_is(host: str, known_as: str, told: str) -> None:
     listener = model.Listener("l", ("flymq",), host, 0)
-    config = model.Config(listeners={"l": listener}, routes=(), cluster=model.Cluster(address=known_as))
+    config = model.Config(listeners={"l": listener}, routes=(), cluster=model.ClusterSettings(address=known_as))
     assert _advertised(config, listener, 9092) == told

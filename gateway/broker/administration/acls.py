@@ -28,7 +28,7 @@ TopicOf = Callable[[Caller, str], str]
 
 
 @attrs.frozen
-class Row:
+class AclRow:
     address: str
     """As it was written when the ACL was set."""
     public: bool
@@ -44,12 +44,12 @@ class AccessLists:
         self._store = store
         self._topic_of = topic_of
         self.default_public = default_public
-        self._decoded: dict[bytes, tuple[bytes, Row]] = {}
+        self._decoded: dict[bytes, tuple[bytes, AclRow]] = {}
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {SetAcl: self._set, DeleteAcl: self._delete, GetAcls: self._get}
 
-    def find(self, caller: Caller, address: str) -> Row | None:
+    def find(self, caller: Caller, address: str) -> AclRow | None:
         """The ACL that holds for an address, as of the last commit."""
         table = self._store.table(TABLE)
         if not table:
@@ -64,14 +64,14 @@ class AccessLists:
             row = self._row(table, topic.encode())
         return row
 
-    def _row(self, table: Mapping[bytes, bytes], key: bytes) -> Row | None:
+    def _row(self, table: Mapping[bytes, bytes], key: bytes) -> AclRow | None:
         raw = table.get(key)
         if raw is None:
             self._decoded.pop(key, None)
             return None
         known = self._decoded.get(key)
         if known is None or known[0] is not raw:
-            known = (raw, msgspec.json.decode(raw, type=Row))
+            known = (raw, msgspec.json.decode(raw, type=AclRow))
             self._decoded[key] = known
         return known[1]
 
@@ -86,7 +86,7 @@ class AccessLists:
         except GatewayError as refusal:
             caller.answer(request.id, refusal)
             return
-        row = Row(acl.address, acl.public, tuple(dict.fromkeys(acl.users)), tuple(dict.fromkeys(acl.roles)))
+        row = AclRow(acl.address, acl.public, tuple(dict.fromkeys(acl.users)), tuple(dict.fromkeys(acl.roles)))
         self._put(caller, request, topic, msgspec.json.encode(row))
 
     def _delete(self, caller: Caller, request: DeleteAcl) -> None:
@@ -130,7 +130,7 @@ def forget_user(store: Store, name: str) -> list[Put]:
     """What has to be written so that no ACL names an account any more."""
     puts = []
     for key, raw in store.table(TABLE).items():
-        row = msgspec.json.decode(raw, type=Row)
+        row = msgspec.json.decode(raw, type=AclRow)
         if name in row.users:
             users = tuple(user for user in row.users if user != name)
             puts.append(Put(TABLE, key, msgspec.json.encode(attrs.evolve(row, users=users))))

@@ -26,7 +26,7 @@ from gateway.requests import (
     Request,
 )
 from gateway.routing.table import RoutingTable
-from gateway.store.interface import Append, DeleteTopic, Store, Unit
+from gateway.store.interface import Append, DropTopic, Store, Unit
 
 MOST_LETTERS = 1_000
 """Letters in one answer."""
@@ -166,7 +166,7 @@ class DeadLetterService:
             reason = objection(letters)
             if reason is not None:
                 raise Conflict(reason)
-        ticket = self._store.submit(Unit(deletes=[DeleteTopic(letters)]))
+        ticket = self._store.submit(Unit(deletes=[DropTopic(letters)]))
 
         def done(error: GatewayError | None) -> None:
             if error is None:

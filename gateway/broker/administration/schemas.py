@@ -73,7 +73,7 @@ class Compiled(Protocol):
 
 
 @attrs.frozen
-class Row:
+class SchemaRow:
     kind: SchemaKind
     definition: bytes
     compiled: bytes = b""
@@ -83,7 +83,7 @@ class Row:
 @attrs.define(eq=False)
 class _Version:
     info: SchemaInfo
-    row: Row
+    row: SchemaRow
     compiled: Compiled | None = None
 
     def problems(self, value: bytes) -> list[str]:
@@ -117,7 +117,7 @@ def _verdict(problems: Sequence[list[str]]) -> Verdict:
     return {index: SchemaViolation(problems=found) for index, found in enumerate(problems) if found}
 
 
-def _compile(row: Row) -> Compiled:
+def _compile(row: SchemaRow) -> Compiled:
     # each library is loaded by its first schema, not at start
     match row.kind:
         case SchemaKind.JSON:
@@ -134,9 +134,9 @@ def _compile(row: Row) -> Compiled:
             return ProtobufSchema(row.compiled)
 
 
-def _admit(kind: SchemaKind, definition: bytes, before: Row | None) -> tuple[Row, Compiled]:
+def _admit(kind: SchemaKind, definition: bytes, before: SchemaRow | None) -> tuple[SchemaRow, Compiled]:
     """Compile a new version and hold it against the one before. Runs in a thread."""
-    row = Row(kind, definition, _descriptors(definition) if kind is SchemaKind.PROTOBUF else b"")
+    row = SchemaRow(kind, definition, _descriptors(definition) if kind is SchemaKind.PROTOBUF else b"")
     compiled = _compile(row)
     if before is not None:
         found = _incompatibilities(before, row)
@@ -151,7 +151,7 @@ def _descriptors(definition: bytes) -> bytes:
     return compile_text(definition)
 
 
-def _incompatibilities(before: Row, after: Row) -> list[str]:
+def _incompatibilities(before: SchemaRow, after: SchemaRow) -> list[str]:
     if before.kind is not after.kind:
         return [f"it is {before.kind.value}"]
     match after.kind:
@@ -181,7 +181,7 @@ class SchemaService:
             if version == _COUNTER:
                 self._names.setdefault(name, _Name()).last = int.from_bytes(raw, "big")
             else:
-                self._add(name, version, msgspec.msgpack.decode(raw, type=Row))
+                self._add(name, version, msgspec.msgpack.decode(raw, type=SchemaRow))
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
@@ -239,7 +239,7 @@ class SchemaService:
             self._end_turn(name, caller, request, Throttled("too many schemas"))
             return
 
-        def done(result: tuple[Row, Compiled] | GatewayError) -> None:
+        def done(result: tuple[SchemaRow, Compiled] | GatewayError) -> None:
             if isinstance(result, GatewayError):
                 self._end_turn(name, caller, request, result)
             else:
@@ -248,7 +248,7 @@ class SchemaService:
         self._offload.thread(lambda: _admit(kind, request.definition, latest.row if latest else None), done)
 
     def _keep(
-        self, caller: Caller, request: RegisterSchema, name: str, version: int, row: Row, compiled: Compiled
+        self, caller: Caller, request: RegisterSchema, name: str, version: int, row: SchemaRow, compiled: Compiled
     ) -> None:
         puts = [
             Put(TABLE, _key(name, version), msgspec.msgpack.encode(row)),
@@ -329,7 +329,7 @@ class SchemaService:
 
     # --- inside ---
 
-    def _add(self, name: str, version: int, row: Row, compiled: Compiled | None = None) -> _Version:
+    def _add(self, name: str, version: int, row: SchemaRow, compiled: Compiled | None = None) -> _Version:
         added = _Version(SchemaInfo(name, version, row.kind, row.definition), row, compiled)
         self._names.setdefault(name, _Name()).versions[version] = added
         self._count += 1

@@ -85,7 +85,7 @@ class TopicService:
         config = self._table.topic_config(topic)
         if not self._table.decides_partitions(topic):
             config = attrs.evolve(config, partitions=request.partitions)
-        ticket = self._store.submit(Unit(creates=[store_interface.CreateTopic(topic, config)]))
+        ticket = self._store.submit(Unit(creates=[store_interface.MakeTopic(topic, config)]))
         ticket.on_done(
             lambda ticket: caller.answer(
                 request.id, ticket.error or TopicCreated(created=True, partitions=config.partitions)
@@ -105,7 +105,7 @@ class TopicService:
                     callback(state.name)
             caller.answer(request.id, ticket.error or DONE)
 
-        self._store.submit(Unit(deletes=[store_interface.DeleteTopic(state.name)])).on_done(done)
+        self._store.submit(Unit(deletes=[store_interface.DropTopic(state.name)])).on_done(done)
 
     def describe(self, caller: Caller, request: DescribeTopics) -> None:
         """One topic, or the next page of those that the caller's listener has an address for."""

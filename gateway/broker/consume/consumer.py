@@ -19,7 +19,7 @@ from gateway.recorder import ConsumerCounts, Recorder
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import (
     Append,
-    CreateTopic,
+    MakeTopic,
     PartitionState,
     Put,
     ReadResult,
@@ -42,7 +42,7 @@ MAX_DELIVERIES = "max_deliveries"
 """It was tried as often as it may be."""
 
 
-class Message:
+class ConsumedMessage:
     """One message that a consumer has under way."""
 
     __slots__ = ("attempts", "first_error", "index", "last_error", "offset", "run")
@@ -74,7 +74,7 @@ class Tally:
 
 
 @attrs.frozen(eq=False)
-class Place:
+class ConsumerPlace:
     """Where a consumer is, and how it came there."""
 
     topic: TopicState
@@ -103,7 +103,7 @@ class Consumer:
     def __init__(
         self,
         context: ConsumerContext,
-        place: Place,
+        place: ConsumerPlace,
         *,
         kept: bool = True,
         smallest: int = 0,
@@ -132,7 +132,7 @@ class Consumer:
         """Why what it knows cannot be written."""
         self.on_disk = window.low
         """Retention may go no further."""
-        self.letters: list[tuple[Message, str]] = []
+        self.letters: list[tuple[ConsumedMessage, str]] = []
         """What is given up and not stored yet, with the reason. Nothing is read while there are any: that is their bound."""
         self.letters_topic = letters_topic
         self._context = context
@@ -237,7 +237,7 @@ class Consumer:
                     yield run.slice(first, index)
                 first = index + 1
                 if not settled:
-                    self.give_up(Message(run, index), SIZE)
+                    self.give_up(ConsumedMessage(run, index), SIZE)
         if first < run.count:
             yield run.slice(first, run.count) if first else run
 
@@ -269,7 +269,7 @@ class Consumer:
         """What its rows keep has changed."""
         self._dirty = self._kept
 
-    def tried(self, message: Message) -> None:
+    def tried(self, message: ConsumedMessage) -> None:
         """Remember attempts in vain: a restart must not give a message that fails all its attempts again."""
         window, offset = self.window, message.offset
         # on what is very far ahead of the oldest they are not worth keeping
@@ -278,7 +278,7 @@ class Consumer:
                 window.hand_out(offset)
                 self.touch()
 
-    def give_up(self, message: Message, reason: str) -> None:
+    def give_up(self, message: ConsumedMessage, reason: str) -> None:
         """To the dead letters with it."""
         message.detach()
         self.letters.append((message, reason))
@@ -305,7 +305,7 @@ class Consumer:
         if self._writing or self._closed or self.written:
             return
         letters, window, tally = list(self.letters), self.window, self.tally
-        creates: list[CreateTopic] = []
+        creates: list[MakeTopic] = []
         appends: list[Append] = []
         if letters:  # settled in a copy: whether they are is known when this is stored
             window = AckWindow.from_bytes(window.to_bytes())
@@ -329,7 +329,7 @@ class Consumer:
         unit = Unit(creates=creates, appends=appends, puts=puts, synced=None if letters else False)
         self._context.store.submit(unit).on_done(lambda ticket: self._saved(ticket, letters, unsaved, low))
 
-    def _saved(self, ticket: Ticket, letters: Sequence[tuple[Message, str]], unsaved: int, low: int) -> None:
+    def _saved(self, ticket: Ticket, letters: Sequence[tuple[ConsumedMessage, str]], unsaved: int, low: int) -> None:
         self._writing = False
         self.unwritable = f"its position cannot be written: {ticket.error.message}" if ticket.error is not None else ""
         if ticket.error is not None:

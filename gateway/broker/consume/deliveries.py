@@ -18,7 +18,7 @@ from gateway.broker.service import Clock, ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.envelope import PREFIX, BatchIds, BatchMeta, Columns, Origin, Run
 from gateway.recorder import Recorder
-from gateway.store.interface import Append, CreateTopic, Durability, Store, Ticket, TopicConfig, Unit
+from gateway.store.interface import Append, Durability, MakeTopic, Store, Ticket, TopicConfig, Unit
 from gateway.store.stats import BUCKETS, OTHER, TOPIC, WHOLE, Deliveries, encode
 
 EVERY = 60.0
@@ -137,7 +137,7 @@ class StatsWriter:
             return None
         meta = BatchMeta(self._ids.next(self._clock.now_ms()), Origin("gateway", "stats"))
         columns = Columns.of([encode(one) for one in taken])
-        creates = () if TOPIC in self._store.topics else (CreateTopic(TOPIC, CONFIG),)
+        creates = () if TOPIC in self._store.topics else (MakeTopic(TOPIC, CONFIG),)
         ticket = self._store.submit(Unit(creates=creates, appends=(Append(TOPIC, 0, columns, meta),)))
         ticket.on_done(self._written)
         return ticket

@@ -60,7 +60,7 @@ class Ends(Protocol):
         ...
 
 
-class Topic(Protocol):
+class PartitionedTopic(Protocol):
     """A topic's partitions."""
 
     @property
@@ -70,7 +70,12 @@ class Topic(Protocol):
 
 
 def positions(
-    rows: Iterable[tuple[bytes, bytes]], topics: Mapping[str, Topic], *, dense: bool, group: str = "", topic: str = ""
+    rows: Iterable[tuple[bytes, bytes]],
+    topics: Mapping[str, PartitionedTopic],
+    *,
+    dense: bool,
+    group: str = "",
+    topic: str = "",
 ) -> Sequence[GroupPosition]:
     """What rows of the table say of partitions that exist; of one group, or on one topic, where that is asked for."""
     found = []

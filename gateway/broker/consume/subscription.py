@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, Message, Place, Tally
+from gateway.broker.consume.consumer import (
+    MAX_DELIVERIES,
+    ConsumedMessage,
+    Consumer,
+    ConsumerContext,
+    ConsumerPlace,
+    Tally,
+)
 from gateway.broker.consume.cursors import cursor_row, stored, subscription_row
 from gateway.broker.service import Caller
 from gateway.broker.timers import Alarm
@@ -28,7 +35,7 @@ from gateway.store.interface import Durability, Put, TopicState
 MOST_READ_AHEAD = 4_096
 
 
-class Outstanding(Message):
+class Outstanding(ConsumedMessage):
     """A message that was handed out and is not settled."""
 
     __slots__ = ("client", "due")
@@ -42,7 +49,7 @@ class Outstanding(Message):
 class Cursor(Consumer):
     """One partition of a subscription."""
 
-    def __init__(self, context: ConsumerContext, subscription: Subscription, place: Place) -> None:
+    def __init__(self, context: ConsumerContext, subscription: Subscription, place: ConsumerPlace) -> None:
         request, kept = subscription.request, subscription.durable
         super().__init__(context, place, kept=kept, smallest=request.smallest_value, largest=request.largest_value)
         self._subscription = subscription
@@ -331,7 +338,7 @@ class Subscription:
 
     # --- inside ---
 
-    def _cursor_of(self, message: Message) -> Cursor:
+    def _cursor_of(self, message: ConsumedMessage) -> Cursor:
         return self.cursors[message.run.partition]
 
     def _delay(self, attempt: int) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 
 from gateway.broker.administration.topics import TopicService
-from gateway.broker.consume.consumer import ConsumerContext, Place, Tally
+from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.cursors import CURSORS, SUBSCRIPTIONS, Numbers, read_subscriptions, removed_rows
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
@@ -40,7 +40,7 @@ from gateway.requests import (
 )
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import CreateTopic, PartitionState, Ticket, TopicState, Unit
+from gateway.store.interface import MakeTopic, PartitionState, Ticket, TopicState, Unit
 
 TAGS_AFTER_RESTART = 1 << 32
 """Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
@@ -107,7 +107,7 @@ class SubscriptionService:
                 self._open(caller, request, number, self._store.topics[topic])
 
         config = self._context.table.topic_config(topic)
-        self._store.submit(Unit(creates=[CreateTopic(topic, config)])).on_done(created)
+        self._store.submit(Unit(creates=[MakeTopic(topic, config)])).on_done(created)
 
     def _check_room(self, caller: Caller) -> None:
         name, limits = caller.listener.name, caller.listener.limits
@@ -152,7 +152,7 @@ class SubscriptionService:
         made.grace_over = Alarm(pump, lambda: self._forget(made))
         for partition, window in enumerate(windows):
             tally = Tally(window.low, acknowledged=window.settled_above)
-            made.cursors.append(Cursor(self._context, made, Place(state, partition, window, tally)))
+            made.cursors.append(Cursor(self._context, made, ConsumerPlace(state, partition, window, tally)))
         self._subscriptions[number] = made
         if request.name:
             self._named[state.name, request.name] = number

@@ -22,7 +22,7 @@ _PREFIX = "delayed-"
 
 
 @attrs.frozen
-class Row:
+class DelayedRow:
     """One delayed message."""
 
     address: str
@@ -56,9 +56,9 @@ class Row:
         return Prepared(appends, (), lambda _placements: Published(self.address, 0), self.parts(), started)
 
 
-def rows_of(address: str, prepared: Prepared) -> dict[int, Row]:
+def rows_of(address: str, prepared: Prepared) -> dict[int, DelayedRow]:
     """The rows of a prepared batch, by the index of each message in it."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, DelayedRow] = {}
     for append in prepared.appends:
         columns, meta, origin = append.columns, append.meta, append.meta.origin
         indexes = append.indexes if append.indexes is not None else range(columns.count)
@@ -67,7 +67,7 @@ def rows_of(address: str, prepared: Prepared) -> dict[int, Row]:
             if index in rows:
                 rows[index] = attrs.evolve(rows[index], targets=(*rows[index].targets, target))
                 continue
-            rows[index] = Row(
+            rows[index] = DelayedRow(
                 address=address,
                 targets=(target,),
                 value=columns.value(place),
@@ -83,12 +83,12 @@ def rows_of(address: str, prepared: Prepared) -> dict[int, Row]:
     return rows
 
 
-def encode(row: Row) -> bytes:
+def encode(row: DelayedRow) -> bytes:
     return msgspec.msgpack.encode(row)
 
 
-def decode(raw: bytes) -> Row:
-    return msgspec.msgpack.decode(raw, type=Row)
+def decode(raw: bytes) -> DelayedRow:
+    return msgspec.msgpack.decode(raw, type=DelayedRow)
 
 
 def key_of(due_ms: int, number: int) -> bytes:

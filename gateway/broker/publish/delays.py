@@ -13,7 +13,7 @@ import attrs
 
 from gateway.broker.offload import Offload
 from gateway.broker.publish.appending import Appending
-from gateway.broker.publish.delayed_rows import Row, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
+from gateway.broker.publish.delayed_rows import DelayedRow, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
 from gateway.broker.publish.publication import Prepared
 from gateway.broker.service import Caller, Clock, Handler, Timers
 from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, NotFound, Throttled
@@ -38,7 +38,7 @@ _PATIENCE = 3
 
 @attrs.frozen
 class _Waiting:
-    row: Row
+    row: DelayedRow
     raw: bytes
 
 
@@ -191,7 +191,7 @@ class DelayService:
             self._refill()
         self._arm()
 
-    def _has_place(self, row: Row) -> bool:
+    def _has_place(self, row: DelayedRow) -> bool:
         """Whether its topics still exist; who deletes a topic deletes what was to come, too."""
         topics = self._store.topics
         return all(name in topics and partition < len(topics[name].partitions) for name, partition in row.targets)

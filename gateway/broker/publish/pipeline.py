@@ -33,14 +33,14 @@ from gateway.broker.publish.partitions import Partitioner
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.publication import LOOP, Failed, Part, Prepared, Publication, Share, composed, with_ttl
 from gateway.broker.publish.transactions import TransactionService
-from gateway.broker.publish.validation import Pause, Validation
+from gateway.broker.publish.validation import Pause, SchemaGate
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Run
 from gateway.errors import Conflict, GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import MOST_LATENCIES, PublishMeter, Recorder
 from gateway.requests import Commit, Publish, Published, Request, Rollback
 from gateway.routing.table import ResolvedRoute, RoutingTable
-from gateway.store.interface import Append, CreateTopic, Store, Ticket, TopicConfig, TopicState, Unit
+from gateway.store.interface import Append, MakeTopic, Store, Ticket, TopicConfig, TopicState, Unit
 
 MOST_WAYS = 256
 """Addresses that a connection is remembered to write to plainly; who writes to more is remembered anew."""
@@ -49,7 +49,7 @@ Step = Callable[[Publication], Pause | None]
 
 
 @attrs.define(eq=False)
-class Way:
+class PlainWay:
     """Where plain batches of a connection for one address go, as long as table and topic stay what they are."""
 
     table: object
@@ -72,7 +72,7 @@ class Pipeline:
         doors: Doors,
         appending: Appending,
         deduplication: Deduplication,
-        validation: Validation,
+        validation: SchemaGate,
         transactions: TransactionService,
         delays: DelayService,
         letters: LetterMaker,
@@ -250,7 +250,7 @@ class Pipeline:
 
     # --- the plain case ---
 
-    def _append_plainly(self, caller: Caller, request: Publish, way: Way) -> bool:
+    def _append_plainly(self, caller: Caller, request: Publish, way: PlainWay) -> bool:
         batch = request.batch
         topic = way.topic
         if (
@@ -314,7 +314,7 @@ class Pipeline:
         if len(caller.ways) >= MOST_WAYS:
             caller.ways.clear()
         meter = self._recorder.publish_meter(route.name, caller.listener.name)
-        caller.ways[address] = Way(self._table.version, route.name, self._doors.of(route.name), meter, topic)
+        caller.ways[address] = PlainWay(self._table.version, route.name, self._doors.of(route.name), meter, topic)
 
     # --- the steps ---
 
@@ -422,7 +422,7 @@ class Pipeline:
         run = Run(failed.route.topic, 0, 0, columns, [now_ms] * columns.count, [(0, 0, meta)])
         letters: list[Columns] = []
         target = ""
-        creates: Sequence[CreateTopic] = ()
+        creates: Sequence[MakeTopic] = ()
         for index, error in sorted(failed.errors.items()):
             creates, letter = self._letters.dead_letter_append(
                 run, index, reason=failed.reason, attempts=1, first_error=error.message, last_error=error.message
@@ -434,14 +434,14 @@ class Pipeline:
 
     # --- inside ---
 
-    def _config(self, topic: str, creates: list[CreateTopic], *, create: bool) -> TopicConfig:
+    def _config(self, topic: str, creates: list[MakeTopic], *, create: bool) -> TopicConfig:
         state = self._store.topics.get(topic)
         if state is not None:
             return state.config
         if not create:
             raise UnknownTopic(f"topic not found: {topic}")
         config = self._table.topic_config(topic)
-        creates.append(CreateTopic(topic, config))
+        creates.append(MakeTopic(topic, config))
         return config
 
     def _refuse_unrouted(self, caller: Caller, columns: Columns, error: GatewayError) -> None:

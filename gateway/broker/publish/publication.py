@@ -16,7 +16,7 @@ from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Publish, Published
 from gateway.routing.table import ResolvedRoute
-from gateway.store.interface import Append, CreateTopic, Placement, Put
+from gateway.store.interface import Append, MakeTopic, Placement, Put
 
 TRANSFORM = "transform"
 """The reason of a dead letter that its route could not transform."""
@@ -32,7 +32,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     """
 
     appends: Sequence[Append]
-    creates: Sequence[CreateTopic]
+    creates: Sequence[MakeTopic]
     finish: Callable[[Sequence[Placement]], Published]
     parts: Sequence[tuple[str, int, int]]
     """(route, messages, bytes) of what will be stored, for the accounting."""
@@ -110,7 +110,7 @@ class Publication:
     failures: list[Failed] = attrs.Factory(list)
     proxied: list[Part] = attrs.Factory(list)
     appends: list[Append] = attrs.Factory(list)
-    creates: list[CreateTopic] = attrs.Factory(list)
+    creates: list[MakeTopic] = attrs.Factory(list)
     shares: list[Share] = attrs.Factory(list)
     puts: list[Put] = attrs.Factory(list)
     claim: Any = None

@@ -18,7 +18,7 @@ Pause = Callable[[Resume], None]
 _Todo = Sequence[tuple[Part, str]]
 
 
-class Validation:
+class SchemaGate:
     """A topic's own schema, and the one that the publisher names."""
 
     def __init__(self, schemas: SchemaService, table: RoutingTable, offload: Offload, doors: Doors) -> None:

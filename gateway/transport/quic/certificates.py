@@ -34,7 +34,7 @@ KEY_NAME = "self-signed.key"
 
 
 @attrs.frozen(eq=False)
-class Identity:
+class LoadedCertificate:
     """A loaded certificate, its chain and its key."""
 
     certificate: x509.Certificate
@@ -55,7 +55,7 @@ def read_certificates(path: Path) -> Sequence[x509.Certificate]:
         raise ConfigProblem(f"cannot use the certificate {path}: {error}") from error
 
 
-def load_identity(certificate: Path, key: Path | None = None) -> Identity:
+def load_identity(certificate: Path, key: Path | None = None) -> LoadedCertificate:
     """Read PEM files. The key may be in the certificate's file."""
     leaf, *rest = read_certificates(certificate)
     try:
@@ -64,7 +64,7 @@ def load_identity(certificate: Path, key: Path | None = None) -> Identity:
         raise ConfigProblem(f"cannot use the key {key or certificate}: {error}") from error
     if leaf.public_key() != private.public_key():
         raise ConfigProblem(f"the key does not belong to the certificate {certificate}")
-    return Identity(leaf, tuple(rest), private)
+    return LoadedCertificate(leaf, tuple(rest), private)
 
 
 class CertificateFiles:
@@ -78,7 +78,7 @@ class CertificateFiles:
         self.problem: ConfigProblem | None = None
         """Why the last change was not taken over."""
 
-    def current(self) -> Identity:
+    def current(self) -> LoadedCertificate:
         state = self._look()
         if state != self._state:
             self._state = state

@@ -8,7 +8,7 @@ from aioquic.quic.configuration import QuicConfiguration
 
 from gateway.errors import TargetError
 from gateway.transport.quic.admission import CID_LENGTH, VERSIONS
-from gateway.transport.quic.certificates import Identity
+from gateway.transport.quic.certificates import LoadedCertificate
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.tls import ClientTls
 
@@ -25,7 +25,7 @@ def _base(limits: QuicLimits, *, is_client: bool) -> QuicConfiguration:
     )
 
 
-def server_configuration(limits: QuicLimits, identity: Identity) -> QuicConfiguration:
+def server_configuration(limits: QuicLimits, identity: LoadedCertificate) -> QuicConfiguration:
     """A listener's. ALPN is not in it: `aioquic_private.Core` decides that."""
     configuration = _base(limits, is_client=False)
     configuration.certificate = identity.certificate

@@ -15,7 +15,7 @@ from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.configuration import client_configuration
 from gateway.transport.quic.connection import Phase, QuicLink
-from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.endpoint import QuicEndpoint
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.trust import check_pinned
 from gateway.transport.quic.udp import Address, open_socket
@@ -113,7 +113,7 @@ class _Attempt:
         self._tls = tls
         self._handler = handler
         self._refused: TargetError | None = None
-        self._endpoint = Endpoint(open_socket(family, any_address), until_idle=True)
+        self._endpoint = QuicEndpoint(open_socket(family, any_address), until_idle=True)
         now = trio.current_time()
         self._link = QuicLink(
             self._core,

@@ -37,7 +37,7 @@ Accept = Callable[[Admitted, Address, float], QuicLink]
 """Makes the connection of an admitted client."""
 
 
-class Endpoint:
+class QuicEndpoint:
     """A socket and its connections."""
 
     def __init__(

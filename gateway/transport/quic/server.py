@@ -13,7 +13,7 @@ from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.configuration import server_configuration
 from gateway.transport.quic.connection import QuicLink
-from gateway.transport.quic.endpoint import Endpoint
+from gateway.transport.quic.endpoint import QuicEndpoint
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.resets import ResetTokens
 from gateway.transport.quic.trust import ClientTrust
@@ -112,7 +112,7 @@ class QuicServer:
         """Go down now: one close packet for each peer."""
         self._scope.cancel()
 
-    def _endpoint(self, sock: DatagramSocket) -> Endpoint:
+    def _endpoint(self, sock: DatagramSocket) -> QuicEndpoint:
         def accept(admitted: Admitted, address: Address, now: float) -> QuicLink:
             core = Core(
                 server_configuration(self._limits, self._certificate.current()),
@@ -127,7 +127,9 @@ class QuicServer:
                 core, self._limits, address, now, accept=self._accept, mark=endpoint.mark, clock=self._clock
             )
 
-        endpoint = Endpoint(sock, admission=self._admission, accept=accept, resets=self._resets, by_cid=self._by_cid)
+        endpoint = QuicEndpoint(
+            sock, admission=self._admission, accept=accept, resets=self._resets, by_cid=self._by_cid
+        )
         return endpoint
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:

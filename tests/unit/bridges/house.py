@@ -130,7 +130,7 @@ def forward(name: str = "far", address: str = "copy.{topic}", **more: object) ->
 
 
 def route(*targets: model.Target, name: str = "r", topic: str = "") -> model.Route:
-    return model.Route(name, model.Match(topic=topic), (model.Store("{topic}"), *targets))
+    return model.Route(name, model.Match(topic=topic), (model.StoreTarget("{topic}"), *targets))
 
 
 def configured(

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from gateway import model
-from gateway.bridges.lanes import Entry
+from gateway.bridges.lanes import LaneEntry
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import LONGEST_TARGET_TEXT, Conflict, TargetLost
 from gateway.requests import DONE, DeleteTopic
@@ -263,8 +263,8 @@ async def test_a_new_forward_begins_where_it_is_told(tmp_path: Path, peer: Peer)
 
 
 async def test_other_routes_messages_are_passed_over(tmp_path: Path, peer: Peer):
-    mine = model.Route("mine", model.Match(topic="a.*"), (model.Store("all.{1}"), forward()))
-    other = model.Route("other", model.Match(topic="b.*"), (model.Store("all.{1}"),))
+    mine = model.Route("mine", model.Match(topic="a.*"), (model.StoreTarget("all.{1}"), forward()))
+    other = model.Route("other", model.Match(topic="b.*"), (model.StoreTarget("all.{1}"),))
     async with bridged(tmp_path, [upstream(peer.port)], mine, other) as gateway:
         client = gateway.client()
         for number in range(6):
@@ -377,6 +377,6 @@ async def test_many_keys_that_expire_while_they_are_parked(tmp_path: Path, peer:
 
 
 def test_what_an_upstream_says_is_kept_up_to_a_length():
-    some = Entry(Run("t", 0, 0, Columns.of([b"x"]), [0], [(0, 0, BatchMeta(b"", Origin("toy", "door")))]), 0)
+    some = LaneEntry(Run("t", 0, 0, Columns.of([b"x"]), [0], [(0, 0, BatchMeta(b"", Origin("toy", "door")))]), 0)
     some.failed(TargetLost("x" * 100_000))
     assert len(some.first_error) == len(some.last_error) == LONGEST_TARGET_TEXT

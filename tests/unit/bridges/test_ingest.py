@@ -40,7 +40,7 @@ def far(*ports: int, source: str = "orders", into: str = "far.orders", key: str 
     )
 
 
-STORED = model.Route("stored", model.Match(), (model.Store("{topic}"),))
+STORED = model.Route("stored", model.Match(), (model.StoreTarget("{topic}"),))
 
 
 async def stored(gateway: Bridged, enough: int, topic: str = "far.orders") -> list[bytes]:
@@ -108,7 +108,7 @@ async def test_it_starts_when_the_target_of_its_route_is_there(tmp_path: Path, b
 
 
 async def test_without_a_route_nothing_is_taken(tmp_path: Path, blip: Blip):
-    nothing = model.Route("r", model.Match(topic="elsewhere"), (model.Store("{topic}"),))
+    nothing = model.Route("r", model.Match(topic="elsewhere"), (model.StoreTarget("{topic}"),))
     async with bridged(tmp_path, [far(blip.port)], nothing) as gateway:
         gateway.bridges.admit()
         with trio.fail_after(20):
@@ -198,7 +198,7 @@ async def test_a_silent_connection_is_left_for_the_next_address(tmp_path: Path, 
 
 async def test_what_does_not_fit_goes_to_the_dead_letters_and_holds_nobody_up(tmp_path: Path, blip: Blip):
     bad_steps = (model.Filter("value.amount > 10"),)
-    route = model.Route("r", model.Match(), (model.Store("{topic}"),), transform=bad_steps)
+    route = model.Route("r", model.Match(), (model.StoreTarget("{topic}"),), transform=bad_steps)
     async with bridged(tmp_path, [far(blip.port)], route) as gateway:
         gateway.bridges.admit()
         await subscribed(blip)

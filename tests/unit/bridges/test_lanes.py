@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bridges.lanes import LOSSES_TO_FEAR, PARK_MESSAGES, Entry, Lanes, columns_of
+from gateway.bridges.lanes import LOSSES_TO_FEAR, PARK_MESSAGES, LaneEntry, Lanes, columns_of
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import Status, TargetError, TargetLost, TargetRefused
 from gateway.model import Retry
@@ -19,10 +19,10 @@ NEVER = TargetRefused("never", final=True)
 LOGIN = TargetRefused("401", refusal=Status.UNAUTHENTICATED, final=True)
 
 
-def entries(*keys: bytes | None) -> list[Entry]:
+def entries(*keys: bytes | None) -> list[LaneEntry]:
     values = [b"%d" % number for number in range(len(keys))]
     run = Run("t", 0, 100, Columns.of(values, keys), [0] * len(keys), [(0, 0, META)])
-    return [Entry(run, index) for index in range(len(keys))]
+    return [LaneEntry(run, index) for index in range(len(keys))]
 
 
 def lanes(*keys: bytes | None, atomic: bool = True, gives_up: bool = True, most: int = 3) -> Lanes:
@@ -33,7 +33,7 @@ def lanes(*keys: bytes | None, atomic: bool = True, gives_up: bool = True, most:
     return made
 
 
-def offsets(chosen: list[Entry]) -> list[int]:
+def offsets(chosen: list[LaneEntry]) -> list[int]:
     return [entry.offset for entry in chosen]
 
 
@@ -167,12 +167,12 @@ def test_columns_are_a_slice_where_messages_stand_side_by_side():
 )
 def test_every_message_is_settled_once_and_each_key_in_order(keys, atomic, luck):
     some = lanes(*keys, atomic=atomic, most=4)
-    settled: list[Entry] = []
-    order: list[Entry] = []
-    under_way: list[list[Entry]] = []
+    settled: list[LaneEntry] = []
+    order: list[LaneEntry] = []
+    under_way: list[list[LaneEntry]] = []
     now = 0.0
 
-    def give_up(lost: list[Entry]) -> None:
+    def give_up(lost: list[LaneEntry]) -> None:
         settled.extend(lost)
 
     while len(settled) < len(keys):

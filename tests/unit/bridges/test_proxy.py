@@ -44,7 +44,7 @@ def live(timeout: float = 20.0, **match: object) -> model.Route:
     return model.Route("live", model.Match(**match), (target,))  # type: ignore[arg-type]
 
 
-STORED = model.Route("stored", model.Match(), (model.Store("{topic}"),))
+STORED = model.Route("stored", model.Match(), (model.StoreTarget("{topic}"),))
 
 
 def accounts(gateway: Bridged, route: str = "live") -> tuple[int, int, int, int]:

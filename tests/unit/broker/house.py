@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway import model
 from gateway.broker.assembly import House, open_house
-from gateway.broker.client import BrokerClient
+from gateway.broker.client import AttachedClient
 from gateway.broker.service import ListenerInfo
 from gateway.envelope import Batch, Columns, Delivery
 from gateway.recorder import NullRecorder, Recorder
@@ -42,7 +42,7 @@ class Client:
         self._arrived = trio.Event()
         self._ids = itertools.count(1)
         info = ListenerInfo(name, protocol, auth if auth is not None else model.AuthNone(), None, limits or Limits())
-        self.side: BrokerClient = house.broker.attach(info, "peer", self._take_in)
+        self.side: AttachedClient = house.broker.attach(info, "peer", self._take_in)
         self.order: list[int] = []
 
     def _take_in(self, completions: Sequence[Completion]) -> None:

@@ -30,7 +30,7 @@ from gateway.broker.publish.door import Doors
 from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.transactions import TransactionService
-from gateway.broker.publish.validation import Validation
+from gateway.broker.publish.validation import SchemaGate
 from gateway.broker.service import ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.envelope import Batch, Columns, Origin
@@ -206,7 +206,7 @@ async def open_bench(
             doors=doors,
             appending=appending,
             deduplication=Deduplication(store, clock, doors),
-            validation=Validation(schemas, table, offload, doors),
+            validation=SchemaGate(schemas, table, offload, doors),
             transactions=transactions,
             delays=delays,
             letters=letters,

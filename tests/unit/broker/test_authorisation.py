@@ -284,7 +284,7 @@ async def test_another_address_of_the_topic_is_no_way_around(tmp_path: Path) -> 
     config = model.Config(
         listeners={},
         routes=(
-            model.Route("alias", model.Match(topic="alias.*"), (model.Store("{1}"),)),
+            model.Route("alias", model.Match(topic="alias.*"), (model.StoreTarget("{1}"),)),
             model.IDENTITY,
         ),
     )

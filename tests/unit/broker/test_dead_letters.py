@@ -232,7 +232,9 @@ async def test_purging(tmp_path: Path) -> None:
 
 
 async def test_an_address_without_a_route(tmp_path: Path) -> None:
-    config = model.Config(listeners={}, routes=(model.Route("o", model.Match(topic="o.*"), (model.Store("o.{1}"),)),))
+    config = model.Config(
+        listeners={}, routes=(model.Route("o", model.Match(topic="o.*"), (model.StoreTarget("o.{1}"),)),)
+    )
     async with open_bench(tmp_path, config=config) as bench:
         for number, request in enumerate(
             (ReadDeadLetters(1, "x", 1), ReplayDeadLetter(2, "x", "0:0"), PurgeDeadLetters(3, "x"))

@@ -14,7 +14,9 @@ from gateway.requests import Begin, Published, ReadDeadLetters, ReplayDeadLetter
 from tests.unit.broker.house import Opened, opened, publish
 
 STEPS = (model.SetHeader({"seen": "1"}), model.Filter("value.n > 1"))
-ROUTE = model.Route("r", model.Match(topic="in.*"), (model.Store("out.{1}"), model.Store("copy.{1}")), transform=STEPS)
+ROUTE = model.Route(
+    "r", model.Match(topic="in.*"), (model.StoreTarget("out.{1}"), model.StoreTarget("copy.{1}")), transform=STEPS
+)
 
 
 def stored(house: Opened, topic: str) -> Sequence[bytes]:
@@ -74,7 +76,7 @@ async def test_in_a_transaction_it_is_refused(tmp_path: Path) -> None:
 
 
 async def test_it_does_not_get_around_the_transform_by_being_replayed(tmp_path: Path) -> None:
-    route = model.Route("r", model.Match(), (model.Store("{topic}"),), transform=STEPS)
+    route = model.Route("r", model.Match(), (model.StoreTarget("{topic}"),), transform=STEPS)
     async with opened(tmp_path, route) as house:
         client = house.client()
         await client.publish("x", b'{"n": 2}', b"bad")
@@ -86,7 +88,7 @@ async def test_it_does_not_get_around_the_transform_by_being_replayed(tmp_path: 
 @pytest.mark.parametrize("bad", [b"no json", b'{"n": 3}'])
 async def test_a_schema_that_refuses_what_is_left_leaves_nothing_unaccounted(tmp_path: Path, bad: bytes) -> None:
     topics = {"t": model.TopicSettings(schema="nobody knows it")}
-    route = model.Route("r", model.Match(), (model.Store("{topic}"),), transform=STEPS)
+    route = model.Route("r", model.Match(), (model.StoreTarget("{topic}"),), transform=STEPS)
     async with opened(tmp_path, route, topics=topics) as house:
         (number,) = (client := house.client()).start(publish("t", b'{"n": 0}', bad, b'{"n": 9}'))
         await client.outcome(number)

@@ -140,7 +140,7 @@ async def test_memory_and_stored_topics_do_not_mix(tmp_path: Path) -> None:
     config = model.Config(
         listeners={},
         routes=(
-            model.Route("fast", model.Match(topic="fast.*"), (model.Store("fast.{1}", memory),)),
+            model.Route("fast", model.Match(topic="fast.*"), (model.StoreTarget("fast.{1}", memory),)),
             model.IDENTITY,
         ),
     )

@@ -15,7 +15,7 @@ from gateway import model
 from gateway.bulk.appends import Appends
 from gateway.bulk.ranges import RangeAsked
 from gateway.bulk.service import Bulk, Listeners
-from gateway.bulk.wire import Append, Appended, Stretch
+from gateway.bulk.wire import Appended, AppendRequest, Stretch
 from gateway.errors import InvalidRequest, NotRouted, OffsetOutOfRange, UnknownTopic
 from gateway.requests import CreateTopic
 from gateway.routing.table import compile_table
@@ -31,8 +31,8 @@ async def bulk(path: Path, *routes: model.Route) -> AsyncIterator[tuple[Bulk, Op
         yield Bulk(house.store, house.house, compile_table(config, {}), Listeners({"door": ["toy"]})), house
 
 
-def body(*values: bytes, **more: Any) -> Append:
-    return Append(**{"address": "t", "producer": "p", "values": values, **more})
+def body(*values: bytes, **more: Any) -> AppendRequest:
+    return AppendRequest(**{"address": "t", "producer": "p", "values": values, **more})
 
 
 async def test_two_at_once_are_one(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_two_at_once_are_one(tmp_path: Path) -> None:
 
 
 async def test_memory_topics_take_appends_too(tmp_path: Path) -> None:
-    route = model.Route("m", model.Match(), (model.Store("{topic}", MEMORY),))
+    route = model.Route("m", model.Match(), (model.StoreTarget("{topic}", MEMORY),))
     async with bulk(tmp_path, route) as (api, house):
         first = await api.appends.append(api.caller("peer"), body(b"a"))
         again = await api.appends.append(api.caller("peer"), body(b"a"))
@@ -67,7 +67,7 @@ async def test_memory_topics_take_appends_too(tmp_path: Path) -> None:
 
 
 async def test_what_is_filtered_is_remembered_as_said(tmp_path: Path) -> None:
-    route = model.Route("f", model.Match(), (model.Store("{topic}"),), transform=(model.Filter("value.a > 1"),))
+    route = model.Route("f", model.Match(), (model.StoreTarget("{topic}"),), transform=(model.Filter("value.a > 1"),))
     async with bulk(tmp_path, route) as (api, house):
         for expected in (False, True):
             done = await api.appends.append(api.caller("peer"), body(b'{"a": 1}', b'{"a": 2}', b'{"a": 3}'))
@@ -80,8 +80,8 @@ async def test_what_is_filtered_is_remembered_as_said(tmp_path: Path) -> None:
 
 async def test_an_address_of_another_protocol(tmp_path: Path) -> None:
     routes = (
-        model.Route("mine", model.Match(protocol=("toy",)), (model.Store("toys.{topic}"),)),
-        model.Route("some", model.Match(topic="a*"), (model.Store("{topic}"),)),
+        model.Route("mine", model.Match(protocol=("toy",)), (model.StoreTarget("toys.{topic}"),)),
+        model.Route("some", model.Match(topic="a*"), (model.StoreTarget("{topic}"),)),
     )
     async with bulk(tmp_path, *routes) as (api, _house):
         as_toy = await api.appends.append(api.caller("peer", "toy"), body(b"x", protocol="toy"))

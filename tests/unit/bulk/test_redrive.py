@@ -51,7 +51,7 @@ async def stored(house: Opened, topic: str) -> list[Envelope]:
 
 async def test_back_where_it_came_from_as_what_it_was(tmp_path: Path) -> None:
     routes = (
-        model.Route("special", model.Match(protocol=("toy",), topic="t"), (model.Store("{topic}"),)),
+        model.Route("special", model.Match(protocol=("toy",), topic="t"), (model.StoreTarget("{topic}"),)),
         model.IDENTITY,
     )
     async with bulk(tmp_path, *routes) as (api, house):

@@ -34,16 +34,16 @@ def facts(made: Columns) -> object:
 @given(columns(), st.booleans(), st.booleans())
 def test_an_append_comes_out_as_it_went_in(made: Columns, packed: bool, as_json: bool) -> None:
     values: dict[str, Any] = {"packed": made.packed, "count": made.count} if packed else {"values": made.values()}
-    body = wire.Append(
+    body = wire.AppendRequest(
         address="t", producer="p", keys=made.keys, headers=made.headers, expires=made.expires, **values
     )  # fmt: skip
     codec: Any = msgspec.json if as_json else msgspec.msgpack
-    assert facts(wire.columns_of(codec.decode(codec.encode(body), type=wire.Append))) == facts(made)
+    assert facts(wire.columns_of(codec.decode(codec.encode(body), type=wire.AppendRequest))) == facts(made)
 
 
 @given(st.binary(max_size=40), st.integers(0, 6))
 def test_packed_values_that_lie_are_refused(packed: bytes, count: int) -> None:
-    body = wire.Append(address="t", producer="p", packed=packed, count=count)
+    body = wire.AppendRequest(address="t", producer="p", packed=packed, count=count)
     try:
         made = wire.columns_of(body)
     except Truncated:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.cli.bench import HEAD, Checker, Plan, Source
+from gateway.cli.bench import HEAD, BenchPlan, BenchSource, Checker
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 
 MARK = b"8 bytes!"
-PLAN = Plan(messages=25, size=300, batch=4, window=1, connections=2)
+PLAN = BenchPlan(messages=25, size=300, batch=4, window=1, connections=2)
 
 
 def run(values: Sequence[bytes], partition: int = 0) -> Run:
@@ -19,7 +19,7 @@ def run(values: Sequence[bytes], partition: int = 0) -> Run:
 
 def messages(number: int) -> list[bytes]:
     """All that one connection would publish."""
-    source = Source(MARK, number, PLAN)
+    source = BenchSource(MARK, number, PLAN)
     found = []
     while batch := source.take():
         assert len(batch) <= PLAN.batch
@@ -35,7 +35,7 @@ def test_the_sources_together_make_what_was_asked_for() -> None:
 
 
 def test_a_smallest_message_is_all_head() -> None:
-    assert len(Source(MARK, 0, Plan(1, HEAD.size, 1, 1, 1)).take()[0]) == HEAD.size
+    assert len(BenchSource(MARK, 0, BenchPlan(1, HEAD.size, 1, 1, 1)).take()[0]) == HEAD.size
 
 
 def checked(*runs: Run) -> Checker:

@@ -13,10 +13,10 @@ import pytest
 from gateway.cli.main import main
 from gateway.errors import StoreDamaged
 from gateway.store.database import PAGE_SIZE
-from gateway.store.interface import CreateTopic, TopicConfig
+from gateway.store.interface import MakeTopic, TopicConfig
 from tests.store.kit import NO_CACHE, append, open_stepwise, unit
 
-NEW = [CreateTopic("t", TopicConfig())]
+NEW = [MakeTopic("t", TopicConfig())]
 
 
 async def filled(path: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.url import Place, PlaceType, parse
+from gateway.cli.url import PlaceType, UrlTarget, parse
 from gateway.protocols.registry import protocols
 
 
@@ -81,4 +81,4 @@ def test_where_something_must_be_named_a_bare_host_is_refused() -> None:
 def test_any_text_is_a_place_or_a_mistake(text: str) -> None:
     for candidate in (text, f"blipmq://{text}", f"blipmq://h/{text}"):
         with contextlib.suppress(click.BadParameter):
-            assert isinstance(parse(candidate), Place)
+            assert isinstance(parse(candidate), UrlTarget)

@@ -35,7 +35,7 @@ def test_five_listeners_and_two_routes() -> None:
     assert config.storage.path == "/tmp/x"
     assert [route.name for route in config.routes] == ["orders", "everything-else"]
     assert config.routes[0].targets == (
-        model.Store("orders.{1}", model.TopicSettings(partitions=2)),
+        model.StoreTarget("orders.{1}", model.TopicSettings(partitions=2)),
         model.Bridge("felix", "acme/shop/orders-{1}", frozenset(model.ACCEPTABLE)),
     )
     assert config.file == str(FIVE)
@@ -100,7 +100,7 @@ def test_every_key_of_the_reference_is_modelled() -> None:
         model.Filter("value.amount > 10"),
     )
     assert orders.targets == (
-        model.Store(
+        model.StoreTarget(
             "orders.{1}",
             model.TopicSettings(
                 4, model.Retention(Seconds(604_800.0)), model.DurabilitySetting(Durability.INTERVAL, Seconds(0.005))
@@ -121,7 +121,7 @@ def test_every_key_of_the_reference_is_modelled() -> None:
         model.Mirror("legacy", "shadow.{1}", 5.0, (model.Compare.ACK, model.Compare.PAYLOAD, model.Compare.LATENCY)),
     )
     assert proxied.targets == (model.Proxy("legacy", "{topic}", Seconds(5.0)),)
-    assert rest == model.Route("everything-else", model.Match(), (model.Store("{topic}"),))
+    assert rest == model.Route("everything-else", model.Match(), (model.StoreTarget("{topic}"),))
 
 
 def test_without_routes_an_address_is_the_topic_of_the_same_name() -> None:
@@ -214,9 +214,9 @@ topics:
 
 def test_the_gateways_that_are_known_from_the_start() -> None:
     text = 'version: 1\nlisteners: {a: {protocol: rustlog, bind: "127.0.0.1:0"}}\n'
-    assert read(text).cluster == model.Cluster("gateway", "", ())
+    assert read(text).cluster == model.ClusterSettings("gateway", "", ())
     config = read(text + 'cluster: {id: eu-1, address: "a.example:9092", peers: ["b.example:9092", "[::1]:1"]}\n')
-    assert config.cluster == model.Cluster("eu-1", "a.example:9092", ("b.example:9092", "[::1]:1"))
+    assert config.cluster == model.ClusterSettings("eu-1", "a.example:9092", ("b.example:9092", "[::1]:1"))
     assert read(text + 'cluster: {peers: "b.example:9092"}\n').cluster.peers == ("b.example:9092",)
     for bad in ('{peers: ["b.example:0"]}', "{peers: [b.example]}", '{address: ":1"}', '{id: "a b"}', "{people: []}"):
         found = examine(text + f"cluster: {bad}\n", "routes.yaml", {}, TOYS)

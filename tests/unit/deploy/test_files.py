@@ -14,7 +14,7 @@ import yaml
 
 from gateway.config.load import parse
 from gateway.model import Config
-from gateway.observe.metrics import FAMILIES, Kind
+from gateway.observe.metrics import FAMILIES, MetricType
 
 DEPLOY = Path("deploy")
 DASHBOARDS = sorted(Path("grafana/dashboards").glob("*.json"))
@@ -28,7 +28,7 @@ def exported() -> set[str]:
     for family in FAMILIES:
         names |= (
             {f"{family.name}_{suffix}" for suffix in ("bucket", "sum", "count")}
-            if family.kind is Kind.HISTOGRAM
+            if family.kind is MetricType.HISTOGRAM
             else {family.exported}
         )
     return names

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
 from gateway.observe.admin import admin_app
-from gateway.observe.health import Health, Phase
+from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, serve_http
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.store.interface import StoreHealth
@@ -72,7 +72,7 @@ async def test_readiness_follows_the_phases_and_the_store_while_liveness_does_no
             return answer.status_code, answer.json()["problems"]
 
         assert await ready() == (503, ["starting"])
-        it.health.enter(Phase.READY)
+        it.health.enter(ProcessPhase.READY)
         assert await ready() == (200, [])
         health = StoreHealth(writable=False, reason="disk full")
         assert await ready() == (503, ["store is read-only: disk full"])
@@ -85,7 +85,7 @@ async def test_readiness_follows_the_phases_and_the_store_while_liveness_does_no
         assert await ready() == (200, [])
         shown = (await it.client.get("/readyz")).json()["waiting"]
         assert shown == ["upstream far: away for 3 s: gone; 2 messages wait"]
-        it.health.enter(Phase.DRAINING)
+        it.health.enter(ProcessPhase.DRAINING)
         assert await ready() == (503, ["draining"])
 
 
@@ -93,7 +93,7 @@ async def test_the_gauges_say_what_the_probes_say() -> None:
     recorder = PrometheusRecorder()
     health = Health(recorder, lambda: StoreHealth(writable=False))
     recorder.on_scrape(health.refresh)
-    health.enter(Phase.READY)
+    health.enter(ProcessPhase.READY)
     text = recorder.text()
     assert 'gateway_phase{phase="ready"} 1.0' in text
     assert 'gateway_phase{phase="starting"} 0.0' in text

@@ -47,7 +47,7 @@ def test_a_family_follows_the_conventions(family: m.Family) -> None:
     assert not family.name.endswith("_total"), "the client library adds it"
     assert family.help.endswith(".")
     assert set(family.labels) <= CONFIGURED_OR_CLOSED, "labels come from the configuration or a closed set"
-    assert family.exported.endswith("_total") == (family.kind is m.Kind.COUNTER)
+    assert family.exported.endswith("_total") == (family.kind is m.MetricType.COUNTER)
     assert list(family.buckets) == sorted(set(family.buckets))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigProblem, InvalidRequest
-from gateway.routing.expression import Expression, Message, compile_expression, to_json
+from gateway.routing.expression import Expression, MessageView, compile_expression, to_json
 from gateway.routing.operators import Unsure
 
 compile_expression(
@@ -22,8 +22,8 @@ PAYLOAD = {"n": 3, "f": 2.5, "s": "abc", "t": True, "z": None, "l": [1, 2], "m":
 MESSAGE = (msgspec.json.encode(PAYLOAD), b"key", (("kind", b"order"), ("kind", b"later"), ("raw", b"\xff")))
 
 
-def message() -> Message:
-    return Message(*MESSAGE)
+def message() -> MessageView:
+    return MessageView(*MESSAGE)
 
 
 def directly(expression: Expression) -> Any:
