@@ -1,99 +1,91 @@
-"""Python calls of ours from a request's bytes to its reply: a number that no neighbour on the machine can change.
+"""What a turn costs, counted: Python calls of ours, objects made, system calls. Numbers that no neighbour on the machine can change.
 
-A turn is what lies between two reads of one quiet connection, with a client that sends its next request when it has the
-answer to the last one. Timers of the store may fall into a turn, so the shortest of many is the cost of the way itself.
+A turn is what a gateway does between two moments at which it has nothing to do, with one quiet client (or as many as the row
+says). What falls into a turn by time (the store's timers, acknowledgements of QUIC) falls into some of them, so the cheapest
+is the cost of the way itself. Whoever makes a way dearer changes the table, on purpose; and whoever makes it cheaper, or else
+the gain would be the next one's to lose.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
+import attrs
 import pytest
-import trio
 
-import gateway as package
-from gateway.transport.driver import Driver
-from tests.integration.inside import gateway
+from tests.cost.counting import Counter, Inside, Traced, count, missing, run
+from tests.cost.transcripts import TRANSCRIPTS
 
-TURNS = 300
-CONFIG = """
-version: 1
-listeners:
-  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
-storage: {{path: "{data}", free_space_floor: 1, durability: {durability}}}
+DEARER, CHEAPER = 0.05, 0.1
+UNSTEADY = {"FlyMQ PRODUCE, fsync": 0.2, "Felix, one to ten": 0.3}
+"""Two threads that hand over to each other, and eleven connections that acknowledge when they find the time, do not always
+do the same.
 """
 
 
-class CallCounter:
-    """Counts calls into code under gateway/, and what attrs generates for it, from each read to the next."""
+@attrs.frozen
+class Cost:
+    """Of the cheapest turn."""
 
-    def __init__(self, begins: Callable[..., object]) -> None:
-        self._begins = begins.__code__
-        self._ours = str(Path(package.__file__).parent)
-        self.turns: list[int] = []
-
-    def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
-        if event != "call":
-            return
-        code = frame.f_code
-        if code is self._begins:
-            self.turns.append(0)
-        if self.turns and (
-            code.co_filename.startswith(self._ours) or code.co_filename.startswith("<attrs generated methods gateway.")
-        ):
-            self.turns[-1] += 1
+    calls: int
+    objects: int
+    system: int
 
 
-def ask(sock: socket.socket, frame: bytes) -> bytes:
-    sock.sendall(frame)
-    head = sock.recv(8, socket.MSG_WAITALL)
-    return head + sock.recv(struct.unpack_from(">I", head, 4)[0], socket.MSG_WAITALL)
+TABLE: Mapping[str, Cost] = {
+    "FlyMQ PRODUCE, memory": Cost(72, 153, 5),
+    "FlyMQ PRODUCE, none": Cost(105, 240, 13),
+    "FlyMQ PRODUCE, interval": Cost(105, 244, 13),
+    "FlyMQ PRODUCE, fsync": Cost(154, 313, 22),
+    "FlyMQ FETCH": Cost(127, 196, 5),
+    "RustLog Produce, interval": Cost(125, 269, 13),
+    "RustLog Fetch": Cost(126, 170, 5),
+    "BlipMQ PUBLISH and PING, interval": Cost(163, 290, 13),
+    "BlipMQ POLL, delivery, ACK": Cost(272, 284, 9),
+    "BlipMQ, one to ten": Cost(2581, 2775, 56),
+    "Felix publish, memory": Cost(211, 602, 5),
+    "Felix, one to ten": Cost(3280, 6390, 22),
+    "Fujin WRITE, memory": Cost(195, 612, 5),
+    "Fujin push, acknowledged": Cost(518, 1335, 15),
+    "Forward, FlyMQ to FlyMQ": Cost(295, 458, 11),
+}
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11),
+    reason="the table is Python 3.11's: other versions make other calls of the same code",
+)
 
 
-def produce(value: bytes) -> bytes:
-    """FlyMQ document, PRODUCE: str topic, bytes key, bytes value, i32 partition."""
-    payload = struct.pack(">H", 6) + b"orders" + struct.pack(">I", 0) + struct.pack(">I", len(value)) + value
-    payload += struct.pack(">i", 0)
-    return struct.pack(">BBBBI", 0xAF, 1, 1, 1, len(payload)) + payload
+def compare(counter: Counter, directory: Path, column: str) -> None:
+    assert set(TABLE) == set(TRANSCRIPTS)
+    wrong: list[str] = []
+    for row, turns in count(counter, directory).items():
+        found, said = min(turns), getattr(TABLE[row], column)
+        slack = UNSTEADY.get(row, 0.0)
+        if found > said * (1 + DEARER + slack):
+            wrong.append(f"{row}: {found} {column}, dearer than the {said} of the table")
+        elif found < said * (1 - CHEAPER - slack):
+            wrong.append(f"{row}: {found} {column}, cheaper than the {said} of the table")
+    assert not wrong, "\n".join(wrong)
 
 
-async def turns(directory: Path, durability: str, frame: bytes) -> list[int]:
-    """The cost of each of many turns."""
-    warm, go = threading.Event(), threading.Event()
-
-    def client(port: int) -> None:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-            for _ in range(20):
-                assert ask(sock, frame)[2] == frame[2]
-            warm.set()
-            go.wait()
-            for _ in range(TURNS):
-                ask(sock, frame)
-
-    counter = CallCounter(Driver.received.__wrapped__)
-    async with gateway(CONFIG.format(data=directory, durability=durability)) as served:
-        thread = threading.Thread(target=client, args=(served.ports["flymq"],))
-        thread.start()
-        await trio.to_thread.run_sync(warm.wait)
-        sys.setprofile(counter)
-        try:
-            go.set()
-            while thread.is_alive():
-                await trio.lowlevel.checkpoint()
-        finally:
-            sys.setprofile(None)
-    return counter.turns
+def test_calls(tmp_path: Path):
+    compare(Inside("calls", tmp_path), tmp_path, "calls")
 
 
-@pytest.mark.parametrize(("durability", "most"), [("{interval: 5ms}", 104), ("memory", 70), ("fsync", 135)])
-async def test_one_flymq_produce(tmp_path: Path, durability: str, most: int):
-    counted = await turns(tmp_path, durability, produce(b"x" * 1024))
-    assert len(counted) >= TURNS
-    assert 30 < min(counted) <= most
+@pytest.mark.skipif(missing("gcc"), reason="no gcc here to build the counter of objects with")
+def test_objects(tmp_path: Path):
+    compare(Inside("objects", tmp_path), tmp_path, "objects")
+
+
+def test_system_calls(tmp_path: Path):
+    if missing("strace"):
+        pytest.skip("no strace here")
+    try:
+        run(["strace", "-qq", "-o", str(tmp_path / "tried"), "true"])
+    except subprocess.CalledProcessError:
+        pytest.skip("nobody may trace here")
+    compare(Traced(tmp_path), tmp_path, "system")

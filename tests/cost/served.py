@@ -1,0 +1,56 @@
+"""A gateway that counts what it does: `python -m tests.cost.served calls|objects COUNTER CONFIG [LIBRARY]`.
+
+The counter is eight bytes of a file, which whoever asks reads while the gateway goes on: to be asked costs it nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import gateway as package
+from gateway.cli.main import main
+
+
+def count_calls(counter: memoryview) -> None:
+    """Calls of Python code under gateway/, and of what attrs generates for it, in every thread."""
+    ours = str(Path(package.__file__).parent)
+    known: dict[object, bool] = {}
+
+    def called(frame: FrameType, event: str, _arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            counts = known.get(code)
+            if counts is None:
+                name = code.co_filename
+                counts = known[code] = name.startswith((ours, "<attrs generated methods gateway."))
+            if counts:
+                counter[0] += 1
+
+    threading.setprofile(called)
+    sys.setprofile(called)
+
+
+def count_objects(shared: mmap.mmap, library: str) -> None:
+    """Blocks asked of the allocator of objects. What Python keeps in store (frames, short tuples) is not asked for."""
+    ctypes.PyDLL(library).count_objects(ctypes.byref(ctypes.c_uint64.from_buffer(shared)))
+
+
+def serve(what: str, counter: str, config: str, *library: str) -> None:
+    with Path(counter).open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), 8)
+    if what == "calls":
+        count_calls(memoryview(shared).cast("Q"))
+    else:
+        count_objects(shared, *library)
+    sys.argv = ["gateway", "serve", "--config", config, "--log-level", "error"]
+    main()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
