@@ -14,6 +14,7 @@ help:  ## list the targets
 
 setup:  ## make .venv and install everything that is locked (development, tests, pipeline)
 	@deploy/setup.sh dev
+	@deploy/jars.sh kafka
 
 setup-run:
 	@deploy/setup.sh requirements
@@ -24,9 +25,9 @@ run: setup-run  ## serve CONFIG (routes.yaml)
 test: setup  ## run the tests (TESTS=path ARGS='-k name')
 	$(PY) -m pytest -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
 
-# what needs neither processes nor Spark, in as many workers as there are cores
+# what needs neither processes nor Spark nor Kafka, in as many workers as there are cores
 test-fast: setup  ## run the quick tests, for while you work (ARGS='-k name')
-	$(PY) -m pytest -q -n auto --dist worksteal -m "not soak and not spark and not processes" \
+	$(PY) -m pytest -q -n auto --dist worksteal -m "not soak and not spark and not kafka and not processes" \
 	  --durations=10 --durations-min=2 $(FAST) $(ARGS)
 
 lint: setup  ## ruff, formatting, types

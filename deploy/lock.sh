@@ -25,3 +25,6 @@ compile() { # name, then the extras
 compile dev --extra dev
 compile pipeline --extra pipeline --constraints deploy/locks/dev.txt
 compile requirements --constraints deploy/locks/dev.txt
+
+# the jars too, where there is a Maven to ask
+if command -v mvn >/dev/null; then deploy/jars.sh --lock; fi

@@ -4,6 +4,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
+source deploy/debian.sh
 lock="${1:-dev}"
 case "$lock" in
   requirements | pipeline | dev) ;;
@@ -35,17 +36,9 @@ find_python() { # 3.11 first: it is the version the locks are resolved for
   return 1
 }
 
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
-may_be_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }; }
-
 if ! { [ -x "$venv/bin/python" ] && suits "$venv/bin/python"; }; then
   if ! python="$(find_python makes_venvs)"; then
-    if command -v apt-get >/dev/null 2>&1 && may_be_root; then
-      echo "setup: installing python3-venv from the distribution" >&2
-      export DEBIAN_FRONTEND=noninteractive
-      as_root apt-get -qq update
-      as_root apt-get -qq install -y --no-install-recommends python3 python3-venv ca-certificates >/dev/null
-    fi
+    debian_install python3 python3-venv ca-certificates || true
     if ! python="$(find_python makes_venvs)"; then
       if python="$(find_python suits)"; then
         echo "setup: $python lacks the venv module (on Debian: apt-get install python3-venv)" >&2

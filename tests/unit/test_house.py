@@ -71,6 +71,19 @@ def test_the_locks_are_hashed_and_name_no_index() -> None:
             assert "--hash=sha256:" in requirement, requirement.splitlines()[0]
 
 
+def test_every_jar_is_asked_for_by_its_coordinates_and_locked() -> None:
+    asked = {path.stem for path in Path("deploy/jars").glob("*.xml")}
+    assert asked == {path.stem for path in Path("deploy/locks").glob("*.sha256")} >= {"kafka"}
+    for name in asked:
+        wanted = Path(f"deploy/jars/{name}.xml").read_text()
+        assert "<repository>" not in wanted
+        lines = Path(f"deploy/locks/{name}.sha256").read_text().splitlines()
+        assert all(re.fullmatch(r"[0-9a-f]{64}  \S+\.jar", line) for line in lines)
+        locked = {line.split()[1] for line in lines}
+        found = re.findall(r"<artifactId>(\S+)</artifactId>\s*<version>(\S+)</version>\s*</dependency>", wanted)
+        assert {f"{artifact}-{version}.jar" for artifact, version in found} <= locked
+
+
 def test_the_smaller_locks_are_part_of_the_larger() -> None:
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^([\w.-]+==\S+)", Path(f"deploy/locks/{name}.txt").read_text(), re.MULTILINE))
