@@ -46,7 +46,11 @@ def test_there_is_one_place_that_catches_everything() -> None:
 
 def tracked() -> list[Path]:
     names = subprocess.check_output(["git", "ls-files", "-z"], text=True).split("\0")
-    return [Path(name) for name in names if name and Path(name).is_file()]
+    return [Path(name) for name in names if name and (Path(name).is_file() or Path(name).is_symlink())]
+
+
+def test_no_link_leads_to_somewhere_else() -> None:
+    assert [str(path) for path in tracked() if path.is_symlink()] == []
 
 
 def test_no_unfinished_business_and_no_machine_specific_paths() -> None:
