@@ -21,20 +21,19 @@ from __future__ import annotations
 
 import enum
 import random
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
 
 from gateway.bridges.breaker import BACKOFF, jittered, refuses_login
-from gateway.bridges.ingest_cursors import Bookmark
 from gateway.bridges.ingest_entry import IngestEntry, Stored
-from gateway.bridges.ingest_intake import Alarm, Intake
 from gateway.bridges.ingest_memory import IngestMemory
-from gateway.bridges.pool import UpstreamPool
+from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.service import Clock
-from gateway.broker.timers import Pump
-from gateway.errors import GatewayError, OffsetOutOfRange, Status, TargetLost, TargetRefused, Unsupported
+from gateway.broker.timers import Alarm, Pump
+from gateway.errors import GatewayError, OffsetOutOfRange, Status, StoreDamaged, TargetLost, TargetRefused, Unsupported
 from gateway.protocols.registry import ReaderPosition
 from gateway.recorder import Recorder
 from gateway.requests import (
@@ -50,8 +49,12 @@ from gateway.requests import (
     Taken,
     Unsubscribe,
 )
-from gateway.store.interface import Store
+from gateway.store.interface import Put, Store, Ticket, Unit
 
+TABLE = "ingests"
+_NUMBER = struct.Struct(">Q")
+RESUME_SECONDS = 5.0
+"""How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
 LOOK_AGAIN = 0.5
 """Seconds until a target that was not ready is looked at again."""
 LONGEST_HOLD = 5.0
@@ -78,6 +81,57 @@ class IngestContext:
     recorder: Recorder
     chance: random.Random
     memory: IngestMemory
+
+
+@attrs.define(eq=False)
+class Intake:
+    """A subscription on one connection. Answers for one that is no more are not looked at."""
+
+    connection: PooledConnection
+    subscription: int = 0
+    start: Start | int = Start.EARLIEST
+    replays: bool = False
+    """Its offsets are the remote log's own: a bookmark made of them means something."""
+    taking: bool = False
+    fallback: int = 0
+    """The subscription to change to unless the one from before gives a sign of life in time."""
+    fallback_at: float = 0.0
+    """When that is, 0 while nothing is asked for: then it could not give any."""
+
+    def until(self, now: float, patience: float) -> float:
+        """When an empty answer is due at the latest to what is asked for now."""
+        if not self.fallback:
+            return now + patience
+        self.fallback_at = self.fallback_at or now + RESUME_SECONDS
+        return min(now + patience, self.fallback_at)
+
+
+class Bookmark:
+    """How far one remote address is for one group, where the broker elsewhere does not remember it: a row beside the log.
+
+    A row is one number. For a broker that keeps subscriptions under numbers of its own it is that number; for one that keeps
+    nothing it is the next offset to ask for.
+    """
+
+    def __init__(self, store: Store, upstream: str, group: str, address: str) -> None:
+        self._store = store
+        self._key = b"\0".join((upstream.encode(), group.encode(), address.encode()))
+        kept = store.table(TABLE).get(self._key)
+        if kept is not None and len(kept) != _NUMBER.size:
+            raise StoreDamaged("the place of an ingest cannot be read")
+        self.number: int | None = _NUMBER.unpack(kept)[0] if kept is not None else None
+
+    def start(self, position: ReaderPosition) -> Start | int:
+        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
+        if position is ReaderPosition.OWN and self.number is not None:
+            return self.number
+        return Start.LATEST if position is ReaderPosition.NUMBERED else Start.EARLIEST
+
+    def move(self, number: int | None, *, synced: bool = False) -> Ticket:
+        """Remember another number (None: forget it). Unsynced it may be lost by a power cut, and then more is repeated."""
+        self.number = number
+        value = _NUMBER.pack(number) if number is not None else None
+        return self._store.submit(Unit(puts=[Put(TABLE, self._key, value)], synced=synced))
 
 
 class Source:
@@ -148,7 +202,7 @@ class Source:
         self._closing = True
         self._taken.clear()
         self._held.forget()
-        self._alarm.cancel()
+        self._alarm.set(None)
 
     def close(self) -> None:
         self._entry.close()

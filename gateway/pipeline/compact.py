@@ -11,10 +11,10 @@ import attrs
 import pyarrow.parquet as pq
 
 from gateway.arrow.schema import COLUMNS
-from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import MessagesToRead, Span
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
+from gateway.pipeline.spark_errors import reported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

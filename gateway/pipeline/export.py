@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from gateway.errors import InvalidRequest
 from gateway.pipeline.decoding import Decoding, Undecodable, header_text, lines, registered, text
-from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import MessagesToRead, is_endpoint
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
+from gateway.pipeline.spark_errors import reported
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:

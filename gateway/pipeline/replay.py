@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest
-from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import EPOCH, MessagesToRead, Span, is_endpoint
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.pacing import Pacer
 from gateway.pipeline.progress import Place, Progress, ProgressFile, Wanted
+from gateway.pipeline.spark_errors import reported
 from gateway.store.serving import Address, served_at
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import attrs
 
 from gateway.errors import InvalidRequest
 from gateway.pipeline.deliveries import DeliveryRows
-from gateway.pipeline.failing import reported
 from gateway.pipeline.frames import MessagesToRead, StoredMessages
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup_table import IDENTITY, RollupTable
+from gateway.pipeline.spark_errors import reported
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

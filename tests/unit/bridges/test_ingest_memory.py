@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import model
 from gateway.bridges import ingests
-from gateway.bridges.ingest_intake import RESUME_SECONDS, Intake
+from gateway.bridges.ingest import RESUME_SECONDS, Intake
 from gateway.bridges.ingest_memory import LEAST_BYTES, TAKE_BYTES, TAKE_MESSAGES, IngestMemory
 from gateway.envelope import Columns, Run
 from gateway.requests import Delivered

@@ -14,10 +14,10 @@ from gateway.pipeline.archive import Archived, archive
 from gateway.pipeline.audit import audit
 from gateway.pipeline.compact import compact
 from gateway.pipeline.endpoint import Endpoint
-from gateway.pipeline.failing import cause
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.rollup import rollup
+from gateway.pipeline.spark_errors import cause
 from gateway.pipeline.spread import OnSpark, TaskFailed
 from tests.pipeline.stored import Log, filled
 
