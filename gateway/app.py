@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -177,7 +178,11 @@ class Gateway:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             bound = [await self._bind(stack, listener) for listener in config.listeners.values()]
-            admin = self._bind_admin(stack)
+            web: dict[str, socket.socket] = {}
+            if config.admin is not None:
+                web["admin"] = self._bind_http(stack, "admin", config.admin.host, config.admin.port)
+            if config.metrics.bind is not None:
+                web["metrics"] = self._bind_http(stack, "metrics", *config.metrics.bind)
             options = StoreOptions(
                 config.storage.tail_cache, config.storage.page_cache, config.storage.free_space_floor
             )
@@ -213,13 +218,18 @@ class Gateway:
             listeners = [self._listener(one, house, budget) for one in bound]
             stop_admin = trio.Event()
             async with trio.open_nursery() as nursery:
-                if admin is not None:
+                if "metrics" in web:
+                    serve = functools.partial(serve_http_when_asked, self._metrics_app, web["metrics"], stop=stop_admin)
+                    nursery.start_soon(serve)
+                if "admin" in web:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
                     bulk = Bulk(store, house, table, Listeners(spoken))
                     nursery.start_soon(bulk.run, stop_admin)
                     make = functools.partial(self._admin_app, bulk, house)
                     nursery.start_soon(
-                        functools.partial(serve_http_when_asked, make, admin, stop=stop_admin, tls=self._admin_tls())
+                        functools.partial(
+                            serve_http_when_asked, make, web["admin"], stop=stop_admin, tls=self._admin_tls()
+                        )
                     )
                 finished = [trio.Event() for _ in listeners]
                 for listener, event in zip(listeners, finished, strict=True):
@@ -270,28 +280,35 @@ class Gateway:
         self.ports[listener.name] = bound.port
         return bound
 
-    def _bind_admin(self, stack: contextlib.AsyncExitStack) -> socket.socket | None:
-        admin = self._config.admin
-        if admin is None:
-            return None
+    def _bind_http(self, stack: contextlib.AsyncExitStack, name: str, host: str, port: int) -> socket.socket:
         try:
-            sock = bind_http(admin.host, admin.port)
+            sock = bind_http(host, port)
         except OSError as error:
-            raise CannotListen(f"admin: cannot bind {admin.host}:{admin.port}: {error}") from error
+            raise CannotListen(f"{name}: cannot bind {host}:{port}: {error}") from error
         stack.callback(sock.close)
-        self.ports["admin"] = sock.getsockname()[1]
+        self.ports[name] = sock.getsockname()[1]
         return sock
 
     def _admin_app(self, bulk: Bulk, house: House) -> ASGIApp:
-        from gateway.bulk.api import bulk_routes
+        from gateway.admin.access import Access
+        from gateway.admin.accounts import Everybody
+        from gateway.admin.app import admin_app
+        from gateway.admin.log import Log
+        from gateway.admin.operation import operations_of
         from gateway.docs.web import docs_routes
-        from gateway.observe.admin import admin_app
-        from gateway.observe.audit import audit_route
 
         admin = self._config.admin or Admin()
-        groups = functools.partial(house.groups.positions, self._config.metrics.groups)
-        routes = [*bulk_routes(bulk, admin.host, admin.token), audit_route(house.snapshot, groups), *docs_routes()]
-        return admin_app(self.recorder, self.health, token=admin.token, routes=routes)
+        failed = functools.partial(self.recorder.login_failed, "admin", "token")
+        access = Access(admin, now=time.time, failed=lambda peer: failed(peer, ""))
+        operations = operations_of(
+            Everybody(house.snapshot, house.groups.positions, self._config.metrics.groups), Log(bulk)
+        )
+        return admin_app(self.recorder, self.health, access, list(operations), pages=docs_routes())
+
+    def _metrics_app(self) -> ASGIApp:
+        from gateway.admin.app import metrics_app
+
+        return metrics_app(self.recorder, self.health)
 
     def _admin_tls(self) -> ssl.SSLContext | None:
         admin = self._config.admin
@@ -364,6 +381,8 @@ class Gateway:
         hosts = {one.name: one.host for one in self._config.listeners.values()}
         if self._config.admin is not None:
             hosts["admin"] = self._config.admin.host
+        if self._config.metrics.bind is not None:
+            hosts["metrics"] = self._config.metrics.bind[0]
         return [(hosts[name], port) for name, port in self.ports.items()]
 
     def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
@@ -377,6 +396,10 @@ class Gateway:
             scheme = "http" if isinstance(admin.tls, TlsNone) else "https"
             where = show_endpoint(admin.host, self.ports["admin"])
             announce(f"listening admin: {scheme} on tcp {where}" + self._shown_tls(admin))
+        if "metrics" in self.ports and self._config.metrics.bind is not None:
+            announce(
+                f"listening metrics: http on tcp {show_endpoint(self._config.metrics.bind[0], self.ports['metrics'])}"
+            )
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")

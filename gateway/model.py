@@ -117,13 +117,38 @@ class Listener:
     """By protocol: an instance of its `ProtocolSpec.settings`."""
 
 
+class AdminRole(enum.Enum):
+    """What who shows a token of the admin address may do; each may do what those before it may."""
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMINISTER = "administer"
+
+
+@attrs.frozen
+class AdminToken:
+    """Somebody who may use the admin address."""
+
+    token: Annotated[str, Says("What is shown, as bearer token or at the console's login.")] = attrs.field(
+        default="", repr=False
+    )
+    role: Annotated[
+        AdminRole,
+        Says(
+            "`read` looks; `operate` also redrives, resets and closes; `administer` also publishes, deletes and applies "
+            "a configuration."
+        ),
+    ] = AdminRole.READ
+
+
 @attrs.frozen
 class Admin:
-    """Where health, metrics and the bulk API are served. Without a token the API is open to whoever reaches it."""
+    """Where health, metrics, the admin API and the console are served. Without a token they answer this machine alone."""
 
     host: str = "127.0.0.1"
     port: int = 9600
     token: str = attrs.field(default="", repr=False)
+    tokens: Mapping[str, AdminToken] = attrs.Factory(dict)
     tls: ListenerTls = TlsNone()
 
 
@@ -187,12 +212,16 @@ class Memory:
 
 @attrs.frozen
 class Metrics:
-    """What is measured beside what always is."""
+    """What is measured beside what always is, and where else it is told."""
 
     groups: Annotated[
         tuple[str, ...],
         Says("Consumer groups whose lag is a metric and in the audit, by name; at most 100 of them."),
     ] = ()
+    bind: Annotated[
+        tuple[str, int] | None,
+        Says("Where `/metrics` and the probes are served as well, without a token and beside nothing else."),
+    ] = None
 
 
 @attrs.frozen

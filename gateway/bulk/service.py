@@ -1,4 +1,4 @@
-"""What the bulk API does, without HTTP: topics, ranges, appends, dead letters. One object for a running gateway."""
+"""The bulk side of the admin API, without HTTP: topics, ranges, appends, dead letters. One object for a running gateway."""
 
 from __future__ import annotations
 
@@ -65,12 +65,32 @@ class Bulk:
         client.origin = Origin(PROTOCOL, LISTENER, "", peer)
         return client
 
-    def topics(self, name: str = "") -> Sequence[wire.TopicSnapshot]:
-        letters = self._letters()
+    def topics(
+        self,
+        name: str = "",
+        *,
+        search: str = "",
+        dead_letters: bool | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> wire.TopicSnapshots:
+        """A page of the topics that are asked for, by name."""
+        letters, topics = self.letters(), self._store.topics
+        dense = self._store.capabilities.dense_offsets
         if name:
-            state = self._store.topics.get(name)
-            return [_topic(state, letters)] if state is not None else []
-        return [_topic(state, letters) for state in self._store.topics.values()]
+            state = topics.get(name)
+            found = [_topic(state, letters)] if state is not None else []
+            return wire.TopicSnapshots(found, dense, total=len(found))
+        wanted = search.casefold()
+        names = [
+            one
+            for one in topics
+            if (not wanted or wanted in one.casefold()) and (dead_letters is None or dead_letters is (one in letters))
+        ]
+        rest = sorted(one for one in names if one > after)
+        page = rest[:limit]
+        following = page[-1] if len(page) < len(rest) else ""
+        return wire.TopicSnapshots([_topic(topics[one], letters) for one in page], dense, following, len(names))
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The first offset stored at or after a time."""
@@ -92,7 +112,7 @@ class Bulk:
         """Drop dead letters, with their topic. `seen`: its epoch and the sum of its ends; not if letters have come since."""
         if name not in self._store.topics:
             raise UnknownTopic(f"there is no topic {name}")
-        if name not in self._letters():
+        if name not in self.letters():
             raise InvalidRequest(f"{name} does not hold dead letters")
         for objection in self._house.topics.before_delete:
             reason = objection(name)
@@ -114,7 +134,7 @@ class Bulk:
             with trio.move_on_after(SWEEP_SECONDS):
                 await stop.wait()
 
-    def _letters(self) -> frozenset[str]:
+    def letters(self) -> frozenset[str]:
         """The topics that hold dead letters."""
         topics = self._store.topics
         named = {rule.dead_letter(topic) for rule in self._table.forwards for topic in topics}

@@ -1,4 +1,4 @@
-"""What the bulk API and its clients say to each other: paths, bodies, frames, and errors as values. Pure.
+"""What the bulk side of the admin API and its clients say to each other: paths, bodies, frames, and errors as values. Pure.
 
 A range of the log travels as frames, `u32 length of the payload, u8 kind, payload` (big-endian), so that an error in the
 midst of it can be said: chunks in the store's own encoding behind their base offset and count, and at last the offset to
@@ -79,6 +79,10 @@ class TopicSnapshots(msgspec.Struct, frozen=True):
     topics: Sequence[TopicSnapshot]
     dense_offsets: bool = True
     """Whether a gap between offsets means that something is missing."""
+    following: str = ""
+    """Ask for those behind this name, if there are more."""
+    total: int = 0
+    """How many there are, on all pages together."""
 
 
 class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -180,10 +180,16 @@ async def _probe_ports(config: model.Config, notes: Notebook) -> None:
             except OSError as error:
                 notes.complain(listener, "bind", f"cannot bind {_place(listener)}: {error.strerror or error}")
         if config.admin is not None:
-            try:
-                held.enter_context(bind_http(config.admin.host, config.admin.port))
-            except OSError as error:
-                notes.complain(config.admin, "bind", f"cannot bind {_place(config.admin)}: {error.strerror or error}")
+            _probe_http(config.admin, config.admin.host, config.admin.port, held, notes)
+        if config.metrics.bind is not None:
+            _probe_http(config.metrics, *config.metrics.bind, held, notes)
+
+
+def _probe_http(value: object, host: str, port: int, held: ExitStack, notes: Notebook) -> None:
+    try:
+        held.enter_context(bind_http(host, port))
+    except OSError as error:
+        notes.complain(value, "bind", f"cannot bind {show_endpoint(host, port)}: {error.strerror or error}")
 
 
 def _place(listener: model.Listener | model.Admin) -> str:

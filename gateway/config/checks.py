@@ -186,6 +186,8 @@ def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Cl
             yield _Claim(listener, notes.path_of(listener), transport, host, listener.port)
     if config.admin is not None:
         yield _Claim(config.admin, "admin", Transport.TCP, config.admin.host, config.admin.port)
+    if config.metrics.bind is not None:
+        yield _Claim(config.metrics, "metrics", Transport.TCP, *config.metrics.bind)
 
 
 def _check_ports(config: model.Config, specs: Specs, notes: Notebook) -> None:

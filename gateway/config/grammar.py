@@ -380,9 +380,14 @@ ADMIN = Record(
             Text("a token", _or_none),
             secret=True,
             says=Says(
-                "The bearer token for everything but the probes and the documentation; without one the bulk API answers "
-                "only on a loopback address."
+                "The bearer token for everything but the probes and the documentation, and the console's login; it may "
+                "`administer`. Without any token the API and the console answer only on a loopback address."
             ),
+        ),
+        ConfigKey(
+            "tokens",
+            MapOf(record(model.AdminToken, secrets=("token",), token=Text("a token", _or_none)), _name),
+            says=Says("Further tokens, by the name of whoever has one, each with a role."),
         ),
         ConfigKey("tls", LISTENER_TLS, says=Says("As a listener's."), default="none"),
     ),
@@ -406,7 +411,7 @@ def _measured(groups: tuple[str, ...]) -> tuple[str, ...]:
 _REACHABLE = Then(ENDPOINT, _reachable)
 CLUSTER = record(model.ClusterSettings, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
 
-METRICS = record(model.Metrics, groups=Then(ListOf(Text("the name of a group")), _measured))
+METRICS = record(model.Metrics, groups=Then(ListOf(Text("the name of a group")), _measured), bind=ENDPOINT)
 
 LIMITS = record(
     Limits,
@@ -548,7 +553,7 @@ def grammar(specs: Specs) -> Record:
         ConfigKey(
             "admin",
             ADMIN,
-            says=Says("Health, metrics, the bulk API and the documentation; without it nothing of that."),
+            says=Says("The console, the admin API, health, metrics and the documentation; without it nothing of that."),
         ),
         ConfigKey("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
         ConfigKey("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),

@@ -83,10 +83,17 @@ class EndpointLog(_Client):
         return {one.name: _stored(one) for one in self.described()}
 
     def described(self, name: str = "") -> Sequence[wire.TopicSnapshot]:
-        query = "?" + urlencode({"name": name}) if name else ""
-        found = self._caller.ask("GET", wire.TOPICS + query, wire.TopicSnapshots)
-        self._dense = found.dense_offsets
-        return found.topics
+        topics: list[wire.TopicSnapshot] = []
+        after = ""
+        while True:
+            asked = {key: text for key, text in (("name", name), ("after", after)) if text}
+            query = "?" + urlencode(asked) if asked else ""
+            found = self._caller.ask("GET", wire.TOPICS + query, wire.TopicSnapshots)
+            self._dense = found.dense_offsets
+            topics += found.topics
+            after = found.following
+            if not after:
+                return topics
 
     def topic(self, name: str) -> StoredTopic:
         """One topic. Raises UnknownTopic."""

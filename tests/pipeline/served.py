@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import trio
 
 from gateway import model
+from gateway.admin.access import Access
+from gateway.admin.app import admin_app
+from gateway.admin.log import Log
+from gateway.admin.operation import operations_of
 from gateway.broker.assembly import open_house
-from gateway.bulk.api import bulk_routes
 from gateway.bulk.service import Bulk, Listeners
-from gateway.observe.admin import admin_app
 from gateway.observe.health import Health
 from gateway.observe.http import bind_http, serve_http
 from gateway.observe.prometheus import PrometheusRecorder
@@ -67,7 +70,8 @@ class Gateway:
         ):
             bulk = self.bulk = Bulk(self.store, self.house, table, Listeners(protocols))
             host = admin.pop("host", "127.0.0.1")
-            app = admin_app(self.recorder, Health(self.recorder), token=token, routes=bulk_routes(bulk, host, token))
+            access = Access(model.Admin(host=host, token=token), now=time.time)
+            app = admin_app(self.recorder, Health(self.recorder), access, list(operations_of(Log(bulk))))
             sock = bind_http("127.0.0.1", admin.pop("port", 0))
             nursery.start_soon(bulk.run, self._stop)
             await nursery.start(

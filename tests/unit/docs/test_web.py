@@ -8,7 +8,7 @@ import pytest
 
 from gateway import docs
 from gateway.docs.web import docs_routes
-from tests.unit.observe.test_admin import admin
+from tests.unit.admin.test_app import admin
 
 
 @pytest.mark.parametrize("token", ["", "secret"])

@@ -11,7 +11,9 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
-from gateway.observe.admin import admin_app
+from gateway.admin.access import Access
+from gateway.admin.app import admin_app
+from gateway.model import Admin as AdminConfig
 from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, serve_http
 from gateway.observe.prometheus import PrometheusRecorder
@@ -38,7 +40,12 @@ async def admin(token: str = "", host: str = "127.0.0.1", routes: Sequence[BaseR
     async def extra(_request: object) -> PlainTextResponse:
         return PlainTextResponse("extra")
 
-    app = admin_app(recorder, health, token=token, routes=[Route("/extra", extra), *routes])
+    access = Access(
+        AdminConfig(host=host, token=token),
+        now=lambda: 1_000.0,
+        failed=lambda peer: recorder.login_failed("admin", "token", peer, ""),
+    )
+    app = admin_app(recorder, health, access, pages=[Route("/extra", extra), *routes])
     sock = bind_http(host, 0)
     port = sock.getsockname()[1]
     stop = trio.Event()

@@ -1,0 +1,116 @@
+"""The admin address as one application: the API, metrics and health, and what else is mounted beside them.
+
+Everything asks who it is (`gateway.admin.access`) but the two health probes, since an orchestrator's probe carries nothing, and
+the documentation, since there is nothing in it that is not in the package. Metrics are as open as their address where no token
+is configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.admin.access import Access, Hand, Role, Who, headers_of
+from gateway.admin.openapi import PATH as OPENAPI
+from gateway.admin.openapi import document
+from gateway.admin.operation import Operation, check_role, json_of, problem_response, routes_of
+from gateway.errors import GatewayError
+from gateway.observe.health import Health
+from gateway.observe.prometheus import PrometheusRecorder
+
+PROBES = ("/livez", "/readyz")
+METRICS = "/metrics"
+OPEN = (*PROBES, "/docs")
+
+Refuse = Callable[[Request, GatewayError], Awaitable[Response | None]]
+"""An answer for people instead of the API's, where it is people who asked."""
+
+
+class Guard:
+    """Lets through what may be asked, with who asks it in the request's state."""
+
+    def __init__(self, app: ASGIApp, access: Access, open_paths: Sequence[str], refuse: Refuse | None) -> None:
+        self._app = app
+        self._access = access
+        self._open = open_paths
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is admitted."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        hand = Hand(scope["method"], scope["path"], headers_of(scope["headers"]), scope["scheme"])
+        state = scope.setdefault("state", {})
+        state["hand"] = hand
+        path = scope["path"]
+        try:
+            if path == METRICS and not self._access.asks_for_a_token:
+                self._access.check_page(hand)
+                state["who"] = Who("", Role.READ)
+            elif not any(path == one or path.startswith(one + "/") for one in self._open):
+                self._access.check_origin(hand)
+                state["who"] = self._access.admit(hand)
+        except GatewayError as error:
+            answer = await self._refuse(Request(scope), error) if self._refuse is not None else None
+            await (answer or problem_response(error))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def watching_routes(recorder: PrometheusRecorder, health: Health) -> Sequence[BaseRoute]:
+    """`/metrics`, `/livez` and `/readyz`."""
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(recorder.registry), headers={"Content-Type": content_type})
+
+    async def livez(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        problems = health.problems()
+        body = {
+            "ready": not problems,
+            "phase": health.phase.value,
+            "problems": list(problems),
+            "waiting": list(health.waiting()),
+        }
+        return JSONResponse(body, 503 if problems else 200)
+
+    return [Route(METRICS, metrics), Route("/livez", livez), Route("/readyz", readyz)]
+
+
+def admin_app(
+    recorder: PrometheusRecorder,
+    health: Health,
+    access: Access,
+    operations: Sequence[Operation] = (),
+    *,
+    pages: Sequence[BaseRoute] = (),
+    open_paths: Sequence[str] = (),
+    refuse: Refuse | None = None,
+) -> Starlette:
+    """Everything on the admin address. `open_paths`: those of `pages` that nobody has to be known for."""
+    described = document(operations)
+
+    async def openapi(request: Request) -> Response:
+        check_role(Role.READ, request.state.who)
+        return json_of(described)
+
+    return Starlette(
+        routes=[*watching_routes(recorder, health), Route(OPENAPI, openapi), *routes_of(operations), *pages],
+        middleware=[Middleware(Guard, access=access, open_paths=(*OPEN, *open_paths), refuse=refuse)],
+    )
+
+
+def metrics_app(recorder: PrometheusRecorder, health: Health) -> Starlette:
+    """Metrics and probes alone, on an address of their own."""
+    return Starlette(routes=list(watching_routes(recorder, health)))
