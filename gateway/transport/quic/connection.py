@@ -11,13 +11,17 @@ in the same trio thread may queue output: that only marks the connection, the en
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 import trio
 from aioquic.quic import events
+from aioquic.quic.connection import QuicConnectionError
 from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.packet_builder import QuicPacketBuilderStop
+from aioquic.tls import Alert
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
@@ -30,8 +34,6 @@ from gateway.transport.quic.aioquic_private import (
     stop_pacing,
     use_datagrams_of,
 )
-from gateway.transport.quic.faults import FAULTS
-from gateway.transport.quic.goodbye import Goodbye
 from gateway.transport.quic.limits import QuicLimits, is_loopback
 from gateway.transport.quic.surface import ChannelLink
 from gateway.transport.quic.udp import Address, Datagram
@@ -47,6 +49,24 @@ millisecond, and then each request would cost both sides a datagram and a pass m
 GRANULARITY = 1e-6
 """aioquic asks whether a timer's time is past where it is reached, or computes it back with a rounding error: without this, a
 timer can stay due for as long as the clock stands still."""
+REPEATS = 2
+"""How often a close is repeated unasked, a probe time-out apart, so within the closing period. A peer that is silent itself
+and misses the only copy would hold a dead connection until its idle time is over."""
+FAULTS: tuple[type[Exception], ...] = (
+    Alert,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    InvalidSignature,
+    LookupError,
+    QuicConnectionError,
+    QuicPacketBuilderStop,
+    RuntimeError,
+    TypeError,
+    UnsupportedAlgorithm,
+    ValueError,
+)
+"""What aioquic might raise over a peer's bytes that it did not foresee: costs that connection, nothing else."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +79,43 @@ class Phase(enum.Enum):
     CLOSING = enum.auto()
     OVER = enum.auto()
     GONE = enum.auto()
+
+
+class Goodbye:
+    """A close packet: sent once, repeated unasked a little, and to a peer that has not heard it ever more rarely."""
+
+    def __init__(self) -> None:
+        self.said = False
+        self._datagrams: Sequence[Datagram] = ()
+        self._repeats: list[float] = []
+        self._echoes = 0
+        self._echo_at = 1
+
+    def say(self, datagrams: Sequence[Datagram], now: float, probe: float | None) -> None:
+        """These are it. Without a `probe` time-out (an address that proved nothing) it is not repeated unasked."""
+        self._datagrams = datagrams
+        self.said = bool(datagrams)
+        if self.said and probe is not None:
+            self._repeats = [now + (count + 1) * probe for count in range(REPEATS)]
+
+    def heard(self) -> None:
+        """The peer goes on talking."""
+        self._echoes += 1
+
+    def due(self) -> Sequence[float]:
+        return self._repeats[:1]
+
+    def again(self, now: float) -> Sequence[Datagram]:
+        """What goes out again now: because its time has come, or because the peer has not heard it."""
+        again = False
+        while self._repeats and self._repeats[0] <= now:
+            del self._repeats[0]
+            again = True
+        if self._echoes >= self._echo_at:
+            # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
+            self._echo_at = 2 * self._echoes
+            again = True
+        return self._datagrams if again else ()
 
 
 class QuicLink(ChannelLink):
