@@ -8,6 +8,7 @@ CONFIG ?= routes.yaml
 TESTS ?= tests
 FAST ?= tests/unit tests/conformance tests/protocols tests/properties
 ARGS ?=
+WORKERS ?= auto
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -22,12 +23,13 @@ setup-run:
 run: setup-run  ## serve CONFIG (routes.yaml)
 	@exec $(PY) -m gateway serve --config $(CONFIG) $(ARGS)
 
-test: setup  ## run the tests (TESTS=path ARGS='-k name')
-	$(PY) -m pytest -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
+# a worker for each core; tests that share something heavy share a worker (tests/conftest.py)
+test: setup  ## run the tests (TESTS=path ARGS='-k name', WORKERS=0 for none beside the one that you see)
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
 
-# what needs neither processes nor Spark nor Kafka, in as many workers as there are cores
+# what needs neither processes nor Spark, Kafka or a browser
 test-fast: setup  ## run the quick tests, for while you work (ARGS='-k name')
-	$(PY) -m pytest -q -n auto --dist worksteal -m "not soak and not spark and not kafka and not processes" \
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (soak or spark or kafka or browser or processes)" \
 	  --durations=10 --durations-min=2 $(FAST) $(ARGS)
 
 lint: setup  ## ruff, formatting, types

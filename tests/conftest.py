@@ -1,9 +1,8 @@
-"""What holds for all tests: examples are made without a look at the clock, and the same ones each time where it counts; those
-with Spark share one worker.
+"""What holds for all tests: examples are made without a look at the clock, and the same ones each time where it counts; what is
+dear to start is started once, and its tests share a worker.
 """
 
 import os
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,11 +20,26 @@ settings.register_profile("gate", settings.get_profile("house"), derandomize=Tru
 settings.load_profile("gate" if "CI" in os.environ else "house")
 
 
+HEAVY = {"spark": {"spark"}, "kafka": {"kafka", "kafka_cluster"}, "browser": {"browser"}}
+"""What takes seconds to start, and the fixtures that start it. A test that asks for one of them has the marker, and needs none of
+its own; a test with the marker alone starts it by itself."""
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """With several workers (`--dist loadgroup`) Spark starts once, and takes one core of them."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one group go to one worker (`--dist loadgroup`), one after the other: those that use the same heavy thing, and
+    those of a module that has a fixture of its own. The heavy ones begin, so that the others fill up what is left of the time.
+    """
     for item in items:
-        if not {"kafka", "kafka_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker("kafka")
-        if item.get_closest_marker("spark") is not None or "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if not isinstance(item, pytest.Function):
+            continue
+        for heavy, fixtures in HEAVY.items():
+            if not fixtures.isdisjoint(item.fixturenames):
+                item.add_marker(heavy)
+        group = next((heavy for heavy in HEAVY if item.get_closest_marker(heavy) is not None), None)
+        used = item._fixtureinfo.name2fixturedefs.values()
+        if group is None and any(made.scope in {"module", "package"} for makers in used for made in makers):
+            group = item.nodeid.partition("::")[0]
+        if group is not None and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not any(item.get_closest_marker(heavy) is not None for heavy in HEAVY))
