@@ -9,11 +9,11 @@ Layout version 1, frozen; all integers little-endian:
     8   8  offset of the first record                                             60  4  zero
     64  dictionary · end index (u32 each) · packed values · keys · headers · expiries (i64 each) · times (i64 each)
 
-The dictionary says once what many records share: sources (protocol, listener, principal, client and behind it, each after a
-zero byte, the gateways it came by, route), batches (id, source, delivery), and stretches (first record, its index inside the
-batch, batch). Keys are an end index, one byte each for "there is a key", and the bytes; headers are an end index and, for each
-record, a count and (name length, value length, name, value). The expiry and time columns are left out when no record expires
-or all have one time.
+The dictionary says once what many records share: sources (protocol, listener, principal, client, route), batches (id, source,
+delivery), and stretches (first record, its index inside the batch, batch). Before the client of what came by other gateways
+there are a zero byte, how many they were, and each of them, with a zero byte behind each. Keys are an end index, one byte each
+for "there is a key", and the bytes; headers are an end index and, for each record, a count and (name length, value length,
+name, value). The expiry and time columns are left out when no record expires or all have one time.
 
 Pure functions, importable without trio: a Spark executor decodes with the same code as the gateway.
 """
@@ -254,7 +254,9 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
 @functools.lru_cache(maxsize=1024)
 def _source(who: Origin, route: str) -> bytes:
     """Nearly every chunk has one of those that the chunks before it had."""
-    client = "\0".join((who.client, *who.via))
+    client = who.client
+    if who.via or client.startswith("\0"):
+        client = "\0".join(("", str(len(who.via)), *who.via, client))
     texts = [text.encode() for text in (who.protocol, who.listener, who.principal, client, route)]
     return b"".join([_U32.pack(len(text)) + text for text in texts])
 
@@ -321,7 +323,11 @@ def decode_sources(front: bytes, begin: int, sources: int) -> tuple[Sequence[tup
             (size,) = _U32.unpack_from(front, at)
             texts.append(front[at + 4 : at + 4 + size].decode())
             at += 4 + size
-        client, *via = texts[3].split("\0")
+        client = texts[3]
+        via: list[str] = []
+        if client.startswith("\0"):
+            _, count, rest = client.split("\0", 2)
+            *via, client = rest.split("\0", int(count))
         known.append((Origin(texts[0], texts[1], texts[2], client, tuple(via)), texts[4]))
     global _last
     found = _LastSources()

@@ -11,7 +11,8 @@ from gateway.errors import CorruptChunk
 from gateway.store.chunk import decode, encode
 
 texts = st.text(max_size=12)
-origins = st.builds(Origin, texts, texts, texts, texts)
+via = st.lists(st.text("0123456789abcdef", max_size=4), max_size=3).map(tuple)
+origins = st.builds(Origin, texts, texts, texts, st.sampled_from(("", "\0", "\0001\0a\0")) | texts, via)
 metas = st.builds(BatchMeta, st.binary(max_size=16), origins, texts, st.sampled_from(Delivery))
 headers = st.lists(st.tuples(texts, st.binary(max_size=9)), max_size=3).map(tuple)
 
