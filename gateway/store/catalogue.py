@@ -87,6 +87,11 @@ def make_topic(name: str, epoch: int, config: TopicConfig, topic_id: int, slots:
     return topic
 
 
+def memory_topic(catalogue: Catalogue, name: str, config: TopicConfig) -> Topic:
+    """A new, empty topic of which the database knows nothing."""
+    return make_topic(name, catalogue.next_epoch(), config, 0, [NO_SLOT] * config.partitions)
+
+
 class Catalogue:
     """Every topic, and the numbers new ones get."""
 

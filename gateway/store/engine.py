@@ -69,7 +69,7 @@ class Engine:
         ticket = Ticket(unit, done)
         if unit.appends and not (unit.puts or unit.requires or unit.alters or unit.deletes):
             topic = self._topics.get(unit.appends[0].topic)
-            if topic.memory if topic is not None else self._makes_memory(unit):
+            if (topic.memory if topic is not None else unit.creates) and self._in_memory(unit):
                 self._submit_memory(ticket)
                 return ticket
         elif (
@@ -83,6 +83,17 @@ class Engine:
             self._queue_creates(ticket)
         self.committer.submit(ticket)
         return ticket
+
+    def _in_memory(self, unit: Unit) -> bool:
+        """Whether a unit appends to memory topics and nothing else, those that it makes among them."""
+        fresh = [create.topic for create in unit.creates if create.topic not in self._topics]
+        if fresh and not self._makes_memory(unit):
+            return False
+        for append in unit.appends:
+            topic = self._topics.get(append.topic)
+            if not (topic.memory if topic is not None else append.topic in fresh):
+                return False
+        return True
 
     def _makes_memory(self, unit: Unit) -> bool:
         return bool(unit.creates) and all(

@@ -107,7 +107,7 @@ class Put(msgspec.Struct, frozen=True):
     """Write a table's row, or delete it (value None).
 
     `placed`: behind the value comes where each append of the unit went, which nobody knows before the commit
-    (`read_placements`). A unit over memory topics has no places when it is written: its row has none.
+    (`read_placements`). A unit that appends to memory topics has no places when it is written: its row has none.
     """
 
     table: str

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.envelope import Run
 from gateway.errors import UnknownTopic
-from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
+from gateway.store.catalogue import Catalogue, Log, Topic, memory_topic
 from gateway.store.hot import CacheBudget, RunQueue, run_cost
 from gateway.store.interface import Append, Placement, TopicConfig, Unit
 from gateway.store.plan import stretches
@@ -25,24 +25,25 @@ class MemoryTopics:
         self._now_ms = now_ms
 
     def apply(self, unit: Unit) -> tuple[list[Placement], list[tuple[str, int]]]:
-        """Apply a unit that was checked; returns the placements and the partitions that grew."""
-        for create in unit.creates:
-            self.create(create.topic, create.config)
-        return self.append(unit.appends)
-
-    def create(self, name: str, config: TopicConfig) -> None:
+        """Apply a unit that was checked and is about memory topics alone; returns the placements and the partitions that grew."""
         catalogue = self._catalogue
-        if name not in catalogue.topics:
-            slots = [NO_SLOT] * config.partitions
-            catalogue.topics[name] = make_topic(name, catalogue.next_epoch(), config, 0, slots)
+        for create in unit.creates:
+            if create.topic not in catalogue.topics:
+                catalogue.topics[create.topic] = memory_topic(catalogue, create.topic, create.config)
+        return self.append(unit.appends, [None] * len(unit.appends))
 
-    def append(self, appends: Sequence[Append]) -> tuple[list[Placement], list[tuple[str, int]]]:
-        """Put records at the end of their partitions."""
+    def append(
+        self, appends: Sequence[Append], on_disk: Sequence[Placement | None]
+    ) -> tuple[list[Placement], list[tuple[str, int]]]:
+        """Put records at the end of their partitions, but for those of which the commit has a place."""
         now = self._now_ms()
         topics = self._catalogue.topics
         placements: list[Placement] = []
         grown: list[tuple[str, int]] = []
-        for append in appends:
+        for append, stored in zip(appends, on_disk, strict=True):
+            if stored is not None:
+                placements.append(stored)
+                continue
             name, number, columns = append.topic, append.partition, append.columns
             topic = topics.get(name)
             if topic is None:

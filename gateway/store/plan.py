@@ -23,7 +23,7 @@ from gateway.errors import (
     UnknownTopic,
     Unsupported,
 )
-from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic
+from gateway.store.catalogue import NO_SLOT, Catalogue, Log, Topic, make_topic, memory_topic
 from gateway.store.cut import fit
 from gateway.store.database import MAX_OFFSET, WAY_ON
 from gateway.store.interface import (
@@ -129,7 +129,7 @@ class Growth(msgspec.Struct, eq=False):
 
 
 Result = list[Placement] | GatewayError | None
-"""Where the appends of a unit go, or why it fails; None: it appends to memory topics when the commit is through."""
+"""Where the appends of a unit go, or why it fails; None: some go to memory topics, when the commit is through."""
 
 
 class CommitPlan(msgspec.Struct, eq=False):
@@ -143,6 +143,8 @@ class CommitPlan(msgspec.Struct, eq=False):
     growth: dict[tuple[str, int], Growth] = {}
     puts: dict[tuple[str, bytes], bytes | None] = {}
     created: dict[str, Topic] = {}
+    on_disk: dict[Ticket, list[Placement | None]] = {}
+    """Of units that append to memory topics: where their appends to others go."""
     altered: dict[str, tuple[TopicConfig, list[int]]] = {}
     """Topic to new settings and the slots of the partitions it gains."""
     deleted: list[Topic] = []
@@ -159,7 +161,7 @@ class CommitPlan(msgspec.Struct, eq=False):
             self.results.append((ticket, placements))
             return self.size < COMMIT_BYTES
         try:
-            placements = self._admit(unit)
+            placements = self._admit(ticket)
         except GatewayError as error:
             self.results.append((ticket, error))
             return True
@@ -225,7 +227,8 @@ class CommitPlan(msgspec.Struct, eq=False):
         """Whether there is anything for the disk."""
         return bool(self.growth or self.puts or self.created or self.altered or self.deleted)
 
-    def _admit(self, unit: Unit) -> list[Placement] | None:
+    def _admit(self, ticket: Ticket) -> list[Placement] | None:
+        unit = ticket.unit
         for condition in unit.requires:
             found = self.puts.get((condition.table, condition.key), ...)
             value = get_row(self.connection, condition.table, condition.key) if found is ... else found
@@ -236,11 +239,17 @@ class CommitPlan(msgspec.Struct, eq=False):
             if delete.seen is not None and delete.seen != self._seen(delete.topic):
                 raise ConditionFailed(f"{delete.topic} has changed meanwhile")
         for create in unit.creates:
-            if not memory and self.topic(create.topic) is None:
+            if self.topic(create.topic) is None:
                 self._create(create)
         for alter in unit.alters:
             self._alter(alter)
-        placements = None if memory else self._append(unit.appends)
+        placements = None
+        if memory:
+            self.on_disk[ticket] = [
+                self._append(append) if not self._in_memory(append) else None for append in unit.appends
+            ]
+        else:
+            placements = [self._append(append) for append in unit.appends]
         for put in unit.puts:
             value = put.value
             if value is not None:
@@ -263,18 +272,19 @@ class CommitPlan(msgspec.Struct, eq=False):
         for partition, log in enumerate(topic.logs):
             growth = self.growth.get((name, partition))
             ends += growth.next if growth is not None else log.state.end
-        for ticket, result in self.results:
-            if result is None:  # to memory: appended when the commit is through
+        if topic.memory:  # appended when the commit is through
+            for ticket in self.on_disk:
                 ends += sum(one.columns.count for one in ticket.unit.appends if one.topic == name)
         return topic.epoch, ends
 
     def _create(self, create: MakeTopic) -> None:
-        catalogue = self.catalogue
-        _refuse_if_damaged(catalogue, create.topic)
-        slots = catalogue.take_slots(create.config.partitions)
-        self.created[create.topic] = make_topic(
-            create.topic, catalogue.next_epoch(), create.config, catalogue.next_topic_id(), slots
-        )
+        catalogue, name, config = self.catalogue, create.topic, create.config
+        if config.durability is Durability.MEMORY:
+            self.created[name] = memory_topic(catalogue, name, config)
+            return
+        _refuse_if_damaged(catalogue, name)
+        slots = catalogue.take_slots(config.partitions)
+        self.created[name] = make_topic(name, catalogue.next_epoch(), config, catalogue.next_topic_id(), slots)
 
     def _alter(self, alter: AlterTopic) -> None:
         topic = self.topic(alter.topic)
@@ -285,25 +295,25 @@ class CommitPlan(msgspec.Struct, eq=False):
         slots = [NO_SLOT] * more if topic.memory else self.catalogue.take_slots(more)
         self.altered[alter.topic] = (alter.config, slots)
 
-    def _append(self, appends: Sequence[Append]) -> list[Placement]:
-        placements: list[Placement] = []
-        growing = self.growth
-        for append in appends:
-            key = (append.topic, append.partition)
-            growth = growing.get(key)
-            if growth is None:
-                topic = self.topic(append.topic)
-                if topic is None:
-                    raise UnknownTopic
-                log = topic.logs[append.partition]
-                state = log.state
-                growth = growing[key] = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
-                config = topic.config
-                if config.durability is Durability.INTERVAL:
-                    self.interval = min(config.interval, self.interval or config.interval)
-            placements.append(growth.add(append))
-            self.size += len(append.columns.packed)
-        return placements
+    def _in_memory(self, append: Append) -> bool:
+        topic = self.topic(append.topic)
+        return topic is not None and topic.memory
+
+    def _append(self, append: Append) -> Placement:
+        key = (append.topic, append.partition)
+        growth = self.growth.get(key)
+        if growth is None:
+            topic = self.topic(append.topic)
+            if topic is None:
+                raise UnknownTopic
+            log = topic.logs[append.partition]
+            state = log.state
+            growth = self.growth[key] = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
+            config = topic.config
+            if config.durability is Durability.INTERVAL:
+                self.interval = min(config.interval, self.interval or config.interval)
+        self.size += len(append.columns.packed)
+        return growth.add(append)
 
 
 def _refuse_if_damaged(catalogue: Catalogue, topic: str) -> None:
@@ -312,18 +322,14 @@ def _refuse_if_damaged(catalogue: Catalogue, topic: str) -> None:
 
 
 def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
-    """Refuse a unit that cannot be applied as a whole; says whether it is about memory topics."""
-    memory = disk = False
+    """Refuse a unit that cannot be applied as a whole; says whether it appends to memory topics."""
+    memory = False
     fresh: dict[str, TopicConfig] = {}
     for create in unit.creates:
         if create.config.partitions < 1:
             raise InvalidRequest("a topic has at least one partition")
         if topic_of(create.topic) is None:
             fresh[create.topic] = create.config
-            if create.config.durability is Durability.MEMORY:
-                memory = True
-            else:
-                disk = True
     for alter in unit.alters:
         topic = topic_of(alter.topic)
         if topic is None:
@@ -352,14 +358,11 @@ def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
             if log.state.end > MAX_OFFSET - _OFFSET_ROOM:
                 raise Throttled("the partition has used up its offsets")
         memory |= in_memory
-        disk |= not in_memory
     for delete in unit.deletes:
         if topic_of(delete.topic) is None:
             raise UnknownTopic
         if delete.topic in fresh:
             raise InvalidRequest("a unit cannot make and drop the same topic")
-    if memory and disk:
-        raise Unsupported("a unit may not mix memory and disk topics")
     return memory
 
 

@@ -72,7 +72,7 @@ class Visible:
         results = plan.results
         for index, (ticket, result) in enumerate(results):
             if result is None:
-                placements, grown = self.memory.apply(ticket.unit)
+                placements, grown = self.memory.append(ticket.unit.appends, plan.on_disk[ticket])
                 changed += grown
                 results[index] = (ticket, placements)
         for topic in plan.deleted:

@@ -190,6 +190,8 @@ class Writer:
 
     def _write_topics(self, plan: CommitPlan) -> None:
         for topic in plan.created.values():
+            if topic.memory:
+                continue
             config = topic.config
             self.connection.execute(
                 "INSERT INTO topics VALUES (?,?,?,?,?,?,?,?)",

@@ -420,20 +420,45 @@ async def test_memory_topics_are_done_at_once_and_gone_after_a_restart(opener) -
         assert store.topics["m"].partitions[0].end == 0
 
 
-async def test_memory_and_disk_do_not_mix(opener) -> None:
+async def test_memory_and_disk_move_together(opener) -> None:
     async with opener() as store:
         await create(store, "d")
         await create(store, "m", **MEMORY)
-        fresh = [MakeTopic("new", TopicConfig(**MEMORY))]
-        for bad in (
-            unit(append("m", b"x"), append("d", b"x")),
-            unit(append("d", b"x"), append("m", b"x")),
-            unit(append("d", b"x"), creates=fresh),
-            unit(append("d", b"x"), append("m", b"x"), puts=[Put("t", b"k", b"v")]),
+        fresh = [MakeTopic("new", TopicConfig(**MEMORY)), MakeTopic("stored", TopicConfig())]
+        seen: list[tuple[str, int]] = []
+        store.on_visible(seen.extend)
+        row = Put("t", b"k", b"v", placed=True)
+        for good, placed in (
+            (unit(append("m", b"1"), append("d", b"1", b"2")), [0, 0]),
+            (unit(append("d", b"3"), append("m", b"2"), append("d", b"4")), [2, 1, 3]),
+            (unit(append("new", b"1"), append("stored", b"1"), creates=fresh), [0, 0]),
+            (unit(append("d", b"5"), append("new", b"2"), puts=[row]), [4, 1]),
         ):
-            with pytest.raises(Unsupported):
+            assert [one.base_offset for one in await store.submit(good).wait()] == placed
+            assert {one.topic for one in good.appends} <= {topic for topic, _partition in seen}
+            seen.clear()
+        for bad, error in (
+            (unit(append("m", b"x"), append("d", b"x", partition=7)), UnknownPartition),
+            (unit(append("d", b"x"), append("m", b"x"), requires=[Require("t", b"k", None)]), ConditionFailed),
+        ):
+            with pytest.raises(error):
                 await store.submit(bad).wait()
-        assert store.topics["m"].partitions[0].end == store.topics["d"].partitions[0].end == 0
+        assert await everything(store, "d") == [b"1", b"2", b"3", b"4", b"5"]
+        assert await everything(store, "m") == await everything(store, "new") == [b"1", b"2"]
+        seen_of = {name: (store.topics[name].epoch, store.topics[name].partitions[0].end) for name in ("m", "d")}
+        together = store.submit(unit(append("d", b"6"), append("m", b"3")))
+        late = [store.submit(Unit(deletes=[DropTopic(name, seen=seen_of[name])])) for name in seen_of]
+        await together.wait()
+        for one in late:
+            with pytest.raises(ConditionFailed):
+                await one.wait()
+        epoch, end = seen_of["d"]
+        store.submit(unit(append("m", b"4"), append("d", b"7")))
+        assert (await store.submit(Unit(deletes=[DropTopic("d", seen=(epoch, end + 2))])).wait()) == []
+    async with opener() as store:
+        assert set(store.topics) == {"stored"}
+        assert await everything(store, "stored") == [b"1"]
+        assert await store.get("t", b"k") == b"v"
 
 
 async def test_memory_appends_with_table_writes_move_together(opener) -> None:

@@ -6,7 +6,6 @@ ends with it, or when its time is over.
 
 from __future__ import annotations
 
-import enum
 import math
 import secrets
 from collections import deque
@@ -20,7 +19,7 @@ from gateway.broker.publish.publication import Prepared
 from gateway.broker.service import Caller, Clock, Handler, Timers
 from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, Throttled, Unsupported
 from gateway.requests import DONE, Begin, Begun, Commit, Publish, Published, Request, Rollback
-from gateway.store.interface import Durability, Store, Ticket
+from gateway.store.interface import Store, Ticket
 
 TIMEOUT = 60.0
 LONGEST_TIMEOUT = 900.0
@@ -39,11 +38,6 @@ _REMEMBERED = 64
 Permit = Callable[[Caller, Permission, str], None]
 
 
-class _Kind(enum.Enum):
-    DISK = "disk"
-    MEMORY = "memory"
-
-
 @attrs.define(eq=False)
 class Transaction:
     """An open one."""
@@ -54,8 +48,6 @@ class Transaction:
     messages: int = 0
     bytes: int = 0
     addresses: set[str] = attrs.Factory(set)
-    kind: _Kind | None = None
-    """Where its topics keep their records; None before the first."""
     cancel_timer: Callable[[], None] = lambda: None
 
 
@@ -117,10 +109,6 @@ class TransactionService:
         now_ms = self._clock.now_ms()
         columns = request.batch.columns
         transaction = self._find(caller, request.transaction)  # it may have ended while the batch was being validated
-        kinds = self._kinds(prepared) | ({transaction.kind} - {None})
-        if len(kinds) > 1:
-            raise Unsupported("a transaction is over memory topics or over stored ones, not both")
-        transaction.kind = next(iter(kinds), None)
         transaction.prepared.append(prepared)
         transaction.addresses.add(request.batch.address)
         transaction.messages += columns.count
@@ -171,15 +159,6 @@ class TransactionService:
                     raise Conflict(f"transaction {fate}: {transaction}")
         # somebody else's is no different from one that never was
         raise NotFound(f"transaction not found: {transaction[:64]}")
-
-    def _kinds(self, prepared: Prepared) -> set[_Kind | None]:
-        configs = {create.topic: create.config for create in prepared.creates}
-        kinds: set[_Kind | None] = set()
-        for append in prepared.appends:
-            state = self._store.topics.get(append.topic)
-            config = state.config if state is not None else configs[append.topic]
-            kinds.add(_Kind.MEMORY if config.durability is Durability.MEMORY else _Kind.DISK)
-        return kinds
 
     def _end(self, transaction: Transaction, fate: str) -> None:
         transaction.cancel_timer()

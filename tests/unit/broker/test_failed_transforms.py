@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 
 from gateway import model
 from gateway.broker.letters import split_headers
 from gateway.errors import Conflict, InvalidRequest
-from gateway.requests import Begin, Published, ReadDeadLetters, ReplayDeadLetter
+from gateway.requests import DONE, Begin, Commit, Published, ReadDeadLetters, ReplayDeadLetter
+from gateway.store.interface import Durability
 from tests.unit.broker.house import Opened, opened, publish
 
 STEPS = (model.SetHeader({"seen": "1"}), model.Filter("value.n > 1"))
@@ -54,6 +56,24 @@ async def test_it_is_kept_as_it_came_with_the_reason(tmp_path: Path) -> None:
         (door,) = house.house.doors.counts()
         assert (door.received, door.stored, door.filtered, door.refused) == (4, 3, 1, 0)
         assert balanced(house)
+
+
+async def test_letters_of_what_goes_to_memory_are_on_disk(tmp_path: Path) -> None:
+    memory = model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))
+    targets = (model.StoreTarget("out.{1}", memory), model.StoreTarget("copy.{1}"))
+    async with opened(tmp_path, attrs.evolve(ROUTE, targets=targets)) as house:
+        client = house.client()
+        reply = await client.publish("in.x", b"no json", b'{"n": 2}')
+        assert isinstance(reply, Published)
+        assert reply.refused == {}
+        begun = (await client.ask(Begin(0))).transaction
+        await client.ask(publish("in.x", b'{"n": 3}', transaction=begun))
+        assert await client.ask(Commit(0, begun)) == DONE
+        assert stored(house, "out.x") == stored(house, "copy.x") == [b'{"n": 2}', b'{"n": 3}']
+        assert stored(house, "out.x.dlq") == [b"no json"]
+        assert balanced(house)
+    async with opened(tmp_path, ROUTE) as house:
+        assert set(house.store.topics) == {"copy.x", "out.x.dlq"}
 
 
 async def test_a_batch_of_which_nothing_is_left(tmp_path: Path) -> None:
