@@ -48,21 +48,22 @@ class Watched:
     gateway: Gateway
     loop: Loop
     _token: trio.lowlevel.TrioToken
+    held: dict[str, tuple[float, str]] = attrs.Factory(dict)
+    """By what was asked: the longest hold, and who it was."""
 
     @property
     def ports(self) -> Mapping[str, int]:
         """The port of each listener."""
         return self.gateway.ports
 
-    async def longest(self) -> tuple[float, str]:
-        """The longest hold since the last time, and who it was; what was under way is through by then."""
+    async def longest(self, name: str) -> None:
+        """Note the longest hold since the last time as that of `name`; what was under way is through by then."""
         for _ in range(3):  # a call is made between two steps, and whatever is ready then has its step before the next
             passed = threading.Event()
             self._token.run_sync_soon(passed.set)
             await trio.to_thread.run_sync(passed.wait)
-        found = self.loop.longest, self.loop.by
+        self.held[name] = max(self.held.get(name, (0.0, "")), (self.loop.longest, self.loop.by))
         self.loop.forget()
-        return found
 
 
 @asynccontextmanager
@@ -90,11 +91,11 @@ async def watched(config: str) -> AsyncIterator[Watched]:
             ready.set()
 
     thread = threading.Thread(target=run)
-    gc.collect()
-    gc.freeze()  # as `gateway serve` does: what the tests have made is nothing that a collection has to look at
     thread.start()
     try:
         await trio.to_thread.run_sync(ready.wait)
+        gc.collect()
+        gc.freeze()  # as `gateway serve` does; and what the tests have made is nothing that a collection has to look at
         yield Watched(made, loop, tokens[0])
     finally:
         if thread.is_alive():

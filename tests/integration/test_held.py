@@ -1,9 +1,9 @@
 """Nobody holds up the others: every operation of every protocol with the largest input that is legal, and some that are not,
 against a gateway with 100 000 groups and 20 000 topics, whose event loop is watched.
 
-What is measured is the processor time of the loop's thread in one step of one task. It grows with what the step does, and not
-with what else the machine does; MOST is three times what is promised, for caches that others have emptied. What this is to
-find takes ten times as long.
+What is measured is the processor time of the loop's thread in one step of one task. It grows with what the step does, and little
+with what else the machine does; MOST is twice what is promised, for caches that others have emptied. What this is to
+find takes ten times as long, and does so each time: what was seen once is looked for again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
 import trio
 
 from gateway.broker.consume.group_offsets import TABLE, encode_key, row_of
@@ -29,7 +29,8 @@ from tests.integration.flymq_raw import fetch, frame, names, produce, s8, u64, u
 from tests.integration.held import Watched, watched
 from tests.integration.raw import Wire, blipmq_frame, felix_frame, quic, s16, s32, tcp
 
-MOST = 0.15
+MOST = 0.1
+TRIES = 3
 GROUPS, TOPICS = 100_000, 20_000
 FLYMQ_FRAME, RUSTLOG_FRAME, FELIX_FRAME, BLIPMQ_FRAME = 32 << 20, 10_485_760, 16 << 20, 16 << 20
 i32, i64 = struct.Struct(">i").pack, struct.Struct(">q").pack
@@ -70,13 +71,24 @@ async def fill(directory: Path) -> None:
         )
 
 
-@asynccontextmanager
-async def serving(directory: Path) -> AsyncIterator[Watched]:
-    await fill(directory)
-    with trio.fail_after(300):
-        async with watched(CONFIG.format(data=directory)) as gateway:
-            await gateway.longest()  # the start is nobody's request
-            yield gateway
+async def never_held(directory: Path, ask_all: Callable[[Watched], Awaitable[None]]) -> None:
+    """Ask for all of it, of a new gateway; what held the loop for too long, again: what an operation does, it does each time."""
+    least: dict[str, tuple[float, str]] = {}
+    for number in range(TRIES):
+        path = directory / str(number)
+        await fill(path)
+        with trio.fail_after(300):
+            async with watched(CONFIG.format(data=path)) as gateway:
+                await gateway.longest("the start, which is nobody's request")
+                gateway.held.clear()
+                await ask_all(gateway)
+        held = {name: found for name, found in gateway.held.items() if found[0] >= MOST}
+        least = {name: min(found, least[name]) for name, found in held.items() if name in least} if number else held
+        if not least:
+            return
+    pytest.fail(
+        "; ".join(f"{name} held the event loop for {held * 1000:.0f} ms ({by})" for name, (held, by) in least.items())
+    )
 
 
 async def flymq_answer(wire: Wire) -> bytes:
@@ -104,8 +116,7 @@ async def ask(wire: Wire, gateway: Watched, name: str, data: bytes, read, answer
         nursery.start_soon(send)
         for _ in range(answers):
             answer = await read(wire)
-    held, by = await gateway.longest()
-    assert held < MOST, f"{name} held the event loop for {held * 1000:.0f} ms ({by})"
+    await gateway.longest(name)
     return answer
 
 
@@ -183,21 +194,33 @@ def flymq_cases() -> Iterator[tuple[int, bytes]]:
 async def test_flymq(tmp_path: Path) -> None:
     cases = list(flymq_cases())
     assert {op for op, _ in cases} == set(Op) - {Op.AUTH_RESPONSE, Op.ERROR}, "an operation is not tried here"
-    async with serving(tmp_path) as gateway, tcp(gateway.ports["flymq"]) as plain, tcp(gateway.ports["users"]) as known:
-        await ask(known, gateway, "login", frame(Op.AUTH, s16("root") + s16("long enough")), flymq_answer)
-        values = [bytes([65 + number % 26]) * (200 << 10) for number in range(100)]
-        many = b"".join(frame(Op.PRODUCE, produce("big", value)) for value in values)
-        await ask(plain, gateway, "20 MB in one go", many, flymq_answer, 100)
-        many = frame(Op.PRODUCE, produce("orders", b"")) * 100_000
-        await ask(plain, gateway, "100 000 messages", many, flymq_answer, 100_000)
-        for op, payload in cases:
-            wire = known if op in range(Op.AUTH, Op.ERROR) else plain
-            await ask(wire, gateway, op.name, frame(op, payload), flymq_answer)
-            if len(payload) > 1 << 20:
-                await ask(wire, gateway, f"{op.name}, gzip", frame(op, gzip.compress(payload, 1), 3), flymq_answer)
-        await ask(plain, gateway, "gzip of zeros", frame(Op.WHOAMI, gzip.compress(bytes(FLYMQ_FRAME)), 3), flymq_answer)
-        for op, times in ((Op.WHOAMI, 16_000), (Op.LIST_TOPICS, 20), (Op.CLUSTER_STATUS, 5), (Op.METADATA, 8_000)):
-            await ask(plain, gateway, f"{op.name} {times} times", frame(op) * times, flymq_answer, times)
+
+    async def ask_all(gateway: Watched) -> None:
+        async with tcp(gateway.ports["flymq"]) as plain, tcp(gateway.ports["users"]) as known:
+            await ask(known, gateway, "login", frame(Op.AUTH, s16("root") + s16("long enough")), flymq_answer)
+            values = [bytes([65 + number % 26]) * (200 << 10) for number in range(100)]
+            many = b"".join(frame(Op.PRODUCE, produce("big", value)) for value in values)
+            await ask(plain, gateway, "20 MB in one go", many, flymq_answer, 100)
+            many = frame(Op.PRODUCE, produce("orders", b"")) * 100_000
+            await ask(plain, gateway, "100 000 messages", many, flymq_answer, 100_000)
+            for number, (op, payload) in enumerate(cases):
+                wire = known if op in range(Op.AUTH, Op.ERROR) else plain
+                await ask(wire, gateway, f"{op.name} ({number})", frame(op, payload), flymq_answer)
+                if len(payload) > 1 << 20:
+                    await ask(
+                        wire,
+                        gateway,
+                        f"{op.name} ({number}), gzip",
+                        frame(op, gzip.compress(payload, 1), 3),
+                        flymq_answer,
+                    )
+            await ask(
+                plain, gateway, "gzip of zeros", frame(Op.WHOAMI, gzip.compress(bytes(FLYMQ_FRAME)), 3), flymq_answer
+            )
+            for op, times in ((Op.WHOAMI, 16_000), (Op.LIST_TOPICS, 20), (Op.CLUSTER_STATUS, 5), (Op.METADATA, 8_000)):
+                await ask(plain, gateway, f"{op.name} {times} times", frame(op) * times, flymq_answer, times)
+
+    await never_held(tmp_path, ask_all)
 
 
 def rustlog_cases() -> Iterator[tuple[int | str, bytes]]:
@@ -258,42 +281,51 @@ def rustlog_cases() -> Iterator[tuple[int | str, bytes]]:
 async def test_rustlog(tmp_path: Path) -> None:
     cases = list(rustlog_cases())
     assert {op for op, _ in cases if isinstance(op, int)} == set(REQUEST_TYPES), "an operation is not tried here"
-    async with serving(tmp_path) as gateway, tcp(gateway.ports["rustlog"]) as wire:
-        for op, payload in cases:
-            await ask(wire, gateway, str(op), s32(payload), sized_answer)
-        await ask(wire, gateway, "100 000 pings", s32(b"\xff") * 100_000, sized_answer, 100_000)
-        await ask(wire, gateway, "lists", s32(b"\6") * 20, sized_answer, 20)
-        await ask(wire, gateway, "offsets", s32(b"\4" + s16("g") + s16("rust") + i32(0)) * 10_000, sized_answer, 10_000)
+
+    async def ask_all(gateway: Watched) -> None:
+        async with tcp(gateway.ports["rustlog"]) as wire:
+            for number, (op, payload) in enumerate(cases):
+                await ask(wire, gateway, f"{op} ({number})", s32(payload), sized_answer)
+            await ask(wire, gateway, "100 000 pings", s32(b"\xff") * 100_000, sized_answer, 100_000)
+            await ask(wire, gateway, "lists", s32(b"\6") * 20, sized_answer, 20)
+            await ask(
+                wire, gateway, "offsets", s32(b"\4" + s16("g") + s16("rust") + i32(0)) * 10_000, sized_answer, 10_000
+            )
+
+    await never_held(tmp_path, ask_all)
 
 
 async def test_blipmq(tmp_path: Path) -> None:
     tried = {FrameType.PONG, FrameType.HELLO, FrameType.AUTH}
-    async with serving(tmp_path) as gateway, tcp(gateway.ports["blipmq"]) as wire:
-        hello = blipmq_frame(1, 1, b"\0\1") + blipmq_frame(2, 2, s16("key"))
-        await ask(wire, gateway, "login", hello, sized_answer, 2)
-        ping = blipmq_frame(FrameType.PING, 5)
-        subscription = (await ask(wire, gateway, "subscribe", blipmq_frame(4, 3, s16("orders") + b"\1"), sized_answer))[
-            9:
-        ]
-        for name, payload, times in (
-            ("PUBLISH", b"\0" + s16("orders") + bytes(BLIPMQ_FRAME - 100), 1),
-            ("PUBLISH", b"\1" + s16("orders"), 50_000),
-            ("SUBSCRIBE", s16("orders") + b"\1", 1_000),
-            ("POLL", subscription, 1_000),
-            ("ACK", subscription, 5_000),
-            ("NACK", subscription, 5_000),
-            ("PING", b"", 50_000),
-        ):
-            kind = FrameType[name]
-            tried.add(kind)
-            data = blipmq_frame(kind, 9, payload) * times + ping
-            await wire.send(data)
-            cid = 0
-            while cid != 5:
-                answer = await sized_answer(wire)
-                cid = struct.unpack_from(">Q", answer, 1)[0] if answer[0] == FrameType.PONG else 0
-            held, by = await gateway.longest()
-            assert held < MOST, f"{name} held the event loop for {held * 1000:.0f} ms ({by})"
+
+    async def ask_all(gateway: Watched) -> None:
+        async with tcp(gateway.ports["blipmq"]) as wire:
+            hello = blipmq_frame(1, 1, b"\0\1") + blipmq_frame(2, 2, s16("key"))
+            await ask(wire, gateway, "login", hello, sized_answer, 2)
+            ping = blipmq_frame(FrameType.PING, 5)
+            subscription = (
+                await ask(wire, gateway, "subscribe", blipmq_frame(4, 3, s16("orders") + b"\1"), sized_answer)
+            )[9:]
+            for name, payload, times in (
+                ("PUBLISH", b"\0" + s16("orders") + bytes(BLIPMQ_FRAME - 100), 1),
+                ("PUBLISH", b"\1" + s16("orders"), 50_000),
+                ("SUBSCRIBE", s16("orders") + b"\1", 1_000),
+                ("POLL", subscription, 1_000),
+                ("ACK", subscription, 5_000),
+                ("NACK", subscription, 5_000),
+                ("PING", b"", 50_000),
+            ):
+                kind = FrameType[name]
+                tried.add(kind)
+                data = blipmq_frame(kind, 9, payload) * times + ping
+                await wire.send(data)
+                cid = 0
+                while cid != 5:
+                    answer = await sized_answer(wire)
+                    cid = struct.unpack_from(">Q", answer, 1)[0] if answer[0] == FrameType.PONG else 0
+                await gateway.longest(name)
+
+    await never_held(tmp_path, ask_all)
     assert tried == set(FrameType), "a frame is not tried here"
 
 
@@ -335,13 +367,16 @@ async def test_felix(tmp_path: Path) -> None:
     ]
     tried = {name for name, _ in cases}
     assert tried >= {kind.__struct_config__.tag for kind in ClientMessage.__args__}, "a message is not tried here"
-    async with serving(tmp_path) as gateway:
+
+    async def ask_all(gateway: Watched) -> None:
         for name, data in cases:
             async with quic(gateway.ports["quic"], None) as wire:
                 await ask(wire, gateway, name, data, felix_answer)
         async with quic(gateway.ports["quic"], None) as wire:
             one = felix_binary(9, head + struct.pack(">I", 1) + s32(b"x"))
             await ask(wire, gateway, "20 000 batches of one", one * 20_000, felix_answer, 20_000)
+
+    await never_held(tmp_path, ask_all)
 
 
 async def test_fujin(tmp_path: Path) -> None:
@@ -364,7 +399,8 @@ async def test_fujin(tmp_path: Path) -> None:
     reader = b"\2\2\0" + s32(b"fujin")
     ids = s32(bytes(16)) * (((1 << 20) - 9) // 20)
     settled = number(1) + number(len(ids) // 20) + ids
-    async with serving(tmp_path) as gateway:
+
+    async def ask_all(gateway: Watched) -> None:
         for name, data, size in (
             ("one long", writer + written(few), 6),
             ("many", writer + written(many), 6 * len(many)),
@@ -376,6 +412,8 @@ async def test_fujin(tmp_path: Path) -> None:
         ):
             async with quic(gateway.ports["quic"], "fujin") as wire:
                 await ask(wire, gateway, name, data, reply(size))
+
+    await never_held(tmp_path, ask_all)
     assert len(FujinOp) == 12, "an operation is not tried here"
 
 
