@@ -1,7 +1,7 @@
 # One word per job; every one of them sets up what it needs on a fresh machine.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run test test-fast lint format docs bench soak lock clean distclean
+.PHONY: help setup setup-run run test test-fast lint format docs bench jar soak lock clean distclean
 
 PY := .venv/bin/python
 CONFIG ?= routes.yaml
@@ -43,6 +43,9 @@ format: setup  ## format the code and apply the safe fixes
 
 docs: setup  ## write the parts of the documentation that follow from the code
 	$(PY) -m tests.unit.docs.generate
+
+jar:  ## build the data source for Spark's JVM (needs a JDK 17)
+	$(PY) deploy/jar.py
 
 bench: setup  ## print throughput, latency and memory, each beside a bare loop (ARGS='rustlog')
 	$(PY) -m tests.bench $(ARGS)

@@ -1,4 +1,4 @@
-"""What spark-submit runs: `gateway pipeline` on the session that it makes. All arguments are those of the command."""  # noqa: INP001  # a script, no package
+"""What spark-submit runs: `gateway pipeline` on the session that it makes. All arguments are those of the command."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -33,6 +34,7 @@ from pyspark.sql.types import StructType
 from gateway.arrow.schema import DDL, SCHEMA, chosen
 from gateway.bulk import wire
 from gateway.errors import InvalidRequest, Unsupported
+from gateway.pipeline.jvm import add_jar
 from gateway.pipeline.options import LATEST, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, record_batches, selected, starts, whole
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
@@ -46,10 +48,19 @@ Position = dict[str, dict[str, int]]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("gateway")` known to a session, and let conditions reach it."""
-    # without it Spark refuses every batch of a source that takes filters
+    """Make `format("gateway")` known to a session, and let conditions reach it.
+
+    It is the data source in the JVM where its jar can be had, else the one in Python, which is always there as `gateway-python`.
+    """
+    # without it Spark refuses every batch of a source in Python that takes filters
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(GatewayDataSource)
+    spark.dataSource.register(PythonDataSource)
+    add_jar(spark)
+    try:
+        spark.dataSource.register(GatewayDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 class LogRange(InputPartition):
@@ -88,6 +99,14 @@ class GatewayDataSource(DataSource):
         if overwrite:
             raise Unsupported('a log is only added to: outputMode("append")')
         return GatewayStreamWriter(WriteOptions.parse(self.options), schema)
+
+
+class PythonDataSource(GatewayDataSource):
+    """The same by a name of its own: what the one in the JVM writes by, and what it is compared with."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "gateway-python"
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

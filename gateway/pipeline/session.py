@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import Unsupported
+from gateway.pipeline.jvm import jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,8 @@ def spark_session(
     java = _FAST if noisy else f"{_FAST} -Dlog4j2.configurationFile={_quiet(scratch)}"
     # Spark puts these in front of the user's own extraJavaOptions
     builder = builder.config("spark.driver.defaultJavaOptions", java).config("spark.executor.defaultJavaOptions", _FAST)
-    for key, value in (settings or {}).items():
+    jars = [(settings or {}).get("spark.jars", ""), str(jar())]
+    for key, value in {**(settings or {}), "spark.jars": ",".join(filter(None, jars))}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     # PySpark writes each error of an expression to standard error as well, with its Java stack, before raising it

@@ -11,6 +11,8 @@ from gateway.pipeline.spread import NO_SPACE, TaskFailed
 
 _PYTHON = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which is somewhere in Spark's text."""
+_OURS = re.compile(r"\bgateway\.spark\.([A-Z]\w+): (.+)")
+"""What the data source in the JVM says, by the same names."""
 _CLASS = re.compile(r"^\[[\w.]+\]\s*")
 _CLASSED = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] (.+)")
 """How Spark says what happened, somewhere in what Java says."""
@@ -35,6 +37,9 @@ def cause(text: str) -> str:
     """The cause that a text of Spark's is about; for people only."""
     if "No space left on device" in text:
         return NO_SPACE
+    ours = _OURS.search(text)
+    if ours:
+        return f"{ours[1]}: {ours[2]}"
     found = [match for match in _PYTHON.finditer(text) if not match[1].startswith(("Py4J", "PySpark"))]
     if found:
         return f"{found[0][1]}: {found[0][2]}"

@@ -13,6 +13,8 @@ from tests.pipeline.served import Gateway
 from tests.pipeline.stored import Log, filled
 
 MODES = ("path", "endpoint")
+FORMATS = ("gateway", "gateway-python")
+"""The data source in the JVM, and the one in Python that it is compared with."""
 
 
 @attrs.define(eq=False)
@@ -21,6 +23,7 @@ class Place:
 
     path: Path
     gateway: Gateway | None = None
+    format: str = FORMATS[0]
     _now_ms: int = 0
 
     @property
@@ -50,9 +53,9 @@ class Place:
 
 
 @contextmanager
-def place(path: Path, mode: str, work: Callable[[Log], Any]) -> Iterator[Place]:
+def place(path: Path, mode: str, work: Callable[[Log], Any], form: str = FORMATS[0]) -> Iterator[Place]:
     """A log with something in it."""
-    made = Place(path)
+    made = Place(path, format=form)
     made.fill(work)
     if mode == "endpoint":
         made.serve()

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from gateway.pipeline.datasource import register
 from gateway.store.interface import DropTopic, Unit
 from tests.pipeline.patient import run_to_the_end
-from tests.pipeline.places import MODES, Place, place
+from tests.pipeline.places import FORMATS, MODES, Place, place
 from tests.pipeline.stored import Log
 from tests.store.kit import START_MS
 
@@ -37,16 +37,21 @@ def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=FORMATS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def load(spark: Any, store: Place, **options: Any) -> Any:
-    return spark.read.format("gateway").options(**store.options, **options).load()
+    return spark.read.format(store.format).options(**store.options, **options).load()
 
 
 def values(frame: Any) -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_batch(spark: Any, tmp_path: Path, mode: str) -> None:
-    with place(tmp_path / "store", mode, orders) as store:
+def test_a_batch(spark: Any, tmp_path: Path, mode: str, form: str) -> None:
+    with place(tmp_path / "store", mode, orders, form) as store:
         read_in_a_batch(spark, store)
 
 
@@ -77,17 +82,17 @@ def read_in_a_batch(spark: Any, store: Place) -> None:
     recent = frame.where("topic = 'orders.eu' and timestamp >= to_timestamp('2023-11-14 22:13:29')")
     assert recent.rdd.getNumPartitions() == 2
     assert values(recent) == [b"a9", b"b", b"c9"]
-    only = spark.read.format("gateway").schema("value binary").options(**store.options).load()
+    only = spark.read.format(store.format).schema("value binary").options(**store.options).load()
     assert values(only.limit(1000)) == values(load(spark, store))
 
 
-def test_nothing_there_to_read(spark: Any, tmp_path: Path) -> None:
+def test_nothing_there_to_read(spark: Any, tmp_path: Path, form: str) -> None:
     with pytest.raises(PySparkException, match="there is no store at"):
-        load(spark, Place(tmp_path / "none")).count()
+        load(spark, Place(tmp_path / "none", format=form)).count()
 
 
-def test_nothing_new_to_read(spark: Any, tmp_path: Path, mode: str) -> None:
-    with place(tmp_path / "store", mode, orders) as store:
+def test_nothing_new_to_read(spark: Any, tmp_path: Path, mode: str, form: str) -> None:
+    with place(tmp_path / "store", mode, orders, form) as store:
         assert load(spark, store, startingOffsets="latest").count() == 0
         assert load(spark, store, topics="none.*").collect() == []
 
@@ -106,7 +111,7 @@ class Stream:
         self.spark, self.store, self.work = spark, store, work
 
     def run(self, **options: str) -> list[dict[str, Any]]:
-        frame = self.spark.readStream.format("gateway").options(**self.store.options, **options).load()
+        frame = self.spark.readStream.format(self.store.format).options(**self.store.options, **options).load()
         query = run_to_the_end(
             lambda: (
                 frame.writeStream.format("parquet")
@@ -123,8 +128,8 @@ class Stream:
         return sorted(map(tuple, out.select("topic", "partition", "offset").collect()))
 
 
-def test_a_stream_goes_on_where_it_ended(spark: Any, tmp_path: Path, mode: str) -> None:
-    with place(tmp_path / "store", mode, orders) as store:
+def test_a_stream_goes_on_where_it_ended(spark: Any, tmp_path: Path, mode: str, form: str) -> None:
+    with place(tmp_path / "store", mode, orders, form) as store:
         read_in_two_runs(Stream(spark, store, tmp_path))
 
 
@@ -145,7 +150,7 @@ def read_in_two_runs(stream: Stream) -> None:
     assert len(stream.offsets()) == 33
 
 
-def test_a_stream_across_retention(spark: Any, tmp_path: Path, mode: str) -> None:
+def test_a_stream_across_retention(spark: Any, tmp_path: Path, mode: str, form: str) -> None:
     async def fill(log: Log) -> None:
         await log.create("t", retention_seconds=10.0)
         await log.append("t", [b"a", b"b"])
@@ -158,14 +163,14 @@ def test_a_stream_across_retention(spark: Any, tmp_path: Path, mode: str) -> Non
         log.store.maintain()
         assert log.store.topics["t"].partitions[0].start == 5
 
-    with place(tmp_path / "store", mode, fill) as store:
+    with place(tmp_path / "store", mode, fill, form) as store:
         stream = Stream(spark, store, tmp_path)
         stream.run(startingOffsets="earliest")
         store.fill(trim)
         read_across(stream)
 
 
-def test_a_stream_of_a_topic_that_is_deleted_and_made_again(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_of_a_topic_that_is_deleted_and_made_again(spark: Any, tmp_path: Path, form: str) -> None:
     async def fill(log: Log) -> None:
         await log.create("t")
         await log.append("t", [b"a", b"b"])
@@ -173,7 +178,7 @@ def test_a_stream_of_a_topic_that_is_deleted_and_made_again(spark: Any, tmp_path
     async def delete(log: Log) -> None:
         await log.store.submit(Unit(deletes=[DropTopic("t")])).wait()
 
-    with place(tmp_path / "store", "path", fill) as store:
+    with place(tmp_path / "store", "path", fill, form) as store:
         stream = Stream(spark, store, tmp_path)
         stream.run(topics="t", startingOffsets="earliest")
         store.fill(delete)

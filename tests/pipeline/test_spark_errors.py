@@ -30,6 +30,12 @@ gateway.errors.CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)
 \tat org.apache.spark.api.python.BasePythonRunner
 Caused by: java.lang.RuntimeException: x
 """
+OURS = """\
+An error occurred while calling o7.getResult.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 3.0 (TID 9) (127.0.0.1 executor driver): gateway.spark.Damaged: damaged chunk: topic=t partition=0
+\tat gateway.spark.RangeReader.next(RangeReader.java:62)
+"""
 JAVA = """\
 An error occurred while calling o25.text.
 : org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a/b.parquet.  SQLSTATE: KD001
@@ -42,6 +48,7 @@ Caused by: java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file
     ("text", "said"),
     [
         (TRACEBACK, "CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)"),
+        (OURS, "Damaged: damaged chunk: topic=t partition=0"),
         ("java.io.IOException: No space left on device\n\tat x", "No space left on device: make room where"),
         (
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.\nDid",

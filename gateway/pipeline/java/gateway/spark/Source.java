@@ -1,0 +1,27 @@
+package gateway.spark;
+
+import java.io.Serializable;
+
+/** Where a log is: a path, or the admin address of a gateway and how it is trusted. It travels to executors. */
+final class Source implements Serializable {
+  final String path, url, token, ca, fingerprint;
+  final boolean insecure;
+  /** Seconds without a byte after which a connection counts as broken; for which what cannot be served just now is asked for again. */
+  final double timeout, patience;
+
+  Source(String path, String url, String token, String ca, String fingerprint, boolean insecure, double timeout, double patience) {
+    this.path = path;
+    this.url = url;
+    this.token = token;
+    this.ca = ca;
+    this.fingerprint = fingerprint;
+    this.insecure = insecure;
+    this.timeout = timeout;
+    this.patience = patience;
+  }
+
+  @Override
+  public String toString() {
+    return url.isEmpty() ? path : url;
+  }
+}
