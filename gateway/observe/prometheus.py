@@ -209,6 +209,10 @@ class PrometheusRecorder(_Told, Collector):
             meter.collect = functools.partial(self._read_off, route, listener, meter)
         return meter
 
+    def _read_meters(self) -> None:
+        for meter in self._meters.values():
+            meter.collect()
+
     def _read_off(self, route: str, listener: str, meter: PublishMeter) -> None:
         if meter.received_messages:
             self.received(route, listener, meter.received_messages, meter.received_bytes)
@@ -314,6 +318,7 @@ class PrometheusRecorder(_Told, Collector):
             series = self._cells[family.name].values.items()
             return int(sum(value for labels, value in series if all(labels[at] == what for at, what in places)))
 
+        self._read_meters()
         return Totals(
             received=total(m.RECEIVED_MESSAGES),
             received_bytes=total(m.RECEIVED_BYTES),
@@ -344,8 +349,7 @@ class PrometheusRecorder(_Told, Collector):
         """Every family, for the client library."""
         for refresh in self._refreshers:
             refresh()
-        for meter in self._meters.values():
-            meter.collect()
+        self._read_meters()
         overflow = self._cells[m.SERIES_OVERFLOW.name]
         for name, cells in self._cells.items():
             if cells.overflowed:

@@ -208,8 +208,11 @@ def test_totals_are_sums_over_all_labels() -> None:
     recorder.publish_latency("", 0.2)
     recorder.publish_latency("", 100.0)
     recorder.fetch_latency("a", 0.0009)
+    meter = recorder.publish_meter("r", "a")  # what nobody has scraped yet counts as well
+    meter.received_messages, meter.received_bytes = 4, 40
     totals = recorder.totals()
-    assert (totals.received, totals.received_bytes, totals.delivered, totals.delivered_bytes) == (3, 25, 3, 30)
+    assert (totals.received, totals.received_bytes, totals.delivered, totals.delivered_bytes) == (7, 65, 3, 30)
+    assert recorder.totals().received == 7
     assert (totals.connections, totals.held_back, totals.cut_off, totals.damaged) == (1, 1, 1, 0)
     assert totals.upkeep["trimmed"] == Upkeep(2, 4, 400)
     assert totals.upkeep["merged"] == Upkeep()
