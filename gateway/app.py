@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from gateway import __version__
-from gateway.bridges.assembly import open_bridges
+from gateway.bridges.assembly import Bridges, open_bridges
 from gateway.bridges.forward_rows import stored_floor
 from gateway.broker.assembly import House, open_house
 from gateway.broker.consume.deliveries import writing_stats
@@ -48,6 +48,7 @@ from gateway.observe.trimming import giving_back_after_floods
 from gateway.protocols.registry import Transport, protocol
 from gateway.reload import Reloads
 from gateway.routing.table import compile_table
+from gateway.store.interface import Store
 from gateway.store.serving import Address
 from gateway.store.serving import note as note_serving
 from gateway.store.sqlite import StoreOptions, open_store
@@ -225,7 +226,7 @@ class Gateway:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
                     bulk = Bulk(store, house, table, Listeners(spoken))
                     nursery.start_soon(bulk.run, stop_admin)
-                    make = functools.partial(self._admin_app, bulk, house)
+                    make = functools.partial(self._admin_app, store, house, bulk, bridges, listeners)
                     nursery.start_soon(
                         functools.partial(
                             serve_http_when_asked, make, web["admin"], stop=stop_admin, tls=self._admin_tls()
@@ -289,21 +290,33 @@ class Gateway:
         self.ports[name] = sock.getsockname()[1]
         return sock
 
-    def _admin_app(self, bulk: Bulk, house: House) -> ASGIApp:
+    def _admin_app(
+        self, store: Store, house: House, bulk: Bulk, bridges: Bridges, listeners: Sequence[TcpListener | QuicListener]
+    ) -> ASGIApp:
         from gateway.admin.access import Access
-        from gateway.admin.accounts import Everybody
+        from gateway.admin.api import Api
         from gateway.admin.app import admin_app
-        from gateway.admin.log import Log
-        from gateway.admin.operation import operations_of
+        from gateway.admin.inside import Inside
         from gateway.docs.web import docs_routes
 
         admin = self._config.admin or Admin()
         failed = functools.partial(self.recorder.login_failed, "admin", "token")
         access = Access(admin, now=time.time, failed=lambda peer: failed(peer, ""))
-        operations = operations_of(
-            Everybody(house.snapshot, house.groups.positions, self._config.metrics.groups), Log(bulk)
+        inside = Inside(
+            store,
+            house,
+            self._table,
+            self.recorder,
+            self.health,
+            bulk,
+            bridges,
+            self.reloads,
+            listeners,
+            self.ports,
+            time.time,
         )
-        return admin_app(self.recorder, self.health, access, list(operations), pages=docs_routes())
+        api = Api(inside)
+        return admin_app(self.recorder, self.health, access, api.operations, pages=docs_routes(), lifespan=api.running)
 
     def _metrics_app(self) -> ASGIApp:
         from gateway.admin.app import metrics_app

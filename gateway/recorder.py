@@ -253,6 +253,54 @@ class ConsumerCounts:
 
 
 @attrs.frozen
+class UnderWay:
+    """A message that a consumer has tried, and that is not settled."""
+
+    kind: str
+    name: str
+    topic: str
+    partition: int
+    offset: int
+    attempts: int
+    error: str
+    """Why the last attempt came to nothing, if somebody said so."""
+    due: float | None
+    """Seconds until it is tried again; None: it waits for an answer, or for what is before it."""
+
+
+@attrs.frozen
+class ConnectionSnapshot:
+    """One connection, as it is at one moment."""
+
+    id: int
+    listener: str
+    protocol: str
+    peer: str
+    principal: str
+    dialect: str
+    sign: str
+    """By which the dialect was recognised."""
+    handshaken: bool
+    age: float
+    """Seconds since it was opened."""
+    quiet: float
+    """Seconds since anything came."""
+    in_flight: int
+    """Requests under way."""
+    buffered: int
+    """Bytes that go out and are not taken yet."""
+    replies: int
+    """Bytes of them that are answers."""
+    kept: int
+    """Bytes that came in and are not worked on yet."""
+    held_by: str
+    """The limit because of which it is not read now."""
+    limits_hit: int
+    last_limit: str
+    last_error: str
+
+
+@attrs.frozen
 class GroupPosition:
     """Where a consumer group is on one partition: what it has committed, in a log that goes from `start` to `end`."""
 

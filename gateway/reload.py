@@ -15,7 +15,12 @@ would need a restart. The next reload begins when the one before has ended.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import attrs
@@ -23,10 +28,19 @@ import structlog
 import trio
 
 from gateway.config.load import load
-from gateway.errors import ConfigError, ConfigProblem, GatewayError
+from gateway.errors import ConfigError, ConfigProblem, Conflict, GatewayError, ShuttingDown
 from gateway.model import Config
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.routing.table import RoutingTable, compile_table
+
+
+@attrs.frozen
+class Reloaded:
+    """What became of a reload, and why."""
+
+    outcome: str
+    why: Sequence[str] = ()
+
 
 APPLIED, INVALID, REFUSED, FAILED = "applied", "invalid", "refused", "failed"
 """What becomes of a reload."""
@@ -69,6 +83,13 @@ class Reloads:
         self._recorder = recorder
         self._asked = trio.Event()
         self._until_closed = trio.CancelScope()
+        self._one_at_a_time = trio.Lock()
+        self._bridges: ReloadableBridges | None = None
+
+    @property
+    def config(self) -> Config:
+        """What is in force."""
+        return self._config
 
     def ask(self) -> None:
         """The file has changed. Who asks while it is being read is answered by reading it once more."""
@@ -79,31 +100,54 @@ class Reloads:
 
     async def run(self, bridges: ReloadableBridges) -> None:
         """Do what is asked for until closed."""
+        self._bridges = bridges
         with self._until_closed:
             while True:
                 await self._asked.wait()
                 self._asked = trio.Event()
-                await self._reload(bridges)
+                async with self._one_at_a_time:
+                    await self._reload(bridges)
 
-    async def _reload(self, bridges: ReloadableBridges) -> None:
+    async def apply(self, text: str, seen: str) -> Reloaded:
+        """Let the file say this from now on, and the gateway with it; if that cannot be, both stay as they are. `seen`: the
+        digest of the text that was changed. Raises Conflict if the file says something else by now.
+        """
+        path = Path(self._config.file)
+        async with self._one_at_a_time:
+            if self._bridges is None or self._until_closed.cancel_called:
+                raise ShuttingDown
+            before = await trio.to_thread.run_sync(path.read_bytes)
+            if digest(before) != seen:
+                raise Conflict(f"{path.name} has changed since it was looked at: look at it again")
+            in_force = self._config
+            _replace(path, text.encode())
+            try:
+                return await self._reload(self._bridges)
+            finally:
+                if self._config is in_force:  # a file that was not applied does not stay, whatever ended this
+                    _replace(path, before)
+
+    async def _reload(self, bridges: ReloadableBridges) -> Reloaded:
         file = self._config.file
         try:  # in a thread: others are served meanwhile
             config, table = await trio.to_thread.run_sync(_read, file, abandon_on_cancel=True)
         except ConfigError as error:
-            _tell([one for one in error.exceptions if isinstance(one, ConfigProblem)])
+            problems = [one for one in error.exceptions if isinstance(one, ConfigProblem)]
+            _tell(problems)
             self._failed(INVALID, problems=len(error.exceptions))
-            return
+            return Reloaded(INVALID, [str(one) for one in problems])
         except OSError as error:
-            self._failed(INVALID, reason=f"cannot read {file}: {error.strerror or error}")
-            return
+            reason = f"cannot read {file}: {error.strerror or error}"
+            self._failed(INVALID, reason=reason)
+            return Reloaded(INVALID, [reason])
         if changed := list(changes(self._config, config)):
             self._failed(REFUSED, restart_for=", ".join(changed))
-            return
+            return Reloaded(REFUSED, [f"{one}: needs a restart" for one in changed])
         try:
             await bridges.prepare(table)
         except GatewayError as error:
             self._failed(FAILED, reason=error.message)
-            return
+            return Reloaded(FAILED, [error.message])
         # no await between these two: a request finds the old table and its bridges, or the new ones
         before, self._config = self._config, config
         self._table.become(table)
@@ -122,6 +166,7 @@ class Reloads:
             **routes,
             **{f"upstreams_{how}": names for how, names in upstreams.items() if names},
         )
+        return Reloaded(APPLIED)
 
     def _failed(self, outcome: str, **why: object) -> None:
         self._recorder.reloaded(outcome)
@@ -134,6 +179,44 @@ def _difference(before: Mapping[str, object], after: Mapping[str, object]) -> di
         "removed": [name for name in before if name not in after],
         "changed": [name for name in after if name in before and after[name] != before[name]],
     }
+
+
+def plan(before: Config, after: Config) -> Sequence[str]:
+    """What a reload would change, in words; what would need a restart."""
+    found = [f"{name}: needs a restart" for name in changes(before, after)]
+    for what, old, new in (
+        ("route", {one.name: one for one in before.routes}, {one.name: one for one in after.routes}),
+        ("upstream", before.upstreams, after.upstreams),
+        ("topics", before.topics, after.topics),
+    ):
+        for how, names in _difference(old, new).items():
+            found += [f"{what} {name}: {how}" for name in names]
+    if [one.name for one in before.routes if one in after.routes] != [
+        one.name for one in after.routes if one in before.routes
+    ]:
+        found.append("routes: in another order")
+    return found
+
+
+def digest(text: bytes) -> str:
+    """What a file's content is known by."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """The file's content, at once or not at all; who may read it stays who may."""
+    path = path.resolve()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(path, name)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _tell(problems: Sequence[ConfigProblem]) -> None:

@@ -49,7 +49,7 @@ class Everybody:
         self,
         snapshot: Callable[[], Snapshot],
         positions: Callable[[Container[str]], Iterable[GroupPosition]],
-        groups: Container[str],
+        groups: Callable[[], Container[str]],
     ) -> None:
         self._snapshot = snapshot
         self._positions = positions
@@ -63,4 +63,4 @@ class Everybody:
     @operation("GET", AUDIT, Role.READ)
     async def audit(self, asked: Asked[Nothing, None]) -> Accounts:
         """Every account, with what is unaccounted for in it, and where the groups of `metrics.groups` are."""
-        return accounts_of(self._snapshot(), self._positions(self._groups))
+        return accounts_of(self._snapshot(), self._positions(self._groups()))

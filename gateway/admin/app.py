@@ -8,6 +8,7 @@ is configured.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -97,6 +98,7 @@ def admin_app(
     pages: Sequence[BaseRoute] = (),
     open_paths: Sequence[str] = (),
     refuse: Refuse | None = None,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
     """Everything on the admin address. `open_paths`: those of `pages` that nobody has to be known for."""
     described = document(operations)
@@ -108,6 +110,7 @@ def admin_app(
     return Starlette(
         routes=[*watching_routes(recorder, health), Route(OPENAPI, openapi), *routes_of(operations), *pages],
         middleware=[Middleware(Guard, access=access, open_paths=(*OPEN, *open_paths), refuse=refuse)],
+        lifespan=lifespan,
     )
 
 

@@ -18,7 +18,7 @@ from gateway.broker.timers import Alarm
 from gateway.envelope import PREFIX, Batch, Copies
 from gateway.errors import GatewayError
 from gateway.model import Forward, Scope
-from gateway.recorder import ConsumerCounts
+from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.requests import Outcome, Publish, Published
 from gateway.routing.table import RemoteRule
 from gateway.store.ack_window import AckWindow
@@ -106,6 +106,23 @@ class PartitionForward(Consumer):
         """None once the topic is another one."""
         state = self.state
         return self.counts("forward", self.target.name, state.partitions[self.partition].end) if state else None
+
+    def under_way(self, most: int) -> Sequence[UnderWay]:
+        """The first message of each lane that was tried and waits."""
+        now = self._clock.now()
+        return [
+            UnderWay(
+                "forward",
+                self.target.name,
+                self.topic,
+                self.partition,
+                entry.offset,
+                entry.attempts,
+                entry.last_error,
+                max(0.0, due - now),
+            )
+            for due, entry in self._lanes.parked_heads(most)
+        ]
 
     @property
     def backlog(self) -> int:

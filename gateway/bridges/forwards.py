@@ -15,7 +15,7 @@ from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
 from gateway.model import Forward, ForwardStart
-from gateway.recorder import ConsumerCounts
+from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
 from gateway.store.ack_window import MAX_SPAN, AckWindow
@@ -124,6 +124,15 @@ class Forwards:
             account = forward.account()
             if account is not None:
                 yield account
+
+    def under_way(self, most: int) -> Sequence[UnderWay]:
+        """Messages that were tried and wait, at most so many."""
+        found: list[UnderWay] = []
+        for forward in self._all():
+            found += forward.under_way(most - len(found))
+            if len(found) >= most:
+                break
+        return found
 
     def backlog(self, pool: UpstreamPool) -> int:
         """Messages that wait for these connections."""

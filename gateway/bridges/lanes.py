@@ -129,6 +129,11 @@ class Lanes:
         """When the next parked lane may try again."""
         return self._delayed[0][0] if self._delayed else None
 
+    def parked_heads(self, most: int) -> Sequence[tuple[float, LaneEntry]]:
+        """What waits for a retry at the head of its lane, and until when; the soonest first, at most so many."""
+        soonest = heapq.nsmallest(most, self._delayed)
+        return [(due, lane.queue[0]) for due, _number, lane in soonest if lane.queue]
+
     def push(self, entry: LaneEntry) -> None:
         """One more message, behind all of its key."""
         lane = self._lanes.get(entry.key)

@@ -94,6 +94,8 @@ class PooledConnection:
                 self.over.set()
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
+                if self._pool.timed:
+                    self._pool.took(trio.current_time() - waiting.deadline + self._pool.upstream.timeout)
                 self.useful = self.useful or not isinstance(outcome, GatewayError)
                 self._lost = self._lost or isinstance(outcome, TargetLost)
                 self._heard = self._heard or not isinstance(outcome, TargetLost)
@@ -160,6 +162,10 @@ class UpstreamPool:
         mean that all is well."""
         self.refused = ""
         """What the upstream said when it would not let us in; empty again once it does."""
+        self.timed = False
+        """Somebody wants to know how long answers take."""
+        self.latency: float | None = None
+        """Seconds, over the last of them; only while it is `timed`."""
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
         self.breaker = Breaker(self._chance)
         self._recorder = recorder
@@ -174,6 +180,11 @@ class UpstreamPool:
     @property
     def name(self) -> str:
         return self.upstream.name
+
+    @property
+    def current_address(self) -> int:
+        """Which of the upstream's addresses is used."""
+        return self._preference.current
 
     @property
     def connected(self) -> bool:
@@ -223,6 +234,10 @@ class UpstreamPool:
         async with trio.open_nursery() as nursery:
             for _ in range(self.upstream.pool):
                 nursery.start_soon(self._keep_up)
+
+    def took(self, seconds: float) -> None:
+        """An answer came after so long."""
+        self.latency = seconds if self.latency is None else 0.8 * self.latency + 0.2 * seconds
 
     def judge(self, outcome: Outcome) -> None:
         """What an answer says about the target as a whole; a refusal that is final says nothing about it."""

@@ -60,6 +60,7 @@ class House:
     clock: Clock
     latencies: Latencies
     groups: GroupService
+    schemas: SchemaService
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
 
@@ -190,6 +191,7 @@ async def open_house(
                 clock,
                 latencies,
                 groups,
+                schemas,
             )
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):

@@ -74,6 +74,8 @@ class Redrives:
             raise InvalidRequest(f"{asked.topic} has no partition {asked.partition}")
         if len(asked.offsets) > MOST:
             raise InvalidRequest(f"at most {MOST} letters in one request, not {len(asked.offsets)}")
+        if asked.edited is not None and len(asked.offsets) != 1:
+            raise InvalidRequest("what is edited is one letter at a time")
         if not all(0 <= offset <= MAX_OFFSET for offset in asked.offsets):
             raise InvalidRequest("offsets count from 0")
         async with self._lock:
@@ -140,6 +142,11 @@ class Redrives:
         # the count goes with the message, so that one that dies again and again is seen
         headers = (*own, (PREFIX + "count", str(facts.count).encode()))
         expires = [facts.expires_ms] if facts.expires_ms else None
+        if asked.edited is not None:
+            edited, died = asked.edited, headers[-1]
+            kept = tuple(one for one in edited.headers if not one[0].startswith(PREFIX))
+            changed = Columns.of([edited.value], [edited.key], [(*kept, died)], expires)
+            return _Letter(run, facts, changed)
         return _Letter(run, facts, Columns.of([columns.value(0)], [columns.key(0)], [headers], expires))
 
     def _check_target(self, asked: Redrive, target: str) -> None:

@@ -141,6 +141,14 @@ class OffsetFound(msgspec.Struct, frozen=True):
     offset: int
 
 
+class EditedLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a letter is sent again as."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
 class Redrive(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters that are to be published again."""
 
@@ -155,6 +163,8 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True):
     listener: str = ""
     max_replays: int = 16
     dry_run: bool = False
+    edited: EditedLetter | None = None
+    """Instead of the letter as it is; of one letter at a time."""
 
 
 class Redriven(msgspec.Struct, frozen=True):

@@ -57,6 +57,7 @@ CONNECTION_REFUSALS = (
     "unknown_protocol",
     "tls",
     "drain_deadline",
+    "operator",
     "internal_error",
     # QUIC, before there is a connection; `retry` is a client that was asked to show its address first
     "handshakes",

@@ -25,6 +25,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LATER = frozenset({Status.READ_ONLY, Status.THROTTLED, Status.SHUTTING_DOWN, Status.UNKNOWN_OUTCOME})
 """Refusals after which the same may succeed; whatever is asked may be asked twice."""
 BUFFER = 1 << 20
+LONGEST_EVENT = 8 << 20
+"""Bytes of one line of live events."""
 
 T = TypeVar("T")
 
@@ -139,6 +141,21 @@ class EndpointCaller:
             yield read
             with _translated(self):
                 buffered.read()  # what is left of the encoding, so that the connection can be used again
+
+    def events(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """Live events, (name, data) each, until the connection ends. Raises Cut then."""
+        with self._response("GET", path, "text/event-stream") as response:
+            name = ""
+            while True:
+                with _translated(self):
+                    line = response.readline(LONGEST_EVENT)
+                if not line.endswith(b"\n"):
+                    raise Cut(f"{self.endpoint.url} ended its answer")
+                field, _, rest = line.rstrip(b"\n").partition(b": ")
+                if field == b"event":
+                    name = rest.decode()
+                elif field == b"data":
+                    yield name, rest
 
     def again(self, error: GatewayError, *, progress: bool = False) -> None:
         """Wait a little before the next attempt; raises the error when there were enough."""

@@ -12,7 +12,9 @@ from typing import Any
 import attrs
 
 import gateway.protocols
+from gateway.envelope import Run
 from gateway.settings import NoSettings
+from gateway.wire.anatomy import Carried
 from gateway.wire.session import ClientContext, ClientSession, ServerSession, SessionContext
 
 
@@ -92,6 +94,8 @@ class ProtocolSpec:
     server: Callable[[SessionContext], ServerSession]
     client: Callable[[ClientContext], ClientSession] | None = None
     """None: it is served, and neither dialled nor bridged to."""
+    shows: Callable[[Run, str], Sequence[Carried]] | None = None
+    """A run of one record taken apart, as clients at an address get it, made by what serves it; None: nobody can look."""
     settings: type[Any] = NoSettings
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""

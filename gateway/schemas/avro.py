@@ -64,6 +64,13 @@ class AvroSchema:
             return ["bytes are left over after the value"]
         return []
 
+    def decoded(self, value: bytes) -> str:
+        """A value as JSON; bytes in base64. Raises InvalidRequest for one that is none of the schema."""
+        if found := self.problems(value):
+            raise InvalidRequest("; ".join(found))
+        plain = self._read(io.BytesIO(value), self.schema, None)
+        return msgspec.json.encode(plain).decode()
+
     def quickly(self, values: Sequence[bytes]) -> list[list[str]]:
         """What is wrong with each of a few short values."""
         return [self.problems(value) for value in values]

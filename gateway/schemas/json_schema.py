@@ -249,6 +249,10 @@ class JsonSchema:
             return ["too large to validate"]
         return self._problems(value, [min(FEWEST_STEPS + STEPS_PER_BYTE * len(value), MOST_STEPS)])
 
+    def decoded(self, value: bytes) -> str:
+        """A value of this kind is JSON as it is."""
+        return value.decode(errors="backslashreplace")
+
     def quickly(self, values: Sequence[bytes]) -> list[list[str]] | None:
         """The same for several, with few steps for all of them; None when they do not suffice."""
         steps = [QUICK_STEPS]

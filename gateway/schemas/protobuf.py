@@ -101,6 +101,15 @@ class ProtobufSchema:
             found.append(problem)
         return found
 
+    def decoded(self, value: bytes) -> str:
+        """A message as JSON. Raises InvalidRequest for one that is none of the schema."""
+        from google.protobuf import json_format
+
+        if found := self.problems(value):
+            raise InvalidRequest("; ".join(found))
+        text: str = json_format.MessageToJson(self._message.FromString(value), preserving_proto_field_name=True)
+        return text
+
     def quickly(self, values: Sequence[bytes]) -> list[list[str]]:
         """What is wrong with each of a few short values."""
         return [self.problems(value) for value in values]

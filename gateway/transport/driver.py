@@ -15,7 +15,9 @@ from typing import Protocol
 import attrs
 import structlog
 
-from gateway.recorder import Recorder
+from gateway.envelope import Origin
+from gateway.errors import GatewayError
+from gateway.recorder import ConnectionSnapshot, Recorder
 from gateway.requests import Completion, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
@@ -35,6 +37,11 @@ MOST_AT_ONCE = 512
 
 class BrokerClient(Protocol):
     """A connection's side of the broker."""
+
+    @property
+    def origin(self) -> Origin:
+        """Who it is, as the log remembers it."""
+        ...
 
     def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         """Start requests; those that end at once are returned, the others come through the callback given to attach."""
@@ -97,6 +104,9 @@ class Driver:
         self._deadline: float | None = None
         self._backlog: list[Request] = []
         self._progress = (0, self._now)
+        self._hits = 0
+        self._last_hit = ""
+        self._last_error = ""
         log.debug("a connection opened", listener=context.listener, peer=link.peer)
 
     # --- LinkHandler ---
@@ -220,6 +230,42 @@ class Driver:
         self._busy = False
         self._abort("internal_error")
 
+    @property
+    def number(self) -> int:
+        """Unique in this process."""
+        return self._key
+
+    def snapshot(self) -> ConnectionSnapshot:
+        """What is to be seen of it now."""
+        origin, spoken, now = self._client.origin, self._session.spoken, self._context.clock()
+        buffered, replies = self._link.waiting()
+        return ConnectionSnapshot(
+            id=self._key,
+            listener=self._context.listener,
+            protocol=origin.protocol,
+            peer=self._link.peer,
+            principal=origin.principal,
+            dialect=spoken.dialect,
+            sign=spoken.sign,
+            handshaken=self._session.handshaken,
+            age=now - self._opened_at,
+            quiet=now - self._heard_at,
+            in_flight=self._session.in_flight,
+            buffered=buffered,
+            replies=replies,
+            kept=self._session.kept,
+            held_by=self._hit,
+            limits_hit=self._hits,
+            last_limit=self._last_hit,
+            last_error=self._last_error,
+        )
+
+    def cut(self) -> None:
+        """Somebody who operates the gateway wants it gone."""
+        if not self._closed:
+            self._abort("operator")
+            self.lost()
+
     def _abort(self, reason: str) -> None:
         self._cut = reason
         self._context.recorder.refused_connection(self._context.listener, reason)
@@ -278,6 +324,8 @@ class Driver:
         for request_id, outcome in completions:
             if self._sizes:
                 self._writing -= self._sizes.pop(request_id, 0)
+            if isinstance(outcome, GatewayError):
+                self._last_error = outcome.message
             more = session.complete(request_id, outcome, self._now)
             if more:
                 following.extend(more)
@@ -320,6 +368,8 @@ class Driver:
                 return
         if hit and not self._hit:
             context.recorder.limit_hit(context.listener, hit)
+            self._hits += 1
+            self._last_hit = hit
         self._hit = hit
         paused = bool(hit) or self._session.held
         if paused == self._paused:

@@ -6,7 +6,7 @@ import errno
 import math
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import trio
@@ -94,6 +94,10 @@ class TcpListener:
     @property
     def connections(self) -> int:
         return self._admission.total
+
+    @property
+    def drivers(self) -> Collection[Driver]:
+        return self._drivers
 
     async def run(self) -> None:
         """Serve until drained."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gateway.transport.driver import Driver, DriverContext
 from gateway.transport.limits import ConnectionCounts
@@ -62,6 +62,10 @@ class QuicListener:
     @property
     def connections(self) -> int:
         return len(self._drivers)
+
+    @property
+    def drivers(self) -> Collection[Driver]:
+        return self._drivers.keys()
 
     async def run(self) -> None:
         """Serve until drained."""

@@ -94,6 +94,18 @@ Requests = Sequence[Request]
 NO_REQUESTS: Requests = ()
 
 
+class Spoken(msgspec.Struct, frozen=True):
+    """Which dialect a peer speaks, and by which sign it was recognised; empty where there is one alone, or no sign yet."""
+
+    dialect: str = ""
+    sign: str = ""
+
+
+UNTOLD = Spoken()
+LISTENER = "the listener's setting"
+"""What stands for a sign where the dialect was configured."""
+
+
 @attrs.frozen
 class SessionContext:
     """What a server session knows about where it runs."""
@@ -183,6 +195,11 @@ class ServerSession(Protocol):
         """
         ...
 
+    @property
+    def spoken(self) -> Spoken:
+        """Which dialect the peer speaks."""
+        ...
+
 
 class ServerBasics:
     """What most server sessions answer where nothing is to be done: a protocol without such a case leaves it out."""
@@ -190,6 +207,7 @@ class ServerBasics:
     handshaken = True
     held = False
     kept = 0
+    spoken = UNTOLD
 
     def opened(self, _channel: int, _kind: Kind, _now: float) -> Requests:
         return NO_REQUESTS

@@ -28,9 +28,9 @@ storage: {{path: "{data}", free_space_floor: 1}}
 
 
 @asynccontextmanager
-async def gateway(config: str) -> AsyncIterator[Gateway]:
+async def gateway(config: str, file: str = "routes.yaml") -> AsyncIterator[Gateway]:
     """A gateway that serves; drained at the end of the block."""
-    made = Gateway(parse(config))
+    made = Gateway(parse(config, file))
     async with trio.open_nursery() as nursery:
         await nursery.start(made.run, lambda _line: None)
         yield made

@@ -52,7 +52,11 @@ RULES = [
     Rule("gateway/schemas", ("gateway.errors", "gateway.schemas"), PURE),
     Rule("gateway/arrow", (*VALUES, "gateway.arrow", "gateway.store"), ("trio", "aioquic", "structlog")),
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
-    Rule("gateway/protocols/registry.py", ("gateway.settings", "gateway.wire", "gateway.protocols"), PURE),
+    Rule(
+        "gateway/protocols/registry.py",
+        ("gateway.envelope", "gateway.settings", "gateway.wire", "gateway.protocols"),
+        PURE,
+    ),
     Rule("gateway/protocols/*", (*VALUES, "gateway.wire", "gateway.protocols.registry", "{self}"), PURE),
     Rule("gateway/store/reader.py", (*VALUES, "gateway.store", "gateway.files"), ("trio", "aioquic", "structlog")),
     Rule("gateway/store", (*VALUES, "gateway.store", "gateway.files"), ("aioquic", "structlog", "logging")),

@@ -67,6 +67,10 @@ class Compiled(Protocol):
         """What is wrong with a value; empty when nothing is."""
         ...
 
+    def decoded(self, value: bytes) -> str:
+        """A value as JSON. Raises InvalidRequest."""
+        ...
+
     def quickly(self, values: Sequence[bytes]) -> list[list[str]] | None:
         """The same for each of a few short values; None when it turns out to take more than a few milliseconds."""
         ...
@@ -90,6 +94,11 @@ class _Version:
         if self.compiled is None:
             self.compiled = _compile(self.row)
         return self.compiled.problems(value)
+
+    def decoded(self, value: bytes) -> str:
+        if self.compiled is None:
+            self.compiled = _compile(self.row)
+        return self.compiled.decoded(value)
 
     def check(self, values: Sequence[bytes]) -> Verdict:
         """What does not fit, however long that takes."""
@@ -203,6 +212,11 @@ class SchemaService:
         """What does not fit, however long it takes to find out: for a thread."""
         version = self._named(schema)
         return lambda: version.check(list(columns.values()))
+
+    def decoding(self, schema: str) -> tuple[SchemaKind, Callable[[bytes], str] | None]:
+        """The kind of a schema, and what makes JSON of its values, for a thread; None where they are JSON. NotFound."""
+        version = self._named(schema)
+        return version.info.kind, version.decoded if version.info.kind is not SchemaKind.JSON else None
 
     def _named(self, schema: str) -> _Version:
         entry = self._names.get(schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import attrs
 
@@ -25,7 +26,7 @@ from gateway.errors import (
     UnknownSubscription,
     UnknownTopic,
 )
-from gateway.recorder import ConsumerCounts, Recorder
+from gateway.recorder import ConsumerCounts, Recorder, UnderWay
 from gateway.requests import (
     DONE,
     Delivered,
@@ -56,6 +57,10 @@ class SubscriptionContext(ConsumerContext):
     latencies: Latencies
     refusal: Callable[[Caller, str], GatewayError | None]
     """Why a caller may not read an address now."""
+
+
+MOST_LOOKED_AT = 10_000
+"""Outstanding messages of one subscription that are looked through for those that were tried."""
 
 
 class SubscriptionService:
@@ -391,6 +396,30 @@ class SubscriptionService:
         if rows:
             with contextlib.suppress(StoreError):  # what is not written is delivered again
                 await self._store.submit(Unit(puts=rows, synced=True)).wait()
+
+    def under_way(self, most: int) -> Sequence[UnderWay]:
+        """Messages that were handed out more than once, or wait to be, at most so many."""
+        now, found = self._context.clock.now(), list[UnderWay]()
+        for subscription in self._subscriptions.values():
+            for tag, message in islice(subscription.outstanding.items(), MOST_LOOKED_AT):
+                if message.attempts < 1 and tag not in subscription.again:
+                    continue
+                due = max(0.0, message.due - now) if message.due is not None else None
+                found.append(
+                    UnderWay(
+                        "reader" if subscription.request.name else "subscription",
+                        subscription.request.name or str(subscription.number),
+                        subscription.topic,
+                        message.run.partition,
+                        message.offset,
+                        message.attempts,
+                        message.last_error,
+                        due,
+                    )
+                )
+                if len(found) >= most:
+                    return found
+        return found
 
     def consumers(self) -> Iterator[ConsumerCounts]:
         """How far each durable subscription is, partition by partition."""

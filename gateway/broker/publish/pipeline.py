@@ -35,17 +35,20 @@ from gateway.broker.publish.publication import LOOP, Failed, Part, Prepared, Pub
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, SchemaGate
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
-from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Run
+from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin, Run
 from gateway.errors import Conflict, GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import MOST_LATENCIES, PublishMeter, Recorder
 from gateway.requests import Commit, Publish, Published, Request, Rollback
 from gateway.routing.table import ResolvedRoute, RoutingTable
+from gateway.routing.transform import Transformed
 from gateway.store.interface import Append, MakeTopic, Store, Ticket, TopicConfig, TopicState, Unit
 
 MOST_WAYS = 256
 """Addresses that a connection is remembered to write to plainly; who writes to more is remembered anew."""
 
 Step = Callable[[Publication], Pause | None]
+Tap = Callable[[Origin, str, str, Columns, Transformed | None], None]
+"""(who, address, route, what came, what the route's transform made of it)."""
 
 
 @attrs.define(eq=False)
@@ -101,6 +104,8 @@ class Pipeline:
             self._place,
             deduplication.remember,
         )
+        self.tap: Tap | None = None
+        """Shows what comes to whoever looks; None while nobody does."""
         self._lanes: dict[int, deque[Callable[[], None]]] = {}
         """By connection: what comes behind a publication that waits."""
 
@@ -273,6 +278,8 @@ class Pipeline:
         elif not 0 <= partition < partitions:
             return False
         clock, columns, door, meter = self._clock, batch.columns, way.door, way.meter
+        if self.tap is not None:
+            self.tap(caller.origin, batch.address, way.route, columns, None)
         count = columns.count
         size = len(columns.packed) - 4 * count
         started = clock.now()
@@ -366,9 +373,14 @@ class Pipeline:
         for part in publication.parts:
             transform = part.route.transform
             if transform is None:
+                if self.tap is not None:
+                    self.tap(publication.origin, publication.batch.address, part.route.name, part.columns, None)
                 continue
             came, indexes = part.columns, part.indexes
-            part.columns, kept, errors = transform.apply(came)
+            found = transform.apply(came)
+            if self.tap is not None:
+                self.tap(publication.origin, publication.batch.address, part.route.name, came, found)
+            part.columns, kept, errors = found
             if len(kept) != came.count:
                 part.indexes = composed(indexes, kept)
             self._doors.drop(part.route.name, came.count - len(kept) - len(errors), "filtered")

@@ -1,5 +1,8 @@
 """BlipMQ: length-prefixed frames over TCP; publish without replies, subscriptions that are polled (BlipMQ document)."""
 
+from collections.abc import Sequence
+
+from gateway.envelope import Run
 from gateway.protocols.blipmq.client.session import BlipmqClient
 from gateway.protocols.blipmq.server.session import BlipmqServer
 from gateway.protocols.blipmq.settings import BlipmqSettings
@@ -14,6 +17,7 @@ from gateway.protocols.registry import (
     Sniff,
     Transport,
 )
+from gateway.wire.anatomy import Carried
 
 LONGEST_TOPIC = 512
 """Bytes of a topic's name, which shares a frame with the message."""
@@ -24,6 +28,13 @@ def sniff(head: bytes) -> Sniff:
     if not head:
         return Sniff.MORE
     return Sniff.YES if head[0] == 0 or b"\x01\x00\x00\x00".startswith(head[:4]) else Sniff.NO
+
+
+def shows(run: Run, address: str) -> Sequence[Carried]:
+    """A record taken apart; what that needs is loaded when somebody asks."""
+    from gateway.protocols.blipmq.wire.anatomy import shown
+
+    return shown(run, address)
 
 
 SPEC = ProtocolSpec(
@@ -46,6 +57,7 @@ SPEC = ProtocolSpec(
         final_refusals=tuple(str(code) for code in mapping.FINAL),
     ),
     server=BlipmqServer,
+    shows=shows,
     client=BlipmqClient,
     settings=BlipmqSettings,
     sniff=sniff,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gateway.envelope import Run
 from gateway.protocols.felix.client.session import FelixClient
 from gateway.protocols.felix.server.session import FelixServer
 from gateway.protocols.felix.server.subscriptions import BINARY_OVERHEAD
@@ -9,6 +12,15 @@ from gateway.protocols.felix.settings import FelixSettings
 from gateway.protocols.felix.wire.frames import MAX_PAYLOAD
 from gateway.protocols.felix.wire.mapping import FINAL_REFUSALS, address_of_path, local_address
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, ReaderPosition, Transport
+from gateway.wire.anatomy import Carried
+
+
+def shows(run: Run, address: str) -> Sequence[Carried]:
+    """A record taken apart; what that needs is loaded when somebody asks."""
+    from gateway.protocols.felix.wire.anatomy import shown
+
+    return shown(run, address)
+
 
 SPEC = ProtocolSpec(
     name="felix",
@@ -31,6 +43,7 @@ SPEC = ProtocolSpec(
         final_refusals=FINAL_REFUSALS,
     ),
     server=FelixServer,
+    shows=shows,
     client=FelixClient,
     settings=FelixSettings,
     has_dialects=True,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gateway.envelope import Run
 from gateway.protocols.flymq.client.session import FlymqClient
 from gateway.protocols.flymq.server.operations import FlymqSettings
 from gateway.protocols.flymq.server.session import FlymqServer
 from gateway.protocols.flymq.wire.frames import MAGIC
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
+from gateway.wire.anatomy import Carried
 
 
 def sniff(data: bytes) -> Sniff:
@@ -14,6 +18,13 @@ def sniff(data: bytes) -> Sniff:
     if not data:
         return Sniff.MORE
     return Sniff.YES if data[0] == MAGIC else Sniff.NO
+
+
+def shows(run: Run, address: str) -> Sequence[Carried]:
+    """A record taken apart; what that needs is loaded when somebody asks."""
+    from gateway.protocols.flymq.wire.anatomy import shown
+
+    return shown(run, address)
 
 
 SPEC = ProtocolSpec(
@@ -44,6 +55,7 @@ SPEC = ProtocolSpec(
         ),
     ),
     server=FlymqServer,
+    shows=shows,
     client=FlymqClient,
     settings=FlymqSettings,
     has_dialects=True,

@@ -1,10 +1,22 @@
 """Fujin: streams of commands over QUIC; writers and readers, pushed or pulled, with transactions (Fujin document)."""
 
+from collections.abc import Sequence
+
+from gateway.envelope import Run
 from gateway.protocols.fujin.client.session import FujinClient
 from gateway.protocols.fujin.server.session import FujinServer
 from gateway.protocols.fujin.settings import FujinSettings
 from gateway.protocols.fujin.wire.frames import LARGEST_PUSH
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+from gateway.wire.anatomy import Carried
+
+
+def shows(run: Run, address: str) -> Sequence[Carried]:
+    """A record taken apart; what that needs is loaded when somebody asks."""
+    from gateway.protocols.fujin.wire.anatomy import shown
+
+    return shown(run, address)
+
 
 SPEC = ProtocolSpec(
     name="fujin",
@@ -25,6 +37,7 @@ SPEC = ProtocolSpec(
         consumer_acknowledges=True,
     ),
     server=FujinServer,
+    shows=shows,
     client=FujinClient,
     settings=FujinSettings,
     has_dialects=True,

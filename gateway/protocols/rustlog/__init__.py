@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gateway.envelope import Run
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
 from gateway.protocols.rustlog.client.session import RustlogClient
 from gateway.protocols.rustlog.server.session import RustlogServer
 from gateway.protocols.rustlog.settings import RustlogSettings
 from gateway.protocols.rustlog.wire.frames import MAX_VALUE
 from gateway.protocols.rustlog.wire.mapping import FINAL_REFUSALS
+from gateway.wire.anatomy import Carried
 
 
 def sniff(data: bytes) -> Sniff:
@@ -15,6 +19,13 @@ def sniff(data: bytes) -> Sniff:
     if not data:
         return Sniff.MORE
     return Sniff.YES if data[0] == 0 else Sniff.NO
+
+
+def shows(run: Run, address: str) -> Sequence[Carried]:
+    """A record taken apart; what that needs is loaded when somebody asks."""
+    from gateway.protocols.rustlog.wire.anatomy import shown
+
+    return shown(run, address)
 
 
 SPEC = ProtocolSpec(
@@ -37,6 +48,7 @@ SPEC = ProtocolSpec(
         final_refusals=FINAL_REFUSALS,
     ),
     server=RustlogServer,
+    shows=shows,
     client=RustlogClient,
     settings=RustlogSettings,
     sniff=sniff,

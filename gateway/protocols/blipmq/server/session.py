@@ -17,7 +17,7 @@ from gateway.protocols.blipmq.wire.codec import RefusedFrame
 from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, LONGEST_LOGIN, MAX_LENGTH, FrameType
 from gateway.requests import Outcome, Request
 from gateway.wire.buffer import ReceiveBuffer
-from gateway.wire.session import Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import UNTOLD, Close, Kind, Output, Requests, Send, SessionContext, Spoken
 
 CHANNEL = 0
 
@@ -135,6 +135,10 @@ class BlipmqServer:
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait."""
         return self._buffer.size
+
+    @property
+    def spoken(self) -> Spoken:
+        return UNTOLD
 
     @property
     def handshaken(self) -> bool:

@@ -9,7 +9,8 @@ from gateway.protocols.felix.server.stream import ClientStream
 from gateway.protocols.felix.server.subscriptions import Feeds
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.requests import Outcome
-from gateway.wire.session import BEFORE_LOGIN, Close, Finish, Kind, Output, Requests, SessionContext
+from gateway.settings import Dialect
+from gateway.wire.session import BEFORE_LOGIN, LISTENER, Close, Finish, Kind, Output, Requests, SessionContext, Spoken
 
 GOODBYE = "broker shutting down"
 """Reason of the close at a shutdown, with application code 0 (Felix wire 1.2)."""
@@ -139,6 +140,15 @@ class FelixServer:
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait, on all streams."""
         return self._incomplete
+
+    @property
+    def spoken(self) -> Spoken:
+        peer = self._peer
+        if peer.dialect is not Dialect.AUTO:
+            return Spoken(peer.dialect.value, LISTENER)
+        if peer.flags is not None:
+            return Spoken("stock", f"its login names the flags 0x{peer.flags:04x}")
+        return Spoken("stock", "it logs in") if peer.authenticated else Spoken("", "no sign yet")
 
     @property
     def handshaken(self) -> bool:

@@ -41,7 +41,7 @@ from gateway.requests import (
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import BEFORE_LOGIN, NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import BEFORE_LOGIN, NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext, Spoken
 
 OPERATIONS: Operations = {
     **topics.OPERATIONS,
@@ -112,6 +112,10 @@ class FlymqServer:
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait, and of lists that are not complete."""
         return self._buffer.size + self._holds
+
+    @property
+    def spoken(self) -> Spoken:
+        return self._speech.spoken
 
     @property
     def handshaken(self) -> bool:

@@ -16,6 +16,7 @@ from gateway.protocols.flymq.wire.frames import Op, frame
 from gateway.protocols.flymq.wire.layout import BOOL, I32, NAMES, STR, STR8, Layout, many
 from gateway.settings import Dialect
 from gateway.wire.reader import Reader
+from gateway.wire.session import LISTENER, Spoken
 
 DOCUMENT_MESSAGE = 127
 """The longest error text in the document's shape: one shipped client reads longer ones as broken UTF-8 (FlyMQ wire 2.3)."""
@@ -32,15 +33,21 @@ ERROR_CODED = Layout(I32, STR)
 NO_ROLES = b"\x00" * 8
 """Two empty arrays: every client reads them as no roles (FlyMQ wire 2.3)."""
 
+UNFLAGGED = "a frame with flags 0x00"
+NEWER = "a filter behind a FETCH, or operation 0x53"
+NARROW = "a SUBSCRIBE mode behind a u8 length"
+
 
 class Speech:
     """The dialect of one connection: set by the listener, moved by signs, never back."""
 
-    __slots__ = ("_coded", "_unflagged", "dialect", "stock")
+    __slots__ = ("_coded", "_unflagged", "dialect", "seen", "stock")
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.stock = dialect is Dialect.STOCK
+        self.seen = ""
+        """The first sign."""
         self._coded = False
         self._unflagged = False
 
@@ -50,8 +57,16 @@ class Speech:
         """
         if self.dialect is not Dialect.DOCUMENT:
             self.stock = True
+            if not self.seen:
+                self.seen = UNFLAGGED if unflagged else NEWER if newer else NARROW
             self._coded = self._coded or newer
             self._unflagged = self._unflagged or unflagged
+
+    @property
+    def spoken(self) -> Spoken:
+        if self.dialect is not Dialect.AUTO:
+            return Spoken(self.dialect.value, LISTENER)
+        return Spoken("stock", self.seen) if self.stock else Spoken("document", "no sign of another yet")
 
     def error(self, text: str) -> bytes:
         """An ERROR frame in the shape this peer reads (FlyMQ document, ERROR; FlyMQ wire 2.1)."""

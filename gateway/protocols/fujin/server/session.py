@@ -16,7 +16,20 @@ from gateway.protocols.fujin.wire import mapping
 from gateway.protocols.fujin.wire.frames import PING_FAILED, Op
 from gateway.protocols.fujin.wire.outbox import Outbox
 from gateway.requests import Outcome
-from gateway.wire.session import CONNECTION, Close, Finish, Kind, Open, Output, Requests, SessionContext, StopSending
+from gateway.settings import Dialect
+from gateway.wire.session import (
+    CONNECTION,
+    LISTENER,
+    Close,
+    Finish,
+    Kind,
+    Open,
+    Output,
+    Requests,
+    SessionContext,
+    Spoken,
+    StopSending,
+)
 
 PING = bytes((Op.PING,))
 
@@ -164,6 +177,11 @@ class FujinServer:
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait, on all streams."""
         return self._incomplete
+
+    @property
+    def spoken(self) -> Spoken:
+        dialect = self._context.dialect
+        return Spoken(dialect.value, LISTENER) if dialect is not Dialect.AUTO else Spoken("", "command by command")
 
     @property
     def handshaken(self) -> bool:

@@ -22,7 +22,7 @@ from gateway.protocols.rustlog.wire.frames import (
 from gateway.requests import Outcome
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext, Spoken
 
 CHANNEL = 0
 
@@ -145,6 +145,10 @@ class RustlogServer:
     def kept(self) -> int:
         """Bytes of frames that are not whole, or wait."""
         return self._buffer.size
+
+    @property
+    def spoken(self) -> Spoken:
+        return Spoken(self._encoding.value, "its last frame")
 
     @property
     def handshaken(self) -> bool:

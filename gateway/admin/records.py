@@ -1,0 +1,388 @@
+"""What is in the log, message by message: browsed, searched, counted over time, and as each protocol would carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+import trio
+
+from gateway.admin.access import Role
+from gateway.admin.inside import Inside
+from gateway.admin.log import Named
+from gateway.admin.operation import Asked, Large, Nothing, Query, Small, operation
+from gateway.envelope import BatchMeta, Columns, Delivery, Envelope, Headers, Origin, Run
+from gateway.errors import InvalidRequest, NotFound, RequestError, UnknownPartition, UnknownTopic
+from gateway.protocols.registry import ProtocolSpec, protocols
+from gateway.routing.fidelity import Way, fidelity
+from gateway.store.interface import PartitionState
+from gateway.wire.anatomy import FramePart
+
+MOST_RECORDS = 100
+"""In one answer."""
+MOST_SCANNED = 20_000
+"""Records looked at in one answer when they are searched by key."""
+SCAN_BYTES = 16 << 20
+SHOWN_BYTES = 64 << 10
+"""Of a value, a key or a header."""
+DECODED_BYTES = 256 << 10
+"""A larger value is not made into JSON."""
+MOST_BARS = 120
+MOST_COUNTED = 16
+"""Partitions whose messages are counted over time; of more, the first."""
+FRAME_BYTES = 4 << 10
+"""Of a frame."""
+
+
+class Content(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes of a message, at most the first of them, and what they are to people."""
+
+    size: int
+    data: bytes
+    format: str
+    """`json`, `text` or `binary`; `avro` or `protobuf` where the topic's schema says so; `redacted`."""
+    text: str | None = None
+    """As text, where they are some."""
+    decoded: str | None = None
+    """As JSON, where a schema makes it so."""
+
+
+class HeaderShown(msgspec.Struct, frozen=True):
+    name: str
+    value: Content
+
+
+class RecordShown(msgspec.Struct, frozen=True):
+    """One message of the log, with everything that is known about it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    expires_ms: int
+    key: Content | None
+    headers: Sequence[HeaderShown]
+    value: Content
+    origin: Origin
+    route: str
+    delivery: str
+    id: str
+
+
+class RecordsAsked(Query, frozen=True, kw_only=True):
+    topic: Named
+    partition: Small = 0
+    offset: Large | None = None
+    """From this one on; without it and a time, the newest."""
+    time_ms: Large | None = None
+    """From the first one stored at or after it."""
+    key: str | None = None
+    """Only those with this key; at most so many are looked at, and `following` says where to go on."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RECORDS)] = 20
+
+
+class RecordsFound(msgspec.Struct, frozen=True):
+    records: Sequence[RecordShown]
+    start: int
+    """The log's first offset."""
+    end: int
+    """The offset behind its last."""
+    following: int
+    """Where to go on."""
+    previous: int | None
+    """Where a page would begin that ends where this one begins."""
+
+
+class VolumeAsked(Query, frozen=True, kw_only=True):
+    topic: Named
+    bars: Annotated[int, msgspec.Meta(ge=1, le=MOST_BARS)] = 60
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """Messages over the log's life. `counted`: False where the store's offsets do not count messages."""
+
+    counted: bool
+    start_ms: int
+    step_ms: int
+    messages: Sequence[int]
+    partitions: int
+    """So many of the topic's partitions are in it."""
+
+
+class PlaceAsked(Query, frozen=True, kw_only=True):
+    topic: Named
+    offset: Large
+    partition: Small = 0
+
+
+class HeaderSent(msgspec.Struct, frozen=True):
+    name: str
+    value: bytes
+
+
+class MessageSent(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is nowhere in the log."""
+
+    topic: str
+    value: bytes
+    protocol: str = ""
+    """By which it came."""
+    key: bytes | None = None
+    headers: Sequence[HeaderSent] = ()
+
+
+class FieldFate(msgspec.Struct, frozen=True):
+    """What becomes of a field: `kept`, `mapped`, `lost`, or `absent` where there was none."""
+
+    name: str
+    fate: str
+    note: str = ""
+
+
+class FrameShown(msgspec.Struct, frozen=True):
+    """A frame, or the first bytes of a long one, and its parts."""
+
+    title: str
+    size: int
+    data: bytes
+    parts: Sequence[FramePart]
+
+
+class Tongue(msgspec.Struct, frozen=True):
+    """A message as clients of one protocol get it."""
+
+    protocol: str
+    address: str
+    served: bool
+    """Whether a listener speaks it here."""
+    frames: Sequence[FrameShown]
+    fields: Sequence[FieldFate]
+    promise: str
+    problem: str = ""
+    """Why it cannot be carried."""
+
+
+class Tongues(msgspec.Struct, frozen=True):
+    """The same message in every language."""
+
+    record: RecordShown
+    tongues: Sequence[Tongue]
+
+
+Decode = Callable[[bytes], str]
+
+
+class Records:
+    """Looks at messages."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self._store = inside.store
+
+    @operation("GET", "/v1/records", Role.READ)
+    async def records(self, asked: Asked[RecordsAsked, None]) -> RecordsFound:
+        """Messages of one partition: from an offset, from a time, the newest, or by key."""
+        query = asked.query
+        bounds = self._bounds(query.topic, query.partition)
+        start, end = bounds.start, bounds.end
+        if query.time_ms is not None:
+            first = await self._store.offset_for_time(query.topic, query.partition, query.time_ms)
+        elif query.offset is not None:
+            first = max(query.offset, start)
+        else:
+            first = start if query.key is not None else max(start, end - query.limit)
+        wanted = query.key.encode() if query.key is not None else None
+        found: list[Envelope] = []
+        position, scanned = first, 0
+        while position < end and len(found) < query.limit and scanned < MOST_SCANNED:
+            most = query.limit - len(found) if wanted is None else 1_000
+            result = await self._store.read(query.topic, query.partition, position, most, SCAN_BYTES, 0)
+            if result.next_offset <= position:
+                break
+            position = result.next_offset
+            for run in result.runs:
+                scanned += run.count
+                for index in range(run.count):
+                    if wanted is None or run.columns.key(index) == wanted:
+                        found += run.slice(index, index + 1).envelopes()
+        if len(found) > query.limit:
+            position = found[query.limit].offset
+            del found[query.limit :]
+        shown = await self._shown(query.topic, found)
+        previous = max(start, first - query.limit) if first > start else None
+        return RecordsFound(shown, start, end, position, previous)
+
+    @operation("GET", "/v1/volume", Role.READ)
+    async def volume(self, asked: Asked[VolumeAsked, None]) -> Volume:
+        """How many messages a topic got over its log's life, bar by bar."""
+        topic, bars = asked.query.topic, asked.query.bars
+        state = self._store.topics.get(topic)
+        if state is None:
+            raise UnknownTopic(f"there is no topic {topic}")
+        counted = self._store.capabilities.dense_offsets
+        full = [(n, one) for n, one in enumerate(state.partitions[:MOST_COUNTED]) if one.end > one.start]
+        if not counted or not full:
+            return Volume(counted, 0, 60_000, (), len(full))
+        begins = []
+        for number, one in full:
+            result = await self._store.read(topic, number, one.start, 1, 1, 0)
+            begins += [run.times[0] for run in result.runs[:1]]
+        first = min(begins, default=0)
+        last = max(one.last_time_ms for _number, one in full)
+        # whole minutes; where the log is short, one of them
+        step = max(1, -(-(last - first + 1) // (bars * 60_000))) * 60_000
+        first -= first % step
+        count = min(bars + 1, (last - first) // step + 1)
+        messages = [0] * count
+        for number, one in full:
+            before = one.start
+            for bar in range(count):
+                at = first + (bar + 1) * step
+                after = one.end if at > last else await self._store.offset_for_time(topic, number, at)
+                after = min(max(after, before), one.end)
+                messages[bar] += after - before
+                before = after
+        return Volume(counted, first, step, messages, len(full))
+
+    @operation("GET", "/v1/languages", Role.READ)
+    async def languages(self, asked: Asked[PlaceAsked, None]) -> Tongues:
+        """A stored message as each protocol carries it: the frame byte by byte, and what becomes of every field."""
+        query = asked.query
+        bounds = self._bounds(query.topic, query.partition)
+        if not bounds.start <= query.offset < bounds.end:
+            raise NotFound(
+                f"{query.topic}/{query.partition} has no offset {query.offset}: it has {bounds.start} to {bounds.end - 1}"
+            )
+        result = await self._store.read(query.topic, query.partition, query.offset, 1, SCAN_BYTES, 0)
+        if not result.runs:
+            raise NotFound(f"there is nothing at offset {query.offset} any more")
+        return await self._tongues(result.runs[0].slice(0, 1))
+
+    @operation("POST", "/v1/languages", Role.READ)
+    async def translate(self, asked: Asked[Nothing, MessageSent]) -> Tongues:
+        """A message that is not in the log, such as one that was tapped, as each protocol carries it."""
+        body = asked.body
+        headers: list[Headers] = [tuple((one.name, one.value) for one in body.headers)]
+        columns = Columns.of(
+            [body.value], [body.key] if body.key is not None else None, headers if body.headers else None
+        )
+        now = int(self._inside.now() * 1000)
+        meta = BatchMeta(bytes(16), Origin(body.protocol, ""), "", Delivery.AT_LEAST_ONCE)
+        return await self._tongues(Run(body.topic, 0, 0, columns, [now], [(0, 0, meta)]))
+
+    # --- inside ---
+
+    def _bounds(self, topic: str, partition: int) -> PartitionState:
+        state = self._store.topics.get(topic)
+        if state is None:
+            raise UnknownTopic(f"there is no topic {topic}")
+        if partition >= len(state.partitions):
+            raise UnknownPartition(f"{topic} has {len(state.partitions)} partitions")
+        return state.partitions[partition]
+
+    async def _shown(self, topic: str, envelopes: Sequence[Envelope]) -> Sequence[RecordShown]:
+        state = self._store.topics.get(topic)
+        schema = state.config.schema if state is not None else ""
+        kind, decode = "", None
+        if schema:
+            try:
+                found, decode = self._inside.house.schemas.decoding(schema)
+                kind = found.value
+            except NotFound:
+                pass  # named in the configuration and not registered yet
+        if decode is None:
+            return [_record(one, "", None) for one in envelopes]
+        return await trio.to_thread.run_sync(lambda: [_record(one, kind, decode) for one in envelopes])
+
+    async def _tongues(self, run: Run) -> Tongues:
+        specs = protocols()
+        source = run.meta_of(0)[0].origin.protocol
+        (record,) = await self._shown(run.topic, list(run.envelopes()))
+        return Tongues(
+            record, [self._tongue(spec, run, source, specs) for spec in specs.values() if spec.shows is not None]
+        )
+
+    def _tongue(self, spec: ProtocolSpec, run: Run, source: str, specs: Mapping[str, ProtocolSpec]) -> Tongue:
+        address, served = self._address(spec.name, run.topic)
+        carries = {name: one.carries for name, one in specs.items()}
+        # what was appended over the admin address, or replayed, has all that a message can have
+        source = source if source in carries else max(carries, key=lambda one: sum(_flags(carries[one])))
+        found = fidelity(source, spec.name, carries, Way.BRIDGE)
+        fields = [FieldFate(one.name, one.fate.value, one.note) for one in found.fields]
+        size, limits = len(run.columns.value(0)), spec.carries
+        problem, frames = "", []
+        if not limits.min_value <= size <= limits.max_value:
+            problem = (
+                f"{spec.name} carries values of {limits.min_value} to {limits.max_value} bytes: this one has {size}"
+            )
+        else:
+            try:
+                assert spec.shows is not None
+                frames = [
+                    FrameShown(one.title, len(one.frame), one.frame[:FRAME_BYTES], one.parts)
+                    for one in spec.shows(run, address)
+                ]
+            except RequestError as error:
+                problem = error.message
+        return Tongue(spec.name, address, served, frames, fields, found.promise, problem)
+
+    def _address(self, protocol: str, topic: str) -> tuple[str, bool]:
+        for listener in self._inside.config.listeners.values():
+            if protocol in listener.protocols:
+                address = self._inside.table.address_of(protocol, listener.name, topic)
+                if address is not None:
+                    return address, True
+        return topic, False
+
+
+def _flags(carries: object) -> Sequence[bool]:
+    return [bool(getattr(carries, name)) for name in ("key", "headers", "partition", "offset", "time", "expiry")]
+
+
+def content_of(data: bytes, kind: str = "", decode: Decode | None = None, *, most: int = SHOWN_BYTES) -> Content:
+    """Bytes, to be shown. What is no text is not made one."""
+    head = data[:most]
+    decoded = None
+    if decode is not None and len(data) <= DECODED_BYTES:
+        try:
+            decoded = decode(data)
+        except InvalidRequest:
+            kind = ""  # not of the schema: shown as what it is
+    try:
+        text: str | None = head.decode()
+    except UnicodeDecodeError as error:
+        whole = len(data) > most and error.start >= most - 3
+        text = head[: error.start].decode() if whole else None
+    if text is not None and any(ord(char) < 32 and char not in "\t\r\n" for char in text):
+        text = None
+    if not kind or decoded is None:
+        kind = "binary" if text is None else "json" if _is_json(data) else "text"
+    return Content(len(data), head, kind, text, decoded)
+
+
+def _is_json(data: bytes) -> bool:
+    if len(data) > DECODED_BYTES or data.lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _record(one: Envelope, kind: str, decode: Decode | None) -> RecordShown:
+    return RecordShown(
+        one.topic,
+        one.partition,
+        one.offset,
+        one.timestamp_ms,
+        one.expires_ms,
+        content_of(one.key, most=1024) if one.key is not None else None,
+        [HeaderShown(name, content_of(value, most=1024)) for name, value in one.headers[:100]],
+        content_of(one.value, kind, decode),
+        one.origin,
+        one.route,
+        one.delivery.name.lower(),
+        one.id.hex(),
+    )

@@ -1,0 +1,267 @@
+"""The routes over the API: the file as it is served, the way a message would take, a changed text and what it would change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import trio
+
+from gateway import model
+from gateway.admin.access import Role
+from gateway.admin.inside import Inside
+from gateway.admin.operation import Asked, Nothing, operation
+from gateway.admin.overview import show_match
+from gateway.admin.records import Content, HeaderSent, content_of
+from gateway.config.load import examine
+from gateway.errors import ConfigProblem, Denied, InvalidRequest, NotFound, TooLarge
+from gateway.protocols.registry import protocols
+from gateway.reload import APPLIED, digest, plan
+from gateway.routing.explain import Question, explain
+
+LONGEST_TEXT = 1 << 20
+HIDDEN = "•" * 6
+"""What stands for a secret where somebody looks who may not know it."""
+
+
+class RouteShown(msgspec.Struct, frozen=True):
+    name: str
+    match: str
+    transform: Sequence[str]
+    targets: Sequence[str]
+
+
+class RoutesShown(msgspec.Struct, frozen=True):
+    """The routes in force, and the file they were read from; what is secret in it only for who may administer."""
+
+    routes: Sequence[RouteShown]
+    file: str
+    text: str
+    digest: str
+    """What an `apply` of a changed text says to have seen."""
+    in_force: bool
+    """Whether the file still says what is in force."""
+
+
+class WayAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message somebody would send."""
+
+    protocol: str
+    address: str
+    listener: str = ""
+    """Empty: the first that speaks the protocol."""
+    principal: str = ""
+    key: bytes | None = None
+    headers: Sequence[HeaderSent] = ()
+    value: bytes | None = None
+    """With one, the transform is applied to it."""
+
+
+class WayStep(msgspec.Struct, frozen=True):
+    kind: str
+    where: str
+    notes: Sequence[str]
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The way it would take."""
+
+    listener: str
+    route: str
+    topic: str
+    read_topic: str
+    """What a reader of the same address reads; empty if nothing."""
+    steps: Sequence[WayStep]
+    before: Content | None = None
+    after: Content | None = None
+    """What the transform makes of the value, where one was sent and it stays."""
+
+
+class TextSent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole configuration."""
+
+    text: str
+
+
+class TextApplied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+    seen: str
+    """The `digest` of the text that was changed."""
+
+
+class ProblemShown(msgspec.Struct, frozen=True):
+    line: int
+    path: str
+    message: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What `gateway check` would say, and what would change."""
+
+    good: bool
+    problems: Sequence[ProblemShown]
+    warnings: Sequence[ProblemShown]
+    plan: Sequence[str]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What became of it: `applied`, or `invalid`, `refused`, `failed` and nothing has changed."""
+
+    outcome: str
+    why: Sequence[str]
+
+
+class Routing:
+    """Where messages go, and how that is changed."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+
+    @operation("GET", "/v1/routes", Role.READ)
+    async def routes(self, asked: Asked[Nothing, None]) -> RoutesShown:
+        """The routes in force, and the file."""
+        config = self._inside.config
+        try:
+            raw = await trio.to_thread.run_sync(Path(config.file).read_bytes)
+        except OSError:
+            raw = b""
+        text = raw.decode("utf-8-sig", "replace")
+        current = await trio.to_thread.run_sync(examine, text, config.file) if raw else None
+        same = current is not None and current.config == config
+        if asked.who.role < Role.ADMINISTER:
+            known = [one for one in (config, current.config if current is not None else None) if one is not None]
+            text = without_secrets(text, known) if current is None or current.config is not None else ""
+        return RoutesShown([_route(one) for one in config.routes], config.file, text, digest(raw), same)
+
+    @operation("POST", "/v1/explain", Role.READ)
+    async def explain(self, asked: Asked[Nothing, WayAsked]) -> Way:
+        """The way a message would take, step by step, found by the code that routes."""
+        body, config, specs = asked.body, self._inside.config, protocols()
+        if body.protocol not in specs:
+            raise NotFound(f"there is no protocol {body.protocol!r}: there are {', '.join(specs)}")
+        listener = body.listener or self._listener(body.protocol)
+        address = body.address
+        if listener in config.listeners and body.protocol in config.listeners[listener].settings:
+            address = specs[body.protocol].local_address(config.listeners[listener].settings[body.protocol], address)
+        headers = tuple((one.name, one.value) for one in body.headers)
+        question = Question(body.protocol, listener, address, body.key, headers, body.principal, body.value)
+        carries = {name: spec.carries for name, spec in specs.items()}
+        found = explain(self._inside.table, config, carries, question)
+        after = next((one.where for one in found.steps if one.kind == "becomes"), None)
+        return Way(
+            listener,
+            found.route,
+            found.topic,
+            found.read_topic,
+            [WayStep(one.kind, one.where, one.notes) for one in found.steps],
+            content_of(body.value) if body.value is not None else None,
+            content_of(after.encode()) if after is not None else None,
+        )
+
+    @operation("POST", "/v1/configuration/check", Role.OPERATE)
+    async def check(self, asked: Asked[Nothing, TextSent]) -> Checked:
+        """Everything that is wrong with a text, and what it would change; nothing is changed."""
+        config = self._inside.config
+        if len(asked.body.text) > LONGEST_TEXT:
+            raise TooLarge(f"a configuration has at most {LONGEST_TEXT} characters")
+        found = await trio.to_thread.run_sync(examine, asked.body.text, config.file)
+        good = found.config is not None and not found.problems
+        return Checked(
+            good,
+            [_problem(one) for one in found.problems],
+            [_problem(one) for one in found.warnings],
+            plan(config, found.config) if found.config is not None and good else (),
+        )
+
+    @operation("POST", "/v1/configuration/apply", Role.ADMINISTER)
+    async def apply(self, asked: Asked[Nothing, TextApplied]) -> Applied:
+        """Let the file say this from now on, and the gateway with it; if that cannot be, both stay as they are."""
+        if len(asked.body.text) > LONGEST_TEXT:
+            raise TooLarge(f"a configuration has at most {LONGEST_TEXT} characters")
+        if HIDDEN in asked.body.text:
+            raise InvalidRequest("secrets are hidden in this text: it cannot be what the file is to say")
+        try:
+            found = await self._inside.reloads.apply(asked.body.text, asked.body.seen)
+        except OSError as error:
+            raise Denied(f"{self._inside.config.file} cannot be written: {error.strerror or error}") from error
+        return Applied(found.outcome, found.why if found.outcome != APPLIED else ())
+
+    def _listener(self, protocol: str) -> str:
+        config = self._inside.config
+        for listener in config.listeners.values():
+            if protocol in listener.protocols:
+                return listener.name
+        for upstream in config.upstreams.values():
+            if upstream.ingest and upstream.protocol == protocol:
+                return upstream.name
+        raise NotFound(f"no listener speaks {protocol}")
+
+
+def _route(route: model.Route) -> RouteShown:
+    return RouteShown(
+        route.name,
+        show_match(route.match),
+        [type(step).__name__ for step in route.transform],
+        [_target(one) for one in route.targets],
+    )
+
+
+def _target(target: model.Target) -> str:
+    match target:
+        case model.StoreTarget():
+            return f"store {target.topic}"
+        case model.Bridge():
+            return f"bridge {target.protocol} {target.address}"
+        case model.Forward():
+            return f"forward {target.upstream} {target.address}"
+        case model.Mirror():
+            return f"mirror {target.upstream} {target.address}, {target.percent:g} %"
+        case model.Proxy():
+            return f"proxy {target.upstream} {target.address}"
+
+
+def _problem(one: ConfigProblem) -> ProblemShown:
+    return ProblemShown(one.line or 0, one.path or "", one.message)
+
+
+def without_secrets(text: str, configs: Sequence[model.Config]) -> str:
+    """A text in which nothing is left of what those who may not administer must not know."""
+    known = {secret for config in configs for secret in _secrets(config)}
+    for secret in sorted(known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    """Every text that a value does not show of itself."""
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _secrets(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _secrets(inner)
+    elif attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            inner = getattr(value, field.name)
+            if field.repr is False:
+                yield from _texts(inner)
+            else:
+                yield from _secrets(inner)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if value:
+            yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, tuple | list | frozenset | set):
+        for inner in value:
+            yield from _texts(inner)
+    elif attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            yield from _texts(getattr(value, field.name))
