@@ -3,6 +3,7 @@ dear to start is started once, and its tests share a worker.
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,10 @@ __all__ = ["kafka", "kafka_cluster", "topics"]  # for every test; whoever uses o
 
 if "GATEWAY_MORE_PROTOCOLS" in os.environ:  # a folder of them, before anybody asks the registry
     gateway.protocols.__path__.append(os.environ["GATEWAY_MORE_PROTOCOLS"])
+
+# whoever is started in the background of a shell ignores interrupts, and so would the processes that tests interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", settings.get_profile("house"), derandomize=True, database=None)

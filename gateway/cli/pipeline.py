@@ -15,11 +15,11 @@ from gateway.cli.pipeline_jobs import compact, export, rollup
 from gateway.cli.pipeline_parts import (
     TOPICS,
     JobCluster,
+    following,
     run_options,
     show,
     source_of,
     source_options,
-    stopped_by_signals,
     with_bar,
 )
 from gateway.cli.pipeline_replay import replay
@@ -89,7 +89,7 @@ def archive(
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
     once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, cluster)
-    with stopped_by_signals() if follow else contextlib.nullcontext() as stop:
+    with following() if follow else contextlib.nullcontext() as stop:
         while True:
             done = with_bar("archiving", once)
             if done.records or not follow:

@@ -11,10 +11,10 @@ from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
     TOPICS,
     JobCluster,
+    following,
     from_options,
     run_options,
     show,
-    stopped_by_signals,
     with_bar,
 )
 
@@ -69,7 +69,7 @@ def rollup(
         if since is not None:
             raise click.UsageError("--follow begins at the beginning and goes on where it ended: no --since")
         spark = cluster.session()
-        with stopped_by_signals() as stop:
+        with following() as stop:
             done = with_bar(
                 "rolling up",
                 lambda progress: job.follow(

@@ -132,6 +132,14 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def following() -> Iterator[threading.Event]:
+    """The same for a job that has no end of its own, and says so."""
+    with stopped_by_signals() as stop:
+        click.echo("gateway: following what comes; an interrupt ends it behind what is under way", err=True)
+        yield stop
+
+
 def with_bar(label: str, work: Callable[[Callable[[int, int], None]], Any]) -> Any:
     """Do it under a progress bar, which is on standard error and only on a terminal."""
     from rich.console import Console

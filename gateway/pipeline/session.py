@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +88,11 @@ def spark_session(
     jars = [(settings or {}).get("spark.jars", ""), str(jar())]
     for key, value in {**(settings or {}), "spark.jars": ",".join(filter(None, jars))}.items():
         builder = builder.config(key, value)
+    interrupted = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
+    if interrupted is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        # PySpark has taken it, to cancel its jobs; a job that finishes what it has begun keeps its own
+        signal.signal(signal.SIGINT, interrupted)
     # PySpark writes each error of an expression to standard error as well, with its Java stack, before raising it
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not noisy
     session.sparkContext.setLogLevel("WARN" if noisy else "OFF")

@@ -22,7 +22,7 @@ from gateway.cli.main import cli
 from gateway.envelope import Columns
 from gateway.pipeline.endpoint import Endpoint, EndpointWriter
 from gateway.protocols.registry import protocol
-from gateway.requests import RegisterSchema
+from gateway.requests import CommitOffset, RegisterSchema
 from gateway.transport.client import connect
 from tests.integration.running import Served
 
@@ -128,6 +128,12 @@ async def prepare(ports: dict[str, int]) -> None:
         await flymq.request(RegisterSchema(0, "order", "avro", AVRO.encode()))
 
 
+async def read_some(ports: dict[str, int]) -> None:
+    """A group that has read most of the orders."""
+    async with connect(protocol("flymq"), "127.0.0.1", ports["flymq"]) as flymq:
+        await flymq.request(CommitOffset(0, "orders.eu", "billing", partition=0, offset=1_250))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("examples")
@@ -142,8 +148,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world = World(served, home)
     try:
         trio.run(prepare, dict(served.ports))
-        for topic in ("orders", "orders.eu"):
-            world.publish(topic, TEN, times=12)
+        world.publish("orders", TEN, times=12)
+        world.publish("orders.eu", TEN, times=1_300)
+        trio.run(read_some, dict(served.ports))
         world.die()
         assert served.end(signal.SIGTERM) == 0
         shutil.copytree(directory / "data", home / "data")  # of a gateway that does not run at the moment
@@ -204,7 +211,7 @@ def test_the_examples_of_a_job(world: World, name: str) -> None:
     for line in lines:
         if "--follow" in line:
             with ended(world.run(line)) as process:
-                _goes_on(process, b"\n", signal.SIGINT)
+                _goes_on(process, b"what is under way\n", signal.SIGINT)
         else:
             world.end(line)
 
