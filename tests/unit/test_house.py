@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -93,3 +94,14 @@ def test_the_smaller_locks_are_part_of_the_larger() -> None:
         return set(re.findall(r"^([\w.-]+==\S+)", Path(f"deploy/locks/{name}.txt").read_text(), re.MULTILINE))
 
     assert pins("requirements") < pins("pipeline") < pins("dev")
+
+
+@pytest.fixture(scope="module")
+def of_this_module() -> None:
+    """What other modules make once for all their tests."""
+
+
+def test_what_is_made_once_is_made_in_one_worker(request: pytest.FixtureRequest, of_this_module: None) -> None:
+    """The end of its name is how the workers are told: without it, each of them would start a Spark."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    assert request.node.nodeid.endswith("in_one_worker" if alone else "@test_house")
