@@ -1,4 +1,7 @@
-"""One connection's side of the broker: program order, and completions in batches."""
+"""One connection's side of the broker: program order, and completions in batches.
+
+Apart from the broker: there is one of these for each connection, and one broker for all.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 That a letter was redriven is written in the same commit that publishes its message; the letter itself stays until its
 topic is purged. A message goes back into the topic it came from, as of the route it came by (so a `forward` of that route
 delivers it), or by the routes to another address. How often it died goes with it: what died too often stays where it is.
+
+Apart from the service, which serves requests: what makes this harmless to repeat is a table of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """What is wrong although every value by itself is right: ports taken twice, protocols that cannot share one, names that
 lead nowhere, secrets nobody could have.
+
+Apart from `load`, which reads: these look at values that have been read, and at several at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the configuration says about a topic, by the topic's name alone: whoever creates it, its settings are the same."""
+"""What the configuration says about a topic, by the topic's name alone: whoever creates it, its settings are the same.
+
+Apart from the table, which knows addresses: here are topics, whatever way led to them.
+"""
 
 from __future__ import annotations
 

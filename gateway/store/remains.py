@@ -1,4 +1,7 @@
-"""What can be read of a store whose database may be damaged, and the names of what cannot."""
+"""What can be read of a store whose database may be damaged, and the names of what cannot.
+
+Apart from `salvage`: this reads a damaged file and never writes, that makes a whole one.
+"""
 
 from __future__ import annotations
 

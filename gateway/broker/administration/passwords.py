@@ -1,4 +1,7 @@
-"""How passwords and keys are kept and compared."""
+"""How passwords and keys are kept and compared.
+
+A module of its own: who reviews how secrets are kept reads this and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A row holds everything that was decided when the message came in (where it goes, who sent it, by which route), so that
 nothing is decided again when it is due, by a process that may not know its sender.
+
+Apart from `delays`, which knows times and no bytes: the layout stays, and is tested as bytes.
 """
 
 from __future__ import annotations

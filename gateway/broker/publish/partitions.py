@@ -1,4 +1,7 @@
-"""Which partition a message goes to."""
+"""Which partition a message goes to.
+
+Apart from the pipeline: where a key lands is a promise to clients elsewhere, with tests of its own.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ time. Only the first group is worked on, as a server that handles frame after fr
 
 A POLL that finds nothing is held for a while. It never holds up anybody: as soon as a reply waits behind it, it is given
 up, and the peer sees what it would have seen from a server that answers at once: nothing.
+
+Apart from the operations, which are answered at once: a poll waits, and several of them share a reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Cache requests: values under keys, in caches named by tenant, namespace and cache."""
+"""Cache requests: values under keys, in caches named by tenant, namespace and cache.
+
+Apart from the stream: no other request knows of caches, and none of these of topics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Account requests of a client session (FlyMQ wire 2.2, 0x73 to 0x7D)."""
+"""Account requests of a client session (FlyMQ wire 2.2, 0x73 to 0x7D).
+
+Apart from the operations: nothing that moves messages asks for these.
+"""
 
 from __future__ import annotations
 

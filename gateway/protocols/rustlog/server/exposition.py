@@ -1,6 +1,8 @@
 """What operation 09 answers: the original's names in its order, with values (RustLog wire 7).
 
 There every value is 0 for ever, and no value says anything about a single topic, group or client. So it is here: sums.
+
+Apart from the operations: a format of its own, with names that are not ours.
 """
 
 from __future__ import annotations
