@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -75,6 +75,20 @@ def reply(kind: Reply, cid: int, error: str | None = None) -> bytes:
     return _OP_U32.pack(kind, cid) + error_field(error)
 
 
+def strings(data: bytes, at: int, count: int, limit: int, refused: Callable[[], WireError]) -> tuple[list[bytes], int]:
+    """So many strings, and where they end; they are refused as soon as they would end behind `limit`."""
+    found: list[bytes] = []
+    for left in range(count, 0, -1):
+        need(data, at + 4 * left)
+        start = at + 4
+        at = start + _U32.unpack_from(data, at)[0]
+        if at > limit:
+            raise refused()
+        need(data, at + 4 * (left - 1))
+        found.append(data[start:at])
+    return found, at
+
+
 # --- commands, to a server ---
 
 
@@ -125,17 +139,8 @@ def decode_settle(data: bytes, at: int) -> tuple[int, list[bytes], int]:
     _, cid, count = _OP_U32_U32.unpack_from(data, at)
     if count * (4 + ID_SIZE) > LARGEST_ACK:  # shorter ones are none of ours, and each takes its time to read
         raise WireError("an ACK of more ids than fit")
-    ids: list[bytes] = []
-    position = at + 9
-    for left in range(count, 0, -1):
-        need(data, position + 4 * left)
-        start = position + 4
-        position = start + _U32.unpack_from(data, position)[0]
-        if position - at > LARGEST_ACK:
-            raise WireError("an ACK of more bytes than allowed")
-        need(data, position + 4 * (left - 1))
-        ids.append(data[start:position])
-    return cid, ids, position
+    ids, end = strings(data, at + 9, count, at + LARGEST_ACK, lambda: WireError("an ACK of more bytes than allowed"))
+    return cid, ids, end
 
 
 @attrs.frozen
@@ -176,21 +181,18 @@ def decode_headers(data: bytes, at: int, cid: int) -> tuple[Headers, int]:
     count = _U16.unpack_from(data, at)[0]
     if count % 2:
         raise RefusedCommand(reply(Reply.WRITE, cid, mapping.BAD_HEADERS))
-    position = at + 2
-    strings: list[bytes] = []
-    for left in range(count, 0, -1):
-        need(data, position + 4 * left)
-        start = position + 4
-        position = start + _U32.unpack_from(data, position)[0]
-        if position - at > LARGEST_MESSAGE:
-            raise RefusedCommand(reply(Reply.WRITE, cid, mapping.TOO_LARGE))
-        need(data, position + 4 * (left - 1))
-        strings.append(data[start:position])
+    found, end = strings(
+        data,
+        at + 2,
+        count,
+        at + LARGEST_MESSAGE,
+        lambda: RefusedCommand(reply(Reply.WRITE, cid, mapping.TOO_LARGE)),
+    )
     try:
-        keys = [key.decode() for key in strings[::2]]
+        keys = [key.decode() for key in found[::2]]
     except UnicodeDecodeError:
         raise RefusedCommand(reply(Reply.WRITE, cid, mapping.BAD_HEADERS)) from None
-    return tuple(zip(keys, strings[1::2], strict=True)), position
+    return tuple(zip(keys, found[1::2], strict=True)), end
 
 
 def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
@@ -250,11 +252,11 @@ def reader_reply(error: str | None, largest: int = 506) -> bytes:
     return bytes((Reply.READER,)) + error_field(error, largest)
 
 
-def write_replies(cids: bytes) -> bytes:
-    """`02 cid 00` for every cid, column by column."""
+def write_replies(cids: bytes, op: int = Reply.WRITE) -> bytes:
+    """`op cid 00` for every cid, column by column."""
     count = len(cids) // 4
     replies = bytearray(6 * count)
-    replies[0::6] = bytes((Reply.WRITE,)) * count
+    replies[0::6] = bytes((op,)) * count
     for index in range(4):
         replies[1 + index :: 6] = cids[index::4]
     return bytes(replies)
