@@ -377,10 +377,13 @@ class Gateway:
             limits=listener.limits,
             advertised=_advertised(self._config, listener, port),
             server_id=self._config.cluster.id,
+            transport=spec.transport,
         )
         info = ListenerInfo(listener.name, name, listener.auth, context.settings, listener.limits)
         return Served(
-            spec, lambda: spec.server(context), lambda peer, callback: house.broker.attach(info, peer, callback)
+            spec,
+            lambda alpn: spec.server(attrs.evolve(context, alpn=alpn)),
+            lambda peer, callback: house.broker.attach(info, peer, callback),
         )
 
     def _shown_tls(self, listener: Listener | Admin) -> str:

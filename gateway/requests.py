@@ -443,6 +443,28 @@ class Topics(msgspec.Struct, frozen=True):
     """Where to go on, if there are more; None at the end."""
 
 
+class Profile(Request, frozen=True):
+    """-> Profiles: what the caller may do at these addresses, and what an acknowledgement means there."""
+
+    addresses: Sequence[str]
+
+
+class AddressProfile(msgspec.Struct, frozen=True):
+    """One address. Its topic need not be there yet."""
+
+    address: str
+    readable: bool
+    writable: bool
+    durable: bool
+    """Whether what is acknowledged is on a disk."""
+
+
+class Profiles(msgspec.Struct, frozen=True):
+    """Those that lead to a topic, in the order they were asked for."""
+
+    profiles: Sequence[AddressProfile]
+
+
 class OffsetForTime(Request, frozen=True):
     """The first offset at or after a time -> Offset (the log's end if there is none)."""
 
@@ -817,6 +839,7 @@ Reply = (
     | Groups
     | TopicCreated
     | Topics
+    | Profiles
     | Offset
     | CacheValue
     | Schemas

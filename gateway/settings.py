@@ -23,12 +23,24 @@ Size = NewType("Size", int)
 """Bytes, written as `64KiB`, `16MiB` or a number."""
 
 
+class Transport(enum.Enum):
+    """What a protocol runs over."""
+
+    TCP = "tcp"
+    QUIC = "quic"
+
+
 class Dialect(enum.Enum):
-    """How a listener treats peers that may follow the document or the stock implementation."""
+    """How a listener treats peers that may follow the document or the stock implementation, or one of its later releases."""
 
     AUTO = "auto"
     DOCUMENT = "document"
     STOCK = "stock"
+    SESSION = "0.5"
+    V1 = "v1"
+
+
+DOCUMENT_OR_STOCK = (Dialect.AUTO, Dialect.DOCUMENT, Dialect.STOCK)
 
 
 @attrs.frozen

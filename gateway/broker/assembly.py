@@ -93,6 +93,7 @@ async def open_house(
     acls = AccessLists(store, topics.name)
     schemas = SchemaService(store, offload)
     authorisation = Authorisation(logins, acls, clock)
+    topics.may = authorisation.may
     doors = Doors(recorder)
     appending = Appending(store, clock, recorder, doors)
     deduplication = Deduplication(store, clock, doors)

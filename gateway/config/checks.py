@@ -76,12 +76,22 @@ def _check_listener(listener: model.Listener, specs: Specs, notes: Notebook) -> 
             notes.complain(
                 listener, "tls", f"{spec.name} runs over QUIC, which needs tls (self-signed, or cert and key)"
             )
-    if not any(spec.has_dialects for spec in spoken) and notes.has(listener, "dialect"):
-        notes.complain(listener, "dialect", f"{' and '.join(listener.protocols)} has no dialects")
+    _check_dialect(listener, spoken, notes)
     if isinstance(listener.tls, model.TlsFiles):
         _check_files(listener.tls, ("cert", "key", "client_ca"), notes)
     if isinstance(listener.auth, model.AuthJwt):
         _check_jwt(listener.auth, notes)
+
+
+def _check_dialect(value: model.Listener | model.Upstream, spoken: Sequence[ProtocolSpec], notes: Notebook) -> None:
+    known = {dialect: None for spec in spoken for dialect in spec.dialects}
+    if not notes.has(value, "dialect") or value.dialect in known:
+        return
+    names = " and ".join(spec.name for spec in spoken)
+    problem = f"{names} has no dialects"
+    if known:
+        problem = f"{names} has no dialect {value.dialect.value!r}: {', '.join(one.value for one in known)}"
+    notes.complain(value, "dialect", problem)
 
 
 def _cannot_share(one: ProtocolSpec, two: ProtocolSpec) -> str:
@@ -92,7 +102,7 @@ def _cannot_share(one: ProtocolSpec, two: ProtocolSpec) -> str:
         )
     if two.name in one.shares_port_with or one.name in two.shares_port_with:
         return ""
-    if one.transport is Transport.QUIC and one.alpn != two.alpn:
+    if one.transport is Transport.QUIC and not set(one.alpns or (None,)) & set(two.alpns or (None,)):
         return ""
     return f"{one.name} and {two.name} cannot share a port: their first bytes do not tell them apart"
 
@@ -217,8 +227,7 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
             notes.complain(
                 upstream, "tls", f"{spec.name} runs over QUIC, which needs tls (system, or a mapping with ca)"
             )
-        if not spec.has_dialects and notes.has(upstream, "dialect"):
-            notes.complain(upstream, "dialect", f"{spec.name} has no dialects")
+        _check_dialect(upstream, [spec], notes)
     for host, port in upstream.addresses:
         if port == 0:
             notes.complain(upstream, "address", f"{show_endpoint(host, port)}: nobody can be reached at port 0")

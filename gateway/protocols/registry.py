@@ -13,16 +13,10 @@ import attrs
 
 import gateway.protocols
 from gateway.envelope import Run
-from gateway.settings import NoSettings
+from gateway.settings import Dialect, NoSettings
+from gateway.settings import Transport as Transport  # noqa: PLC0414 - every SPEC names it
 from gateway.wire.anatomy import Carried
 from gateway.wire.session import ClientContext, ClientSession, ServerSession, SessionContext
-
-
-class Transport(enum.Enum):
-    """What a protocol runs over."""
-
-    TCP = "tcp"
-    QUIC = "quic"
 
 
 class Sniff(enum.Enum):
@@ -99,10 +93,12 @@ class ProtocolSpec:
     settings: type[Any] = NoSettings
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""
-    has_dialects: bool = False
+    dialects: Sequence[Dialect] = ()
+    """What `dialect` may say of a listener or an upstream; none: there is only one."""
     document_headers: bool = False
     """Whether publishing in the document's dialect carries headers, where the stock clients' has no place for them."""
-    alpn: str | None = None
+    alpns: Sequence[str] = ()
+    """What is offered over QUIC, in order of preference; none: peers offer none."""
     sniff: Callable[[bytes], Sniff] | None = None
     shares_port_with: Sequence[str] = ()
     api_key_required: bool = False

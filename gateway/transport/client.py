@@ -199,7 +199,7 @@ async def dial(
         async with dial_quic(
             host,
             port,
-            alpn=spec.alpn,
+            alpns=spec.alpns,
             tls=tls or ClientTls(),
             handler=driver,
             timeout=timeout,

@@ -31,7 +31,8 @@ class Served:
     """One protocol of a listener: how to recognise it, make its session, and reach the broker."""
 
     spec: ProtocolSpec
-    session: Callable[[], ServerSession]
+    session: Callable[[str | None], ServerSession]
+    """From the ALPN that was agreed upon, over QUIC."""
     attach: Attach
 
 
@@ -173,7 +174,7 @@ class TcpListener:
                 return
         peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         link = TcpLink(sock, peer, self._nursery, self._context.clock, tls)
-        driver = Driver(self._context, served.session(), link, served.attach)
+        driver = Driver(self._context, served.session(None), link, served.attach)
         self._drivers.add(driver)
         if self._accepting.cancel_called:
             driver.drain()

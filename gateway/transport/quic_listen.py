@@ -45,7 +45,7 @@ class QuicListener:
         self._context = context
         self._admission = ConnectionCounts(context.limits)
         self._drivers: dict[CountedDriver, str] = {}
-        handlers = {one.spec.alpn: self._handler(one) for one in served}
+        handlers = {alpn: self._handler(one, alpn) for one in served for alpn in one.spec.alpns or (None,)}
         self._server = QuicServer(
             sockets,
             handlers,
@@ -89,9 +89,9 @@ class QuicListener:
             self._admission.leave(address)
             self._context.recorder.connections(self._context.listener, -1)
 
-    def _handler(self, served: Served) -> Callable[[QuicLink], CountedDriver]:
+    def _handler(self, served: Served, alpn: str | None) -> Callable[[QuicLink], CountedDriver]:
         def make(link: QuicLink) -> CountedDriver:
-            driver = CountedDriver(self._context, served.session(), link, served, self)
+            driver = CountedDriver(self._context, served.session(alpn), link, served, self)
             address = link.peer.rsplit(":", 1)[0]
             refusal = self._admission.enter(address)
             if refusal is not None:

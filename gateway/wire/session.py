@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
-from gateway.settings import Dialect, Limits, Says
+from gateway.settings import Dialect, Limits, Says, Transport
 
 BEFORE_LOGIN = 64 << 10
 """Bytes of a frame from somebody who has to log in and has not yet: room for every login, and for nothing worth holding."""
@@ -120,6 +120,10 @@ class SessionContext:
     advertised: str = ""
     """host:port of the listener, for protocols that tell clients where they are."""
     server_id: str = "gateway"
+    transport: Transport | None = None
+    """What carries this connection; None: what carries the protocol where nothing else is said."""
+    alpn: str | None = None
+    """What was agreed upon over QUIC."""
 
 
 class ServerSession(Protocol):

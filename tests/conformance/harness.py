@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.protocols.registry import protocol
-from gateway.requests import Cancel, Outcome, Request, Take
+from gateway.requests import Cancel, Outcome, Request, Take, Taken, Unsubscribe
 from gateway.wire.session import (
     Close,
     Finish,
@@ -41,6 +41,8 @@ class Harness:
         self.sent: dict[int, bytearray] = {}
         self.outputs: list[Output] = []
         self.taken = 0
+        self.waiting: list[Take] = []
+        """For what the broker does not have."""
         self.closed = False
 
     def open(self, channel: int, kind: Kind) -> None:
@@ -82,8 +84,16 @@ class Harness:
                 if isinstance(request, Take):
                     self.taken += 1
                     if self.taken > MAX_TAKES:
+                        self.waiting.append(request)
                         continue
+                if isinstance(request, Unsubscribe | Cancel):  # ends what waits
+                    self.end_takes()
                 self.take_in(self.session.complete(request.id, self.answer(request), self.now))
+
+    def end_takes(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for request in waiting:
+            self.take_in(self.session.complete(request.id, Taken((), ended=True), self.now))
 
     def play(self, sample: Sample, *, split: int | None = None, settle_each: bool = True) -> None:
         """The whole sample; `split` cuts each step in two there (or into single bytes, 0)."""

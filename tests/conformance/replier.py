@@ -57,6 +57,8 @@ def reply(request: Request) -> Outcome:
             return r.TopicCreated(True, max(1, request.partitions))
         case r.DescribeTopics():
             return r.Topics([r.TopicInfo(request.address or "orders", [r.PartitionInfo(0, 0, 9)])])
+        case r.Profile():
+            return r.Profiles([r.AddressProfile(address, True, True, True) for address in request.addresses])
         case r.OffsetForTime():
             return r.Offset(3)
         case r.CacheGet():

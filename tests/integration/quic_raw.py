@@ -130,6 +130,8 @@ async def streams(
     """A connection."""
     wire = Streams()
     trust = tls or ClientTls(insecure=True)
-    async with dial_quic("127.0.0.1", port, alpn=alpn, tls=trust, handler=wire, limits=limits) as link:
+    async with dial_quic(
+        "127.0.0.1", port, alpns=[alpn] if alpn else (), tls=trust, handler=wire, limits=limits
+    ) as link:
         wire.link = link
         yield wire

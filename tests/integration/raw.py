@@ -108,7 +108,9 @@ async def tcp(port: int) -> AsyncIterator[Wire]:
 async def quic(port: int, alpn: str | None) -> AsyncIterator[Wire]:
     """A QUIC connection with one stream."""
     wire = QuicWire()
-    async with dial_quic("127.0.0.1", port, alpn=alpn, tls=ClientTls(insecure=True), handler=wire) as link:
+    async with dial_quic(
+        "127.0.0.1", port, alpns=[alpn] if alpn else (), tls=ClientTls(insecure=True), handler=wire
+    ) as link:
         wire.link = link
         link.open(OWN, Kind.DUPLEX)
         yield wire

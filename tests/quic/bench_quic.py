@@ -96,7 +96,7 @@ async def bulk(certificate: CertificateFiles, limits: QuicLimits, streams: int =
         nursery.start_soon(server.run)
         source = Source(streams)
         async with dial_quic(
-            "127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=source, limits=limits
+            "127.0.0.1", server.port, alpns=(), tls=ClientTls(insecure=True), handler=source, limits=limits
         ) as link:
             source.link = link
             await met.wait()
@@ -115,7 +115,7 @@ async def exchanges(certificate: CertificateFiles, limits: QuicLimits) -> float:
         nursery.start_soon(server.run)
         heard = Heard()
         async with dial_quic(
-            "127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=heard, limits=limits
+            "127.0.0.1", server.port, alpns=(), tls=ClientTls(insecure=True), handler=heard, limits=limits
         ) as link:
             done = trio.Event()
             left = EXCHANGES

@@ -225,7 +225,7 @@ class World:
         """Start a handshake. The handler's `link` is set at once; `gone` or its link's phase says how it went."""
         limits = limits or QuicLimits()
         tls = ClientTls(ca=str(self.trust or self.certificate.path), server_name=name)
-        configuration = client_configuration(limits, tls, name, None)
+        configuration = client_configuration(limits, tls, name, ())
         configuration.alpn_protocols = [alpn] if isinstance(alpn, str) else None if alpn is None else list(alpn)
         made = core(configuration, streams=limits.streams)
         endpoint = QuicEndpoint(self.network.socket((host, next(self._ports))), until_idle=True)
@@ -260,7 +260,7 @@ class World:
 def client_hello(certificate: CertificateFiles, alpn: str | None = None) -> tuple[bytes, bytes]:
     """A ClientHello as aioquic makes it, and the source connection id that its transport parameters name."""
     tls = ClientTls(ca=str(certificate.path), server_name="localhost")
-    core = Core(client_configuration(QuicLimits(), tls, "localhost", alpn), streams=1)
+    core = Core(client_configuration(QuicLimits(), tls, "localhost", [alpn] if alpn else ()), streams=1)
     core.connect(SERVER, now=0.0)
     hello = bytes(core._crypto_streams[Epoch.INITIAL].sender._buffer)
     return hello, core.host_cid

@@ -71,7 +71,7 @@ async def test_every_way_of_trusting_works(certificate: CertificateFiles, trust:
     }[trust]
     async with serving(certificate) as server:
         heard = Heard()
-        async with dial_quic("127.0.0.1", server.port, alpn="fujin", tls=tls, handler=heard) as link:
+        async with dial_quic("127.0.0.1", server.port, alpns=["fujin"], tls=tls, handler=heard) as link:
             assert heard.events[0] == ("opened", CONNECTION, Kind.DUPLEX)
             data = bytes(range(256)) * 2000
             assert await echo(link, heard, data) == data
@@ -83,7 +83,7 @@ async def test_every_way_of_trusting_works(certificate: CertificateFiles, trust:
 async def test_an_address_may_be_the_name_that_is_trusted(certificate: CertificateFiles) -> None:
     async with serving(certificate) as server:
         tls = ClientTls(ca=str(certificate.path))
-        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=Heard()) as link:
+        async with dial_quic("127.0.0.1", server.port, alpns=(), tls=tls, handler=Heard()) as link:
             assert link.phase.name == "OPEN"
 
 
@@ -99,14 +99,14 @@ async def test_wrong_fingerprints_names_and_authorities_are_refused(
             (ClientTls(), TargetError),
         ):
             with pytest.raises(error):
-                async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=Heard()):
+                async with dial_quic("127.0.0.1", server.port, alpns=(), tls=tls, handler=Heard()):
                     pytest.fail("trusted somebody else")
 
 
 async def test_a_refused_protocol_says_why(certificate: CertificateFiles) -> None:
     async with serving(certificate) as server:
         with pytest.raises(TargetError, match="0x178"):
-            async with dial_quic("127.0.0.1", server.port, alpn="h3", tls=ClientTls(insecure=True), handler=Heard()):
+            async with dial_quic("127.0.0.1", server.port, alpns=["h3"], tls=ClientTls(insecure=True), handler=Heard()):
                 pytest.fail("accepted")
 
 
@@ -142,7 +142,7 @@ async def test_clients_show_certificates_where_they_are_asked_for(
     async with serving(certificate, accept, clients=trust) as server:
         heard = Heard()
         try:
-            async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=heard) as link:
+            async with dial_quic("127.0.0.1", server.port, alpns=(), tls=tls, handler=heard) as link:
                 if code is None:
                     assert await echo(link, heard, b"welcome") == b"welcome"
                     return
@@ -159,17 +159,17 @@ async def test_clients_show_certificates_where_they_are_asked_for(
 
 async def test_nobody_there_is_a_target_error_in_time() -> None:
     with pytest.raises(TargetError, match="no answer in time"):
-        async with dial_quic("127.0.0.1", 9, alpn=None, tls=ClientTls(insecure=True), handler=Heard(), timeout=0.05):
+        async with dial_quic("127.0.0.1", 9, alpns=(), tls=ClientTls(insecure=True), handler=Heard(), timeout=0.05):
             pytest.fail("answered")
     with pytest.raises(TargetError, match="cannot connect"):
-        async with dial_quic("no-such-host.invalid", 9, alpn=None, tls=ClientTls(insecure=True), handler=Heard()):
+        async with dial_quic("no-such-host.invalid", 9, alpns=(), tls=ClientTls(insecure=True), handler=Heard()):
             pytest.fail("resolved")
 
 
 async def test_what_the_block_raises_arrives_as_it_was(certificate: CertificateFiles) -> None:
     async with serving(certificate) as server:
         with pytest.raises(LookupError, match="mine"):
-            async with dial_quic("127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=Heard()):
+            async with dial_quic("127.0.0.1", server.port, alpns=(), tls=ClientTls(insecure=True), handler=Heard()):
                 raise LookupError("mine")
 
 
@@ -183,7 +183,7 @@ async def test_a_drain_finishes_what_is_queued_and_refuses_newcomers(certificate
     async with serving(certificate, accept) as server:
         heard = Heard()
         tls = ClientTls(insecure=True)
-        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=heard) as link:
+        async with dial_quic("127.0.0.1", server.port, alpns=(), tls=tls, handler=heard) as link:
             await echo(link, heard, b"up")
             serving_link = accepted[0].link
             assert serving_link is not None
@@ -192,7 +192,7 @@ async def test_a_drain_finishes_what_is_queued_and_refuses_newcomers(certificate
             serving_link.finish(-1)
             server.close(0, "broker shutting down")
             with pytest.raises(TargetError, match="0x2"):
-                async with dial_quic("127.0.0.1", server.port, alpn=None, tls=tls, handler=Heard()):
+                async with dial_quic("127.0.0.1", server.port, alpns=(), tls=tls, handler=Heard()):
                     pytest.fail("accepted")
             with trio.fail_after(10):
                 await link.over.wait()
@@ -205,7 +205,7 @@ async def test_every_address_of_a_name_is_served_on_one_port(certificate: Certif
     async with serving(certificate, host="localhost") as server:
         for *_, address in found:
             tls = ClientTls(ca=str(certificate.path))
-            async with dial_quic(address[0], server.port, alpn=None, tls=tls, handler=Heard()) as link:
+            async with dial_quic(address[0], server.port, alpns=(), tls=tls, handler=Heard()) as link:
                 assert link.phase.name == "OPEN"
 
 
@@ -236,7 +236,7 @@ async def test_datagrams_grow_on_loopback_as_far_as_the_peer_takes_them(
         monkeypatch.setattr("gateway.transport.quic.aioquic_private.pull_quic_transport_parameters", narrow)
     async with serving(certificate) as server:
         heard = Heard()
-        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=heard) as link:
+        async with dial_quic("127.0.0.1", server.port, alpns=(), tls=ClientTls(insecure=True), handler=heard) as link:
             assert len(await echo(link, heard, bytes(200_000))) == 200_000
     assert max(sizes) == largest
 
@@ -250,7 +250,7 @@ async def test_cancelling_a_server_tells_peers_and_handlers(certificate: Certifi
 
     async with serving(certificate, accept) as server:
         heard = Heard()
-        async with dial_quic("127.0.0.1", server.port, alpn=None, tls=ClientTls(insecure=True), handler=heard) as link:
+        async with dial_quic("127.0.0.1", server.port, alpns=(), tls=ClientTls(insecure=True), handler=heard) as link:
             server.abort()
             with trio.fail_after(5):
                 await link.over.wait()

@@ -61,6 +61,7 @@ PERMISSIONS: Mapping[type[Request], Permission] = {
     r.CreateTopic: Permission.ADMIN,
     r.DeleteTopic: Permission.ADMIN,
     r.DescribeTopics: Permission.SEE,
+    r.Profile: Permission.LOGIN,
     r.OffsetForTime: Permission.READ,
     # cache
     r.CachePut: Permission.WRITE,

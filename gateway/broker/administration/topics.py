@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from gateway.broker.administration.permissions import Permission
 from gateway.broker.service import Caller, Handler
-from gateway.errors import Conflict, InvalidRequest, UnknownPartition, UnknownTopic
+from gateway.errors import Conflict, InvalidRequest, NotRouted, UnknownPartition, UnknownTopic
 from gateway.requests import (
     DONE,
+    AddressProfile,
     CreateTopic,
     DeleteTopic,
     DescribeTopics,
     Offset,
     OffsetForTime,
     PartitionInfo,
+    Profile,
+    Profiles,
     Request,
     TopicCreated,
     TopicInfo,
@@ -24,7 +28,7 @@ from gateway.requests import (
 )
 from gateway.routing.table import RoutingTable
 from gateway.store import interface as store_interface
-from gateway.store.interface import PartitionState, Store, TopicState, Unit
+from gateway.store.interface import Durability, PartitionState, Store, TopicState, Unit
 
 MAX_PARTITIONS = 1_000
 PAGE, PAGE_PARTITIONS = 500, 2_000
@@ -46,6 +50,8 @@ class TopicService:
         self.before_delete: list[Callable[[str], str | None]] = []
         """Who may object to deleting a topic, with the reason."""
         self.after_delete: list[Callable[[str], None]] = []
+        self.may: Callable[[Caller, Permission, str], bool] = lambda _caller, _permission, _address: True
+        """Whether a caller has a right on an address."""
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Creating, deleting, describing, looking up by time."""
@@ -54,6 +60,7 @@ class TopicService:
             DeleteTopic: self.delete,
             DescribeTopics: self.describe,
             OffsetForTime: self.offset_for_time,
+            Profile: self.profile,
         }
 
     def name(self, caller: Caller, address: str) -> str:
@@ -129,6 +136,21 @@ class TopicService:
         else:
             following = ""
         caller.answer(request.id, Topics(found, following))
+
+    def profile(self, caller: Caller, request: Profile) -> None:
+        profiles: list[AddressProfile] = []
+        for address in request.addresses:
+            try:
+                topic = self.name(caller, address)
+            except (NotRouted, InvalidRequest):
+                continue
+            state = self._store.topics.get(topic)
+            config = state.config if state is not None else self._table.topic_config(topic)
+            readable, writable = (self.may(caller, right, address) for right in (Permission.READ, Permission.WRITE))
+            if readable or writable:  # or else it is nothing to the caller
+                durable = config.durability is Durability.FSYNC
+                profiles.append(AddressProfile(address, readable, writable, durable))
+        caller.answer(request.id, Profiles(profiles))
 
     def offset_for_time(self, caller: Caller, request: OffsetForTime) -> None:
         state, _partition = self.partition(caller, request.address, request.partition)

@@ -12,6 +12,7 @@ from gateway.protocols.felix.settings import FelixSettings
 from gateway.protocols.felix.wire.frames import MAX_PAYLOAD
 from gateway.protocols.felix.wire.mapping import FINAL_REFUSALS, address_of_path, local_address
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, ReaderPosition, Transport
+from gateway.settings import DOCUMENT_OR_STOCK
 from gateway.wire.anatomy import Carried
 
 
@@ -46,7 +47,7 @@ SPEC = ProtocolSpec(
     shows=shows,
     client=FelixClient,
     settings=FelixSettings,
-    has_dialects=True,
+    dialects=DOCUMENT_OR_STOCK,
     address_of_path=address_of_path,
     local_address=local_address,
     reader_position=ReaderPosition.OWN,

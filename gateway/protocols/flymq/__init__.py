@@ -10,6 +10,7 @@ from gateway.protocols.flymq.server.operations import FlymqSettings
 from gateway.protocols.flymq.server.session import FlymqServer
 from gateway.protocols.flymq.wire.frames import MAGIC
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
+from gateway.settings import DOCUMENT_OR_STOCK
 from gateway.wire.anatomy import Carried
 
 
@@ -58,7 +59,7 @@ SPEC = ProtocolSpec(
     shows=shows,
     client=FlymqClient,
     settings=FlymqSettings,
-    has_dialects=True,
+    dialects=DOCUMENT_OR_STOCK,
     sniff=sniff,
     shares_port_with=("rustlog", "blipmq"),
 )

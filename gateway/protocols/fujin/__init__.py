@@ -6,8 +6,9 @@ from gateway.envelope import Run
 from gateway.protocols.fujin.client.session import FujinClient
 from gateway.protocols.fujin.server.session import FujinServer
 from gateway.protocols.fujin.settings import FujinSettings
-from gateway.protocols.fujin.wire.frames import LARGEST_PUSH
+from gateway.protocols.fujin.wire.frames import ALPN, LARGEST_PUSH, V1_ALPN
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+from gateway.settings import DOCUMENT_OR_STOCK, Dialect
 from gateway.wire.anatomy import Carried
 
 
@@ -40,8 +41,8 @@ SPEC = ProtocolSpec(
     shows=shows,
     client=FujinClient,
     settings=FujinSettings,
-    has_dialects=True,
+    dialects=(*DOCUMENT_OR_STOCK, Dialect.SESSION, Dialect.V1),
     document_headers=True,
-    alpn="fujin",
+    alpns=(ALPN, V1_ALPN),
 )
 """What the house knows about Fujin."""

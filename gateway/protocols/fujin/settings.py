@@ -27,6 +27,16 @@ class PingSettings:
 
     interval: Annotated[Seconds, Says("How often a silent client is asked whether it is there.")] = Seconds(2.0)
     timeout: Annotated[Seconds, Says("How long its answer may take.")] = Seconds(5.0)
+    retries: Annotated[
+        int, Says("Pings in a row that may fail before a client of 0.5 or v1 is closed; the seed's is at the first.")
+    ] = 3
+
+
+@attrs.frozen
+class ConnectorSettings:
+    """What a connector's name stands for (Fujin 0.5 and v1)."""
+
+    topics: Annotated[tuple[str, ...], Says("The topics it shows, as its routes.")]
 
 
 @attrs.frozen
@@ -58,4 +68,10 @@ class FujinSettings:
     readers: Annotated[
         Mapping[str, ReaderSettings],
         Says("The readers there are, by name; without any, a name is a topic, read from the tail the first time."),
+    ] = attrs.Factory(dict)
+    connectors: Annotated[
+        Mapping[str, ConnectorSettings],
+        Says(
+            "The connectors there are for clients of 0.5 and v1, by name; without any, every name is one for all topics."
+        ),
     ] = attrs.Factory(dict)

@@ -1,4 +1,4 @@
-"""What a client's stream may say when, as a table (Fujin document; wire 1.1, 2, 3).
+"""What a client's stream may say when, as tables (Fujin document; wire 1.1, 2, 3, 6.2).
 
 The first byte fixes the role of a stream. A command that the table does not have ends the stream; inside a transaction an
 unknown byte is passed over instead (wire 2).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from gateway.protocols.fujin.wire.bound_frames import BoundOp
 from gateway.protocols.fujin.wire.frames import Op
 
 
@@ -79,5 +80,86 @@ EVENTS: Mapping[int, Event] = {
     Op.ACK.value: Event.SETTLE,
     Op.NACK.value: Event.SETTLE,
     Op.DISCONNECT.value: Event.END,
+}
+"""Which event a client's op byte is."""
+
+
+# --- the dialects that bind (wire 6.2) ---
+
+
+class BoundState(enum.Enum):
+    """Where a session of 0.5 or v1 is. The latter begins greeted."""
+
+    NEW = "new"
+    GREETED = "greeted"
+    BOUND = "bound"
+    IN_TX = "in_tx"
+    ENDING = "ending"
+
+
+class BoundEvent(enum.Enum):
+    """What moves it: the commands, and what becomes of them."""
+
+    HELLO = "hello"
+    BIND = "bind"
+    ACCEPTED = "accepted"
+    PRODUCE = "produce"
+    TX = "tx"  # BEGIN, COMMIT, ROLLBACK: answered with a failure when it is not their time
+    BEGUN = "begun"
+    TX_OVER = "tx_over"
+    TX_PRODUCE = "tx_produce"
+    SUBSCRIBE = "subscribe"  # before BIND it is answered
+    READ = "read"  # what else is about readers
+    PONG = "pong"
+    DISCONNECT = "disconnect"
+    END = "end"
+
+
+SESSIONS: Mapping[tuple[BoundState, BoundEvent], BoundState] = {
+    (BoundState.NEW, BoundEvent.HELLO): BoundState.GREETED,
+    (BoundState.NEW, BoundEvent.END): BoundState.ENDING,
+    (BoundState.GREETED, BoundEvent.BIND): BoundState.GREETED,
+    (BoundState.GREETED, BoundEvent.ACCEPTED): BoundState.BOUND,
+    (BoundState.GREETED, BoundEvent.SUBSCRIBE): BoundState.GREETED,
+    (BoundState.GREETED, BoundEvent.PONG): BoundState.GREETED,
+    (BoundState.GREETED, BoundEvent.END): BoundState.ENDING,
+    (BoundState.BOUND, BoundEvent.PRODUCE): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.TX): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.BEGUN): BoundState.IN_TX,
+    (BoundState.BOUND, BoundEvent.SUBSCRIBE): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.READ): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.PONG): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.DISCONNECT): BoundState.BOUND,
+    (BoundState.BOUND, BoundEvent.END): BoundState.ENDING,
+    (BoundState.IN_TX, BoundEvent.TX_PRODUCE): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.TX): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.TX_OVER): BoundState.BOUND,
+    (BoundState.IN_TX, BoundEvent.SUBSCRIBE): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.READ): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.PONG): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.DISCONNECT): BoundState.IN_TX,
+    (BoundState.IN_TX, BoundEvent.END): BoundState.ENDING,
+}
+"""Everything that is allowed; what is not ends the session."""
+
+BOUND_EVENTS: Mapping[int, BoundEvent] = {
+    BoundOp.HELLO.value: BoundEvent.HELLO,
+    BoundOp.BIND.value: BoundEvent.BIND,
+    BoundOp.PRODUCE.value: BoundEvent.PRODUCE,
+    BoundOp.HPRODUCE.value: BoundEvent.PRODUCE,
+    BoundOp.BEGIN.value: BoundEvent.TX,
+    BoundOp.COMMIT.value: BoundEvent.TX,
+    BoundOp.ROLLBACK.value: BoundEvent.TX,
+    BoundOp.FETCH.value: BoundEvent.READ,
+    BoundOp.HFETCH.value: BoundEvent.READ,
+    BoundOp.ACK.value: BoundEvent.READ,
+    BoundOp.NACK.value: BoundEvent.READ,
+    BoundOp.SUBSCRIBE.value: BoundEvent.SUBSCRIBE,
+    BoundOp.HSUBSCRIBE.value: BoundEvent.READ,
+    BoundOp.UNSUBSCRIBE.value: BoundEvent.READ,
+    BoundOp.DISCONNECT.value: BoundEvent.DISCONNECT,
+    BoundOp.TX_PRODUCE.value: BoundEvent.TX_PRODUCE,
+    BoundOp.TX_HPRODUCE.value: BoundEvent.TX_PRODUCE,
+    BoundOp.PONG.value: BoundEvent.PONG,
 }
 """Which event a client's op byte is."""

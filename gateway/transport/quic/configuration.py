@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 
 from aioquic.quic.configuration import QuicConfiguration
 
@@ -34,11 +35,13 @@ def server_configuration(limits: QuicLimits, identity: LoadedCertificate) -> Qui
     return configuration
 
 
-def client_configuration(limits: QuicLimits, tls: ClientTls, server_name: str, alpn: str | None) -> QuicConfiguration:
+def client_configuration(
+    limits: QuicLimits, tls: ClientTls, server_name: str, alpns: Sequence[str]
+) -> QuicConfiguration:
     """A dialler's. A fingerprint is checked when the handshake is done; without a CA the system's roots count."""
     configuration = _base(limits, is_client=True)
     configuration.server_name = server_name
-    configuration.alpn_protocols = None if alpn is None else [alpn]
+    configuration.alpn_protocols = list(alpns) or None
     if tls.insecure or tls.fingerprint:
         configuration.verify_mode = ssl.CERT_NONE
     else:

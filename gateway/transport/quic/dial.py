@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 from aioquic.quic.packet import QuicErrorCode
@@ -33,7 +33,7 @@ async def dial_quic(
     host: str,
     port: int,
     *,
-    alpn: str | None,
+    alpns: Sequence[str],
     tls: ClientTls,
     handler: LinkHandler,
     timeout: float = 10.0,
@@ -44,7 +44,7 @@ async def dial_quic(
     try:
         async with trio.open_nursery() as nursery:
             link = await _connect(
-                nursery, host, port, alpn=alpn, tls=tls, handler=handler, timeout=timeout, limits=limits
+                nursery, host, port, alpns=alpns, tls=tls, handler=handler, timeout=timeout, limits=limits
             )
             try:
                 yield link
@@ -69,7 +69,7 @@ async def _connect(
     host: str,
     port: int,
     *,
-    alpn: str | None,
+    alpns: Sequence[str],
     tls: ClientTls,
     handler: LinkHandler,
     timeout: float,
@@ -80,7 +80,7 @@ async def _connect(
         with trio.fail_after(timeout):
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
             for index, (family, _kind, _proto, _name, address) in enumerate(found):
-                attempt = _Attempt(family, address, name, alpn, tls, limits, handler)
+                attempt = _Attempt(family, address, name, alpns, tls, limits, handler)
                 last = index == len(found) - 1
                 with trio.CancelScope() as patience:
                     if not last:
@@ -101,15 +101,14 @@ class _Attempt:
         family: int,
         address: Address,
         server_name: str,
-        alpn: str | None,
+        alpns: Sequence[str],
         tls: ClientTls,
         limits: QuicLimits,
         handler: LinkHandler,
     ) -> None:
         any_address = ("::", 0) if family == socket.AF_INET6 else ("", 0)
-        self._core = Core(client_configuration(limits, tls, server_name, alpn), streams=limits.streams)
+        self._core = Core(client_configuration(limits, tls, server_name, alpns), streams=limits.streams)
         self._address = address
-        self._alpn = alpn
         self._tls = tls
         self._handler = handler
         self._refused: TargetError | None = None

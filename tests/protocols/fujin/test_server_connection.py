@@ -195,5 +195,5 @@ def test_every_status_can_be_said(status: Status) -> None:
 
 
 def test_what_the_house_knows() -> None:
-    assert (SPEC.name, SPEC.alpn, SPEC.default_port, SPEC.has_dialects) == ("fujin", "fujin", 4848, True)
+    assert (SPEC.name, SPEC.alpns, SPEC.default_port) == ("fujin", ("fujin", "fujin/1"), 4848)
     assert (SPEC.carries.min_value, SPEC.carries.max_value) == (1, 65_536)

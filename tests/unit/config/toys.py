@@ -10,7 +10,7 @@ import attrs
 
 from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
 from gateway.routing.expression import compile_expression
-from gateway.settings import Backoff, NoSettings, Seconds, Size
+from gateway.settings import DOCUMENT_OR_STOCK, Backoff, NoSettings, Seconds, Size
 
 compile_expression(
     "true"
@@ -127,7 +127,7 @@ TOYS: Mapping[str, ProtocolSpec] = {
         ),
         spec(
             "flymq",
-            has_dialects=True,
+            dialects=DOCUMENT_OR_STOCK,
             shares_port_with=("rustlog", "blipmq"),
             carries=carries(
                 key=True,
@@ -148,13 +148,13 @@ TOYS: Mapping[str, ProtocolSpec] = {
                 key=True, partition=True, offset=True, time=True, ordering=Ordering.PARTITION, max_value=10_485_743
             ),
         ),
-        spec("felix", Transport.QUIC, settings=FelixSettings, has_dialects=True, local_address=_in_scope),
+        spec("felix", Transport.QUIC, settings=FelixSettings, dialects=DOCUMENT_OR_STOCK, local_address=_in_scope),
         spec(
             "fujin",
             Transport.QUIC,
             settings=FujinSettings,
-            has_dialects=True,
-            alpn="fujin",
+            dialects=DOCUMENT_OR_STOCK,
+            alpns=("fujin",),
             carries=carries(headers=True, min_value=1, max_value=65_536, consumer_acknowledges=True),
         ),
     )

@@ -91,7 +91,8 @@ async def running(
     context = DriverContext("toy", limits, shared, recorder, trio.current_time)
     specs = [spec(b"")] if served == 1 else [spec(b"A"), spec(b"BB")]
     all_served = [
-        Served(one, lambda: LineSession(SessionContext("toy", None, limits=limits)), broker.attach) for one in specs
+        Served(one, lambda _alpn: LineSession(SessionContext("toy", None, limits=limits)), broker.attach)
+        for one in specs
     ]
     listener = TcpListener(context, await open_tcp_sockets(host, 0), all_served, tls)
     async with trio.open_nursery() as nursery:

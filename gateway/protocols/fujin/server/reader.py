@@ -14,7 +14,8 @@ from functools import partial
 import attrs
 
 from gateway.errors import GatewayError
-from gateway.protocols.fujin.server.stream import Stream
+from gateway.protocols.fujin.server.lease import Lease, ignored, redelivery
+from gateway.protocols.fujin.server.seed_stream import SeedStream
 from gateway.protocols.fujin.settings import ReaderSettings
 from gateway.protocols.fujin.states import Event
 from gateway.protocols.fujin.wire import codec, mapping
@@ -30,7 +31,6 @@ from gateway.requests import (
     Subscribed,
     Take,
     Taken,
-    Unsubscribe,
 )
 from gateway.settings import Dialect
 
@@ -41,12 +41,6 @@ PUSH_MESSAGES = 4096
 PUSH_BYTES = 128 << 10
 """Bounds of one Take of a push reader."""
 
-PUSH_WINDOW = 256 << 10
-UNREAD_BYTES = 4 << 20
-LEAST_WINDOW = 16 << 10
-"""Bytes on their way to a client that is not known to read: a share of what its connection may have, so that many readers
-and no time to read them cost little. Nothing holds the other streams back meanwhile."""
-
 FETCH_MESSAGES = 4096
 FETCH_BYTES = 1 << 20
 """Bounds of one FETCH reply, whatever was asked for."""
@@ -55,14 +49,13 @@ FETCH_BYTES = 1 << 20
 class Reader:
     """What both kinds of readers share: connecting, acknowledging, ending."""
 
-    def __init__(self, stream: Stream, command: ConnectReader) -> None:
+    def __init__(self, stream: SeedStream, command: ConnectReader) -> None:
         self._stream = stream
         self._auto_commit = command.auto_commit
         self._subscription = 0
+        self._lease: Lease | None = None
         self._unacked: set[int] = set()
         """Tags that the client has and has not settled."""
-        self._left_to_others = 0
-        """The subscription, once this stream has ended and others of the connection still use it."""
         stream.machine.step(Event.CONNECT_READER)
 
     def connect(self, name: bytes) -> None:
@@ -106,8 +99,7 @@ class Reader:
 
     def _redelivery(self) -> Redelivery:
         """What is unacknowledged stays with the client; a NACK is an attempt that failed."""
-        settings = self._stream.context.settings
-        return Redelivery(settings.max_deliveries, settings.backoff.first, settings.backoff.longest, unanswered=False)
+        return redelivery(self._stream.context.settings)
 
     def _ready(self, now: float) -> None:
         """The reader is connected."""
@@ -134,20 +126,12 @@ class Reader:
         return self._fetch(data, at, now) if op == Op.FETCH else self._settle(op, data, at)
 
     def end(self) -> None:
-        """Give back what is not settled. Another stream of this connection may be the same reader; the broker knows
-        readers of a connection only as one.
-        """
-        if not self._subscription:
+        """Give back what is not settled."""
+        if not self._subscription or self._lease is None:
             return
-        users = self._stream.context.users
-        users[self._subscription] -= 1
-        if users[self._subscription]:
+        if self._lease.leave():
             self._stop_taking()
-            self._left_to_others = self._subscription
             self._give_back([*self._unacked, *self._held_back()])
-        else:
-            del users[self._subscription]
-            self._stream.ask(partial(Unsubscribe, subscription=self._subscription), self._ignored)
         self._subscription = 0
 
     def room(self, now: float) -> None:
@@ -171,8 +155,7 @@ class Reader:
             return
         if isinstance(outcome, Subscribed):
             self._subscription = outcome.subscription
-            users = self._stream.context.users
-            users[self._subscription] = users.get(self._subscription, 0) + 1
+            self._lease = Lease(self._stream, self._subscription)
         if self._stream.ending:
             self.end()
             return
@@ -221,19 +204,14 @@ class Reader:
         self._settled_some(now)
 
     def _give_back(self, tags: Sequence[int]) -> None:
-        """Only where others go on: with the last stream, Unsubscribe gives everything back."""
-        if tags and self._left_to_others:
-            give_back = partial(Settle, subscription=self._left_to_others, tags=tags, accepted=False, tried=False)
-            self._stream.ask(give_back, self._ignored)
-
-    def _ignored(self, outcome: Outcome, now: float) -> None:
-        """Nobody is left to be told."""
+        if self._lease is not None:
+            self._lease.give_back(tags)
 
 
 class PushReader(Reader):
     """Messages come by themselves. With auto commit, handed to the transport is delivered."""
 
-    def __init__(self, stream: Stream, command: ConnectReader) -> None:
+    def __init__(self, stream: SeedStream, command: ConnectReader) -> None:
         super().__init__(stream, command)
         self._take = 0
         self._start_at: float | None = None
@@ -269,7 +247,7 @@ class PushReader(Reader):
 
     def _pump(self) -> None:
         room = MOST_UNACKED - len(self._unacked) if self._acknowledges else PUSH_MESSAGES
-        window = min(PUSH_WINDOW, max(LEAST_WINDOW, UNREAD_BYTES // len(self._stream.context.streams)))
+        window = self._stream.window
         if self._take or self._start_at is not None or room <= 0 or self._unsent >= window or self._stream.ending:
             return
         take = partial(
@@ -323,7 +301,7 @@ class _Fetch:
 class PullReader(Reader):
     """Messages come when asked for. With auto commit they are settled here, as they go out."""
 
-    def __init__(self, stream: Stream, command: ConnectReader) -> None:
+    def __init__(self, stream: SeedStream, command: ConnectReader) -> None:
         super().__init__(stream, command)
         self._ahead: deque[tuple[int, bytes]] = deque()
         """(tag, value with its length) taken and not handed out yet."""
@@ -388,7 +366,7 @@ class PullReader(Reader):
         if self._auto_commit:
             self._stream.send(codec.fetched(cid, len(given), (value for _, value in given)))
             settle = partial(Settle, subscription=self._subscription, tags=tags)
-            self._stream.ask(settle, self._ignored)
+            self._stream.ask(settle, ignored)
         else:
             self._unacked.update(tags)
             subscription = self._subscription
@@ -406,7 +384,7 @@ KINDS = {ReaderKind.PUSH: PushReader, ReaderKind.PULL: PullReader}
 """The class of each reader type."""
 
 
-def connect_reader(stream: Stream, data: bytes, at: int) -> int:
+def connect_reader(stream: SeedStream, data: bytes, at: int) -> int:
     """CONNECT READER: the stream becomes a reader, once the broker agrees."""
     command = codec.decode_connect_reader(data, at)
     reader = KINDS[command.kind](stream, command)

@@ -1,6 +1,8 @@
-"""The serving side of a Fujin connection (Fujin document; wire 1.1, 1.2, 1.4): streams, pings, the end.
+"""The serving side of a Fujin connection (Fujin document; wire 1.1, 1.2, 1.4, 6.1): streams, pings, the end.
 
-Each stream of the client's is a `Stream` with a role of its own. The server opens one stream per ping.
+The first byte of each stream says what is spoken on it: with ALPN `fujin` 00 is 0.5, 01 and 02 are the seed's dialect; with
+`fujin/1` 01 is v1. Over a byte stream (TCP, WebSocket, Unix) there is one session, of 0.5 or v1, and there are no pings. Over
+QUIC the server opens a stream for each ping, which says what the client's dialect says.
 """
 
 from __future__ import annotations
@@ -8,15 +10,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from gateway.protocols.fujin.server.bound_stream import BoundStream
 from gateway.protocols.fujin.server.reader import connect_reader
+from gateway.protocols.fujin.server.seed_stream import SeedStream
 from gateway.protocols.fujin.server.stream import Stream, StreamContext
 from gateway.protocols.fujin.server.writer import Writer, connect_writer
 from gateway.protocols.fujin.settings import FujinSettings
 from gateway.protocols.fujin.wire import mapping
-from gateway.protocols.fujin.wire.frames import PING_FAILED, Op
+from gateway.protocols.fujin.wire.bound_frames import PING_FAILED_STRICTLY, BoundOp, BoundReply
+from gateway.protocols.fujin.wire.frames import PING_FAILED, V1_ALPN, Op
 from gateway.protocols.fujin.wire.outbox import Outbox
 from gateway.requests import Outcome
-from gateway.settings import Dialect
+from gateway.settings import Dialect, Transport
 from gateway.wire.session import (
     CONNECTION,
     LISTENER,
@@ -32,6 +37,9 @@ from gateway.wire.session import (
 )
 
 PING = bytes((Op.PING,))
+STRICT_PING = bytes((BoundReply.PING,))
+SEEDS = (Dialect.AUTO, Dialect.DOCUMENT, Dialect.STOCK)
+"""Dialects of a listener that serves the seed's."""
 
 MAX_INCOMPLETE = 32 << 20
 """Bytes of incomplete commands on all streams of a connection: a WRITE may have 16 MiB, and a client a thousand streams."""
@@ -45,7 +53,26 @@ class FujinServer:
         self._ping = settings.ping
         self._outbox = Outbox()
         self._streams: dict[int, Stream] = {}
-        self._context = StreamContext(self._outbox, settings, context.dialect, {}, self._streams, self._gone)
+        self._fresh: set[int] = set()
+        """Streams on which nothing was said yet."""
+        self._context = StreamContext(
+            self._outbox,
+            settings,
+            context.dialect,
+            {},
+            lambda: len(self._streams) + len(self._fresh),
+            self._gone,
+            context.auth_required,
+            context.server_id,
+        )
+        self._pings = context.transport in (None, Transport.QUIC)
+        self._v1 = context.alpn == V1_ALPN
+        self._logs_in = context.auth_required
+        self._strict = False
+        """What the client was told by pings, and has to answer: as its dialect says."""
+        self._bind_first = False
+        self._failures = 0
+        self._pong = b""
         self._tokens = itertools.count(-1, -1)
         self._ping_at: float | None = None
         """When the next ping is due; none before the client has said something."""
@@ -64,17 +91,21 @@ class FujinServer:
         """A stream of the client's. There are only bidirectional ones (wire 1.1)."""
         if channel >= 0:
             if kind is Kind.DUPLEX:
-                self._streams[channel] = Stream(channel, self._context, _connect)
+                self._fresh.add(channel)
                 if self._draining:
-                    self._streams[channel].stop()
+                    self._begin(channel, None).stop()
             else:
                 self._outbox.put(channel, StopSending(channel))
         return self._outbox.requests()
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """Bytes of a stream. What a pong says is not looked at (wire 1.2)."""
-        if self._ping_at is None:
-            self._ping_at = now + self._ping.interval
+        """Bytes of a stream."""
+        if channel in self._fresh and data:
+            self._begin(channel, data[0])
+            if self._ping_at is None and self._pings:
+                self._ping_at = now + self._ping.interval
+        if channel == self._pinging:
+            self._pong = (self._pong + data)[:2]
         stream = self._streams.get(channel)
         if stream is not None and data:
             before = stream.incomplete
@@ -89,9 +120,9 @@ class FujinServer:
     def eof(self, channel: int, now: float) -> Requests:
         """A stream's end; the end of a ping's stream is the pong (wire 0, rule 1)."""
         if channel == self._pinging:
-            self._pinging = None
+            self._pinged(answered=not self._strict or self._pong == STRICT_PING, reason=mapping.PING_WRONG)
             self._ping_at = max(now, self._ping_at or now)
-        stream = self._streams.get(channel)
+        stream = self._stream(channel)
         if stream is not None:
             stream.eof(now)
         return self._outbox.requests()
@@ -108,6 +139,7 @@ class FujinServer:
         """The connection is gone: transactions are rolled back, readers give back."""
         for stream in list(self._streams.values()):
             stream.abandon()
+        self._fresh.clear()
         self._closed = self._lost = True
         return self._outbox.requests()
 
@@ -119,8 +151,8 @@ class FujinServer:
     def room(self, channel: int, now: float) -> Requests:
         """A reader's client reads."""
         stream = self._streams.get(channel)
-        if stream is not None and stream.role is not None:
-            stream.role.room(now)
+        if stream is not None:
+            stream.room(now)
         return self._outbox.requests()
 
     # --- time ---
@@ -128,18 +160,17 @@ class FujinServer:
     def timeout_at(self) -> float | None:
         """The next ping, the end of a ping or of the drain, a reader's first message."""
         times = [self._ping_until if self._pinging is not None else self._ping_at, self._drain_until]
-        times += [stream.role.timeout_at() for stream in self._streams.values() if stream.role is not None]
+        times += [stream.timeout_at() for stream in self._streams.values()]
         return min((time for time in times if time is not None), default=None) if not self._closed else None
 
     def on_timeout(self, now: float) -> Requests:
         """Whatever is due."""
         for stream in list(self._streams.values()):
-            if stream.role is not None:
-                stream.role.on_timeout(now)
-        if self._pinging is not None:
-            if now >= self._ping_until:
-                self._close(PING_FAILED, mapping.PING_TIMED_OUT)
-        elif self._ping_at is not None and now >= self._ping_at:
+            stream.on_timeout(now)
+        if self._pinging is not None and now >= self._ping_until:
+            self._pinged(answered=False, reason=mapping.PING_TIMED_OUT)
+            self._ping_at = max(now, self._ping_at or now)
+        if self._pinging is None and self._ping_at is not None and now >= self._ping_at and not self._closed:
             self._send_ping(now)
         if self._drain_until is not None and now >= self._drain_until:
             self._drain_until = None
@@ -149,6 +180,8 @@ class FujinServer:
 
     def drain(self, now: float) -> Requests:
         """STOP on every stream; the client has the time of a pong to disconnect them (Fujin document, STOP)."""
+        for channel in list(self._fresh):
+            self._begin(channel, None)
         for stream in list(self._streams.values()):
             stream.stop()
         self._drain_until = now + self._ping.timeout
@@ -181,19 +214,48 @@ class FujinServer:
     @property
     def spoken(self) -> Spoken:
         dialect = self._context.dialect
+        if self._strict:
+            return Spoken(*((Dialect.V1.value, "BIND") if self._bind_first else (Dialect.SESSION.value, "HELLO")))
         return Spoken(dialect.value, LISTENER) if dialect is not Dialect.AUTO else Spoken("", "command by command")
 
     @property
     def handshaken(self) -> bool:
-        """Nothing is asked for beyond the handshake of QUIC."""
-        return True
+        """Who speaks the seed's dialect over QUIC has nothing more to do; a session that binds has to be let in first, where
+        there is a login, and to be there, where nothing was done before.
+        """
+        if self._logs_in:
+            return self._pings and not any(isinstance(stream, BoundStream) for stream in self._streams.values())
+        return self._pings or not self._fresh
 
     # --- inside ---
 
+    def _begin(self, channel: int, first: int | None) -> Stream:
+        """What is spoken on a stream, from its first byte; without one, what its connection is most likely about."""
+        self._fresh.discard(channel)
+        dialect = self._context.dialect
+        binds = (
+            first in (BoundOp.BIND, None) and (self._v1 or not self._pings) and dialect in (Dialect.AUTO, Dialect.V1)
+        )
+        greets = first == BoundOp.HELLO and not self._v1 and dialect in (Dialect.AUTO, Dialect.SESSION)
+        stream: Stream
+        if not (binds or greets) and self._pings and not self._v1 and dialect in SEEDS:
+            stream = SeedStream(channel, self._context, _connect)
+        else:  # where it is neither, its states refuse what it begins with
+            self._strict, self._bind_first = True, binds
+            stream = BoundStream(channel, self._context, self._let_in, greets=greets or (not binds and first != 0))
+        self._streams[channel] = stream
+        return stream
+
+    def _let_in(self) -> None:
+        self._logs_in = False
+
+    def _stream(self, channel: int) -> Stream | None:
+        return self._begin(channel, None) if channel in self._fresh else self._streams.get(channel)
+
     def _abandoned(self, channel: int) -> Requests:
         if channel == self._pinging:
-            self._close(PING_FAILED, mapping.PING_REFUSED)
-        stream = self._streams.get(channel)
+            self._pinged(answered=False, reason=mapping.PING_REFUSED)
+        stream = self._stream(channel)
         if stream is not None:
             stream.abandon()
         return self._outbox.requests()
@@ -201,18 +263,35 @@ class FujinServer:
     def _send_ping(self, now: float) -> None:
         """A new stream per ping; the byte and the FIN in one frame, or stock clients leak the stream (wire 0, rule 1)."""
         self._pinging = next(self._tokens)
+        self._pong = b""
         self._ping_until = now + self._ping.timeout
         self._ping_at = now + self._ping.interval
         self._outbox.put(self._pinging, Open(self._pinging, Kind.DUPLEX))
-        self._outbox.send(self._pinging, PING)
+        self._outbox.send(self._pinging, STRICT_PING if self._strict else PING)
         self._outbox.put(self._pinging, Finish(self._pinging))
+
+    def _pinged(self, *, answered: bool, reason: str) -> None:
+        """A ping is over. The seed's clients may fail none, and answer anything; the others may fail some, and have to answer
+        what they were asked (wire 1.2, 6.2).
+        """
+        self._pinging = None
+        if answered:
+            self._failures = 0
+            return
+        self._failures += 1
+        if not self._strict:
+            self._close(PING_FAILED, reason)
+        elif self._failures >= self._ping.retries:
+            self._close(PING_FAILED_STRICTLY, f"{mapping.PINGS_FAILED}: {reason}")
 
     def _gone(self, channel: int) -> None:
         self._streams.pop(channel, None)
+        if not self._pings:
+            self._close(0, "")
         self._close_if_drained()
 
     def _close_if_drained(self) -> None:
-        if self._draining and not self._streams:
+        if self._draining and not self._streams and not self._fresh:
             self._close(0, "")
 
     def _close(self, code: int, reason: str) -> None:
@@ -221,7 +300,7 @@ class FujinServer:
             self._outbox.put(CONNECTION, Close(code, reason))
 
 
-def _connect(stream: Stream, data: bytes, at: int) -> int:
+def _connect(stream: SeedStream, data: bytes, at: int) -> int:
     """The first command of a stream gives it its role."""
     if data[at] == Op.CONNECT_READER:
         return connect_reader(stream, data, at)

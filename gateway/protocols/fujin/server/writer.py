@@ -11,7 +11,7 @@ from functools import partial
 
 from gateway.envelope import Batch, Delivery
 from gateway.errors import GatewayError, WireError
-from gateway.protocols.fujin.server.stream import Stream
+from gateway.protocols.fujin.server.seed_stream import SeedStream
 from gateway.protocols.fujin.settings import FujinSettings, WriteHeaders
 from gateway.protocols.fujin.states import Event, State
 from gateway.protocols.fujin.wire import codec, mapping
@@ -49,7 +49,7 @@ def connect_writer(data: bytes, at: int, dialect: Dialect) -> int:
 class Writer:
     """The role."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: SeedStream) -> None:
         self._stream = stream
         self._headered = _headered(stream.context.settings, stream.context.dialect)
         """None until the first WRITE tells."""

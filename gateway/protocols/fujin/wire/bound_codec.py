@@ -417,6 +417,9 @@ def headers_field(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
+NO_HEADERS_FIELD = _U16.pack(0)
+
+
 def bodies(columns: Columns, heads: Iterable[bytes], ids: Iterable[bytes]) -> list[bytes]:
     """`[headers], [id], value` of each message; `heads` and `ids` are as long as the columns, of empty pieces where there
     are none.

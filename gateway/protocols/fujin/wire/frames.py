@@ -44,6 +44,11 @@ class ReaderKind(enum.IntEnum):
     PULL = 2
 
 
+ALPN = "fujin"
+"""Of the seed's dialect, and of 0.5: the first byte of a stream tells them apart (wire 6.1)."""
+V1_ALPN = "fujin/1"
+"""Of v1, and of what was there between it and the seed."""
+
 LARGEST_PUSH = 65_536
 """A pushed value beyond this kills stock clients (wire 0, rule 6)."""
 

@@ -21,6 +21,8 @@ READER_NOT_FOUND = "reader not found"
 NOTHING_FETCHED = "no message in time"
 PING_TIMED_OUT = "read: deadline exceeded"
 PING_REFUSED = "ping stream refused"
+PING_WRONG = "not the answer to a ping"
+PINGS_FAILED = "ping failed after retries"
 GOING_DOWN = "server is shutting down"
 
 WORDS: Mapping[Status, str] = {
