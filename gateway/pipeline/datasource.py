@@ -7,6 +7,7 @@ every topic, its epoch and the next offset of each partition; Spark writes it in
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,14 +32,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from gateway.arrow.schema import DDL, SCHEMA, chosen
+from gateway.arrow.schema import SCHEMA, chosen
 from gateway.bulk import wire
 from gateway.errors import InvalidRequest, Unsupported
 from gateway.pipeline.jvm import add_jar
-from gateway.pipeline.options import LATEST, ReadOptions
-from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, record_batches, selected, starts, whole
+from gateway.pipeline.options import TO_THE_END, ReadOptions
+from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, meant, record_batches, selected, starts, whole
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
 from gateway.pipeline.source import ReadableLog, open_log
+from gateway.store.reader import StoredTopic
 
 FIRST_YEAR = 1970
 """The log counts milliseconds from here, so no message is older."""
@@ -78,9 +80,10 @@ class GatewayDataSource(DataSource):
         """What `format` calls it."""
         return "gateway"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Every column; a schema of the user's own with fewer of them reads only those."""
-        return DDL
+        options = ReadOptions.parse(self.options)
+        return StructType([one for one in from_arrow_schema(SCHEMA).fields if options.headers or one.name != "headers"])
 
     def reader(self, schema: StructType) -> GatewayReader:
         return GatewayReader(ReadOptions.parse(self.options), _columns(schema))
@@ -228,7 +231,7 @@ class GatewayReader(DataSourceReader):
         options = self._options
         with open_log(options.source) as reader:
             ranges = [self._narrowing.apply(reader, one) for one in whole(reader, options)]
-        return [LogRange(one) for one in cut(ranges, options.per_partition)]
+        return [LogRange(one) for one in cut(ranges, options.per_partition, options.least_partitions)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
@@ -237,8 +240,9 @@ class GatewayReader(DataSourceReader):
 # --- a stream ---
 
 
-def _position(topic_epoch: int, offsets: Sequence[int]) -> dict[str, int]:
-    return {"epoch": topic_epoch, **{str(number): offset for number, offset in enumerate(offsets)}}
+def _position(topic: StoredTopic, options: ReadOptions, offsets: Sequence[int]) -> dict[str, int]:
+    numbers = [str(one.number) for one in meant(topic, options)]
+    return {"epoch": topic.epoch, **dict(zip(numbers, offsets, strict=True))}
 
 
 class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -248,13 +252,14 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._last: Position | None = None
+        self._triggered_ms = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         options = self._options
         with open_log(options.source) as reader:
             return {
-                topic.name: _position(topic.epoch, starts(reader, topic, options, LATEST))
+                topic.name: _position(topic, options, starts(reader, topic, options, TO_THE_END))
                 for topic in selected(reader.topics(), options)
             }
 
@@ -270,6 +275,8 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes."""
         end = self._last if self._last is not None else self._ends()
         begin = self._begins(start, end)
+        if self._last is None and self._too_few(begin, end):
+            return start
         if not self._options.fail_on_data_loss:
             end = {**end}
         else:
@@ -290,16 +297,26 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, offset in offsets.items()
             if number != "epoch" and begin[name][number] < offset
         ]
-        return [LogRange(one) for one in cut(ranges, self._options.per_partition)]
+        return [LogRange(one) for one in cut(ranges, self._options.per_partition, self._options.least_partitions)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
+
+    def _too_few(self, begin: Position, end: Position) -> bool:
+        """Whether to wait for more; Spark has no limit of this kind for a source in Python, so it is taken from the options."""
+        least, now = self._options.least_per_trigger, time.monotonic() * 1000
+        if least is None:
+            return False
+        if sum(_waiting(begin, end).values()) < least and now - self._triggered_ms < self._options.trigger_delay_ms:
+            return bool(self._triggered_ms)
+        self._triggered_ms = now
+        return False
 
     def _ends(self) -> Position:
         options = self._options
         with open_log(options.source) as reader:
             return {
-                topic.name: _position(topic.epoch, [one.end for one in topic.partitions])
+                topic.name: _position(topic, options, [one.end for one in meant(topic, options)])
                 for topic in selected(reader.topics(), options, all_named=options.fail_on_data_loss)
             }
 
@@ -333,15 +350,20 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin
 
 
-def _limited(begin: Position, end: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """An end with at most so many records before it: each partition gives in proportion to what it has."""
-    waiting = {
+def _waiting(begin: Position, end: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Offsets of each partition that are not read yet."""
+    return {
         (name, number): offset - begin[name][number]
         for name, offsets in end.items()
         if name in begin
         for number, offset in offsets.items()
         if number != "epoch"
     }
+
+
+def _limited(begin: Position, end: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """An end with at most so many records before it: each partition gives in proportion to what it has."""
+    waiting = _waiting(begin, end)
     total = sum(waiting.values())
     if total <= rows:
         return dict(end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import os
 import ssl
 import threading
 import time
@@ -78,7 +79,7 @@ class Endpoint:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(
             f"{parts.scheme}://{host}:{port or 9600}",
-            token or (_text(token_file, "token file").strip() if token_file else ""),
+            token or (_text(token_file, "token file").strip() if token_file else os.environ.get("GATEWAY_TOKEN", "")),
             _text(ca, "ca") if ca else "",
             fingerprint.replace(":", "").lower(),
             insecure,

@@ -127,7 +127,7 @@ class ArchivedMessages:
         found: dict[tuple[str, int, int], Span] = {}
         files = Archive.existing(Path(self.path)).files()
         names = topics.among(sorted({file.topic for file in files}))
-        missing = [name for name in topics.patterns if "*" not in name and name not in names]
+        missing = [name for name in topics.names if name not in names]
         if missing:
             raise UnknownTopic(f"there is no topic {', '.join(missing)} in {self.path}")
         for file in files:

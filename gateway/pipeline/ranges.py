@@ -14,10 +14,10 @@ from gateway.arrow.columns import BATCH_BYTES, BATCH_ROWS, block_batch
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
-from gateway.pipeline.options import EARLIEST, LATEST, Offsets, ReadOptions
+from gateway.pipeline.options import EARLIEST, FROM_THE_START, LATEST, ReadOptions, Where
 from gateway.pipeline.source import ReadableLog
 from gateway.store.position import Position
-from gateway.store.reader import StoredTopic
+from gateway.store.reader import StoredPartition, StoredTopic
 
 P = TypeVar("P", Run, Block)
 
@@ -54,36 +54,54 @@ class Range:
 
 def selected(topics: Mapping[str, StoredTopic], options: ReadOptions, *, all_named: bool = True) -> list[StoredTopic]:
     """The topics that the options mean. A name (not a glob) that there is not is an error, if `all_named`."""
-    missing = [name for name in options.topics.patterns if "*" not in name and name not in topics]
+    missing = sorted(set(options.topics.names) - set(topics))
     if missing and all_named:
         raise UnknownTopic(f"there is no topic {', '.join(missing)} in {options.where}")
-    return [topics[name] for name in options.topics.among(list(topics))]
+    found = [topics[name] for name in options.topics.among(list(topics))]
+    for topic in found:
+        for number in sorted((options.topics.only or {}).get(topic.name, ())):
+            _there("assign", topic, number)
+    return found
 
 
-def starts(reader: ReadableLog, topic: StoredTopic, options: ReadOptions, default: int) -> list[int]:
-    if options.starting_ms is not None:
-        return [reader.offset_for_time(topic.name, one.number, options.starting_ms) for one in topic.partitions]
-    given = options.starting if options.starting is not None else default
-    return _resolved(topic, given, EARLIEST, "startingOffsets")
+def meant(topic: StoredTopic, options: ReadOptions) -> list[StoredPartition]:
+    """Its partitions that the options mean."""
+    return [one for one in topic.partitions if options.topics.has(topic.name, one.number)]
 
 
-def ends(topic: StoredTopic, options: ReadOptions) -> list[int]:
-    return _resolved(topic, options.ending, LATEST, "endingOffsets")
+def _there(option: str, topic: StoredTopic, number: int) -> None:
+    if number >= len(topic.partitions):
+        raise UnknownPartition(f"{option}: {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}")
 
 
-def _resolved(topic: StoredTopic, given: Offsets, unnamed: int, option: str) -> list[int]:
-    named: Mapping[int, int] = {}
-    if not isinstance(given, int):
-        named, given = given.get(topic.name, {}), unnamed
-    beyond = [number for number in named if number >= len(topic.partitions)]
-    if beyond:
-        raise UnknownPartition(
-            f"{option}: {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {beyond[0]}"
-        )
+def starts(reader: ReadableLog, topic: StoredTopic, options: ReadOptions, default: Where) -> list[int]:
+    """Where to begin in each partition that is meant."""
+    where = options.starting if options.starting is not None else default
+    return _resolved(reader, topic, options, where, "startingOffsets")
+
+
+def ends(reader: ReadableLog, topic: StoredTopic, options: ReadOptions) -> list[int]:
+    return _resolved(reader, topic, options, options.ending, "endingOffsets")
+
+
+def _resolved(reader: ReadableLog, topic: StoredTopic, options: ReadOptions, where: Where, option: str) -> list[int]:
+    named = where.named.get(topic.name, {})
+    for number in named:
+        _there(option, topic, number)
     found = []
-    for partition in topic.partitions:
-        offset = named.get(partition.number, given)
-        if offset == EARLIEST:
+    for partition in meant(topic, options):
+        told = partition.number in named
+        offset = named.get(partition.number, where.everywhere)
+        if where.times and (told or not where.named):
+            time = offset
+            offset = reader.offset_for_time(topic.name, partition.number, time)
+            if option == "startingOffsets" and options.strict_times and offset >= partition.end:
+                raise OffsetOutOfRange(
+                    f"{topic.name}/{partition.number} has nothing from {time} ms on (startingOffsetsByTimestampStrategy)",
+                    first=partition.start,
+                    next_offset=partition.end,
+                )
+        elif offset == EARLIEST:
             offset = partition.start
         elif offset == LATEST:
             offset = partition.end
@@ -102,14 +120,20 @@ def whole(reader: ReadableLog, options: ReadOptions) -> list[Range]:
         Range(topic.name, partition.number, start, end, topic.epoch)
         for topic in selected(reader.topics(), options)
         for partition, start, end in zip(
-            topic.partitions, starts(reader, topic, options, EARLIEST), ends(topic, options), strict=True
+            meant(topic, options),
+            starts(reader, topic, options, FROM_THE_START),
+            ends(reader, topic, options),
+            strict=True,
         )
         if start < end
     ]
 
 
-def cut(ranges: Sequence[Range], records: int) -> list[Range]:
-    """Ranges of at most so many records, so that several tasks share a long partition."""
+def cut(ranges: Sequence[Range], records: int, least: int = 0) -> list[Range]:
+    """Ranges of at most so many offsets, so that several tasks share a long partition; and `least` ranges in all."""
+    if least:
+        total = sum(one.end - one.start for one in ranges)
+        records = max(1, min(records, -(-total // least)))
     return [
         attrs.evolve(one, start=start, end=min(start + records, one.end))
         for one in ranges

@@ -69,13 +69,17 @@ final class EndpointLog implements Log {
 
   @Override
   public Map<String, Topic> topics() throws IOException {
-    return described("");
+    Map<String, Topic> topics = new TreeMap<>();
+    for (String after = ""; after != null; ) {
+      JsonNode found = ask("/v1/topics" + (after.isEmpty() ? "" : "?after=" + encoded(after)));
+      dense = found.path("dense_offsets").asBoolean(true);
+      add(found, topics);
+      after = found.path("following").asText().isEmpty() ? null : found.path("following").asText();
+    }
+    return topics;
   }
 
-  private Map<String, Topic> described(String name) throws IOException {
-    JsonNode found = ask("/v1/topics" + (name.isEmpty() ? "" : "?name=" + encoded(name)));
-    dense = found.path("dense_offsets").asBoolean(true);
-    Map<String, Topic> topics = new TreeMap<>();
+  private static void add(JsonNode found, Map<String, Topic> topics) {
     for (JsonNode topic : found.path("topics")) {
       List<Partition> partitions = new ArrayList<>();
       for (JsonNode one : topic.path("partitions"))
@@ -84,7 +88,6 @@ final class EndpointLog implements Log {
                 one.path("number").asInt(), one.path("start").asLong(), one.path("end").asLong(), one.path("bytes").asLong(), -1));
       topics.put(topic.path("name").asText(), new Topic(topic.path("name").asText(), topic.path("epoch").asLong(), partitions));
     }
-    return topics;
   }
 
   @Override
