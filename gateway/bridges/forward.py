@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import attrs
 
 from gateway.bridges.forward_rows import cursor_row, source_of
-from gateway.bridges.lanes import LaneEntry, Lanes, columns_of, copies_of, stretches
+from gateway.bridges.lanes import LaneEntry, Lanes, columns_of, copies_of, marked_columns_of, stretches
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.deliveries import Latencies
@@ -189,7 +189,8 @@ class PartitionForward(Consumer):
         return sent
 
     def _deliver(self, entries: Sequence[LaneEntry], copies: Copies | None) -> None:
-        batch = Batch(self._address, columns_of(entries), copies=copies)
+        columns = marked_columns_of(entries, self._identity) if self.pool.marks_by_header else columns_of(entries)
+        batch = Batch(self._address, columns, copies=copies)
         size, route = batch.columns.value_bytes, self.rule.route
         self._recorder.delivered(route, self.pool.name, len(entries), size)
         times = sorted([entry.run.times[entry.index] for entry in entries])  # lanes may have changed their order

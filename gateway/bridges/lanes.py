@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gateway.bridges.breaker import is_outage, jittered
 from gateway.broker.consume.consumer import ConsumedMessage
-from gateway.broker.identity import path_on
+from gateway.broker.identity import path_on, via_in, with_via
 from gateway.envelope import Columns, Copies, Run
 from gateway.errors import (
     LONGEST_TARGET_TEXT,
@@ -294,19 +294,36 @@ def columns_of(entries: Sequence[LaneEntry]) -> Columns:
     return parts[0] if len(parts) == 1 else Columns.concat(parts)
 
 
+def marked_columns_of(entries: Sequence[LaneEntry], identity: bytes) -> Columns:
+    """The messages with a header that says by which gateways they came, for a target that is told by nothing else."""
+    found = columns_of(entries)
+    headers = [
+        with_via(entry.run.columns.headers_of(entry.index), path_on(_via(entry.run, entry.index), identity))
+        for entry in entries
+    ]
+    return Columns(found.packed, found.ends, found.keys, headers, found.expires)
+
+
 def copies_of(source: bytes, identity: bytes, entries: Sequence[LaneEntry]) -> Copies:
     """Where the messages are in the log, their ids, and the gateways they came by, for a target that can tell by them what it
     was sent before, and what goes in circles. It ends before the first that came by others.
     """
-    via = entries[0].run.meta_of(entries[0].index)[0].origin.via
+    via = _via(entries[0].run, entries[0].index)
     ranges: list[tuple[int, bytes, int, int]] = []
     for run, start, stop in stretches(entries):
         while start < stop:
-            meta, inner = run.meta_of(start)
-            if meta.origin.via != via:
+            if _via(run, start) != via:
                 return Copies(source, ranges, path_on(via, identity))
+            meta, inner = run.meta_of(start)
             known = bisect_right(run.batches, start, key=_first_record)
             end = min(stop, run.batches[known][0]) if known < len(run.batches) else stop
+            if run.columns.headers is not None:  # which may say another way of each
+                end = next((at for at in range(start + 1, end) if _via(run, at) != via), end)
             ranges.append((run.base_offset + start, meta.id, inner, end - start))
             start = end
     return Copies(source, ranges, path_on(via, identity))
+
+
+def _via(run: Run, index: int) -> tuple[str, ...]:
+    via = run.meta_of(index)[0].origin.via
+    return via if run.columns.headers is None else via + via_in(run.columns.headers_of(index))

@@ -15,7 +15,7 @@ from functools import partial
 import attrs
 
 from gateway.bridges.forward_rows import source_of
-from gateway.bridges.lanes import LaneEntry, columns_of, copies_of
+from gateway.bridges.lanes import LaneEntry, columns_of, copies_of, marked_columns_of
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.identity import identity_of
 from gateway.broker.letters import SUFFIX
@@ -176,7 +176,8 @@ class PartitionMirror:
             if copies is not None and copies.count < len(entries):
                 self._buffer.extendleft(reversed(taken[copies.count :]))
                 entries = entries[: copies.count]
-            batch = Batch(self._address, columns_of(entries), copies=copies)
+            columns = marked_columns_of(entries, self._identity) if self._pool.marks_by_header else columns_of(entries)
+            batch = Batch(self._address, columns, copies=copies)
             self._requests += 1
             self._pool.submit(
                 lambda number, batch=batch: Publish(number, batch),  # type: ignore[misc]

@@ -21,6 +21,7 @@ from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Request
+from gateway.settings import Dialect
 from gateway.transport.client import ClientDriver, dial
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
@@ -189,6 +190,11 @@ class UpstreamPool:
     @property
     def connected(self) -> bool:
         return bool(self._connections)
+
+    @property
+    def marks_by_header(self) -> bool:
+        """Whether by which gateways a message came is said there in a header: the protocol has headers, and no other place."""
+        return self.spec.document_headers and self.upstream.dialect is Dialect.DOCUMENT
 
     def report_to(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,13 +1,17 @@
-"""What tells this gateway from all others: sixteen bytes, made once and kept in its store."""
+"""What tells this gateway from all others: sixteen bytes, made once and kept in its store; and what says by which gateways a
+message came: the protocol (`Copies.path`), or a header where a protocol carries headers and has no other place for it.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
+from typing import AnyStr
 
 from msgspec.structs import replace
 
-from gateway.envelope import Origin
+from gateway.envelope import Headers, Origin
 from gateway.store.interface import Put, Store
 
 TABLE = "forwards"
@@ -15,6 +19,10 @@ KEY = b"\0store"
 """The row of the store's identity: no forward's name has such a character, so none can take it."""
 MOST_HOPS = 8
 """Gateways that a message may come by before it counts as one that goes in circles."""
+LOOP = "loop"
+"""The reason of the dead letter."""
+VIA = "x-gateway-via"
+_VIA = re.compile(rb"[0-9a-f]{32}(,[0-9a-f]{32}){0,99}")
 
 
 def identity_of(store: Store) -> bytes:
@@ -39,6 +47,19 @@ def path_on(via: tuple[str, ...], identity: bytes) -> tuple[bytes, ...]:
     return (*(bytes.fromhex(one) for one in via), identity)
 
 
-def goes_round(path: tuple[bytes, ...], identity: bytes) -> bool:
+def goes_round(path: tuple[AnyStr, ...], identity: AnyStr) -> bool:
     """Whether a message has been here before, or has come by too many to tell."""
     return identity in path or len(path) >= MOST_HOPS
+
+
+def via_in(headers: Headers) -> tuple[str, ...]:
+    """The gateways that a message came by, as its headers say; what a client wrote there says nothing."""
+    for name, value in headers:
+        if name == VIA and _VIA.fullmatch(value):
+            return tuple(value.decode().split(","))
+    return ()
+
+
+def with_via(headers: Headers, path: tuple[bytes, ...]) -> Headers:
+    own = tuple([one for one in headers if one[0] != VIA])
+    return (*own, (VIA, b",".join([one.hex().encode() for one in path])))

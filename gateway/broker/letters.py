@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from gateway.broker.identity import LOOP, VIA
 from gateway.envelope import Columns, Headers, Run
 from gateway.routing.address import LONGEST
 from gateway.routing.table import RoutingTable
@@ -93,7 +94,8 @@ class Letters:
         target = topic or letters_topic(run.topic)
         columns = run.columns
         meta, inner = run.meta_of(index)
-        own, before = split_headers(columns.headers_of(index))
+        headers = columns.headers_of(index)
+        own, before = split_headers(headers)
         facts = Facts(
             reason=reason,
             attempts=attempts,
@@ -103,8 +105,10 @@ class Letters:
             partition=run.partition,
             offset=run.base_offset + index,
             expires_ms=columns.expires[index] if columns.expires is not None else 0,
-            count=before.count + 1 if len(own) != len(columns.headers_of(index)) else 1,
+            count=before.count + 1 if len(own) != len(headers) else 1,
         )
+        if reason == LOOP:  # who sends it again does so knowing that it has been here
+            own = tuple([one for one in own if one[0] != VIA])
         letter = Columns.of([columns.value(index)], [columns.key(index)], [own + facts.headers()])
         creates = () if target in self._store.topics else (MakeTopic(target, self._table.topic_config(target)),)
         return creates, Append(target, 0, letter, meta, indexes=[inner])

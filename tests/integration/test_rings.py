@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,10 +19,11 @@ CONFIG = """
 version: 1
 listeners:
   felix: {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed}}
+  fujin: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, dialect: document}}
   flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1}}
 upstreams:
-  next: {{protocol: felix, address: "127.0.0.1:{port}", timeout: 1s, tls: {{ca: "{ca}"}}}}
+  next: {{protocol: {protocol}, address: "127.0.0.1:{port}", timeout: 1s, tls: {{ca: "{ca}"}}, dialect: {dialect}}}
 routes:
   - name: ring
     match: {{topic: orders}}
@@ -40,8 +42,11 @@ def samples(one: Gateway, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("how", [FORWARD, MIRROR])
-@pytest.mark.parametrize("count", [2, 3])
-async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, count: int, how: str) -> None:
+@pytest.mark.parametrize(
+    "over", [("felix", "felix"), ("felix", "felix", "felix"), ("fujin", "fujin"), ("fujin", "felix", "fujin")]
+)
+async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, over: Sequence[str], how: str) -> None:
+    count = len(over)
     gateways: list[Gateway] = []
     ports = [9] * count  # nobody, until it is there
     networks = [
@@ -54,9 +59,12 @@ async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, count: i
             await nursery.start(network.run)
         for at, network in enumerate(networks):
             ca = certificates[(at + 1) % count]
-            config = CONFIG.format(data=tmp_path / str(at), port=network.port, ca=ca, how=how)
+            dialect = "document" if over[at] == "fujin" else "auto"
+            config = CONFIG.format(
+                data=tmp_path / str(at), port=network.port, ca=ca, how=how, protocol=over[at], dialect=dialect
+            )
             gateways.append(await stack.enter_async_context(gateway(config)))
-            ports[at] = gateways[at].ports["felix"]
+            ports[at] = gateways[at].ports[over[at - 1]]
         if how is MIRROR:  # which waits for nobody
             with trio.fail_after(60):
                 while not all(samples(one, "gateway_upstream_connected") == [1.0] for one in gateways):  # noqa: ASYNC110  # it says so in a metric alone

@@ -24,14 +24,14 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from gateway.broker.identity import goes_round, identity_of
+from gateway.broker.identity import LOOP, goes_round, identity_of, via_in
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
 from gateway.broker.publish.delays import DelayService
 from gateway.broker.publish.door import Door, Doors
 from gateway.broker.publish.partitions import Partitioner
 from gateway.broker.publish.proxying import Proxying
-from gateway.broker.publish.publication import LOOP, Failed, Part, Prepared, Publication, Share, composed, with_ttl
+from gateway.broker.publish.publication import Failed, Part, Prepared, Publication, Share, composed, with_ttl
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, SchemaGate
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
@@ -267,6 +267,7 @@ class Pipeline:
             or request.deliver_at_ms
             or request.schema
             or batch.copies is not None
+            or (batch.columns.headers is not None and any(map(via_in, batch.columns.headers)))
         ):
             return False
         partitions = topic.config.partitions
@@ -357,17 +358,23 @@ class Pipeline:
 
     def _stop_loops(self, publication: Publication) -> None:
         copies = publication.batch.copies
-        if copies is None or not goes_round(copies.path, identity_of(self._store)):
+        identity = identity_of(self._store)
+        whole = copies is not None and goes_round(copies.path, identity)
+        if not whole and publication.batch.columns.headers is None:
             return
-        error = Conflict(
-            f"it goes in circles: it has come by {len(copies.path)} gateways, this one among them or too many"
-        )
         for part in publication.parts:
+            columns = part.columns
+            looping = [
+                at for at in range(columns.count) if whole or goes_round(via_in(columns.headers_of(at)), identity.hex())
+            ]
+            if not looping:
+                continue
+            error = Conflict("it goes in circles: it has come by this gateway before, or by too many to tell")
             if not part.route.topics:
                 raise error
-            if count := part.columns.count:
-                publication.failures.append(Failed(part.route, part.columns, dict.fromkeys(range(count), error), LOOP))
-                part.keep([])
+            failed = dict.fromkeys(looping, error)
+            publication.failures.append(Failed(part.route, columns, failed, LOOP))
+            part.keep([at for at in range(columns.count) if at not in failed])
 
     def _transform(self, publication: Publication) -> None:
         for part in publication.parts:

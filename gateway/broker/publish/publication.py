@@ -20,8 +20,6 @@ from gateway.store.interface import Append, MakeTopic, Placement, Put
 
 TRANSFORM = "transform"
 """The reason of a dead letter that its route could not transform."""
-LOOP = "loop"
-"""The reason of one that was here before."""
 Indexes = Sequence[int] | None
 """Of messages in a batch; None: all of them."""
 

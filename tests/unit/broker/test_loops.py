@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.broker.administration.dead_letters import split_headers
-from gateway.broker.identity import MOST_HOPS, identity_of
+from gateway.broker.identity import MOST_HOPS, VIA, identity_of, via_in, with_via
 from gateway.envelope import Batch, Columns, Copies, Run
 from gateway.requests import Publish, Published
 from tests.unit.bridges.house import Bridged, bridged, route
@@ -60,3 +60,29 @@ async def test_by_whom_it_came_is_kept_with_it(tmp_path: Path) -> None:
         assert vias == [(hop(1).hex(), hop(2).hex()), ()]
         clients = {meta.origin.client for run in await runs(place, "copy") for _first, _inner, meta in run.batches}
         assert clients == {"peer"}
+
+
+async def test_a_header_says_it_for_each_message_and_is_gone_from_the_letter(tmp_path: Path) -> None:
+    async with bridged(tmp_path, [], route()) as place:
+        ours, other = identity_of(place.store), hop(1)
+        ways = [(other,), (other, ours), tuple(hop(number) for number in range(MOST_HOPS))]
+        headers = [*(with_via((("h", b"1"), (VIA, b"old")), way) for way in ways), ((VIA, b"nonsense"),), ()]
+        client = place.client()
+        for _ in range(2):  # the second time the way is known
+            columns = Columns.of([b"a", b"b", b"c", b"d", b"e"], None, headers)
+            reply = await client.ask(Publish(0, Batch("copy", columns)))
+            assert isinstance(reply, Published)
+            assert reply.refused == {}
+        kept = [
+            (run.columns.value(at), via_in(run.columns.headers_of(at)))
+            for run in await runs(place, "copy")
+            for at in range(run.count)
+        ]
+        assert kept == [(b"a", (other.hex(),)), (b"d", ()), (b"e", ())] * 2
+        letters = [
+            split_headers(run.columns.headers_of(at))
+            for run in await runs(place, "copy.dlq")
+            for at in range(run.count)
+        ]
+        assert [(own, facts.reason, facts.count) for own, facts in letters] == [((("h", b"1"),), "loop", 1)] * 4
+        place.check_accounts()
