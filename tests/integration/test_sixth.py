@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from pathlib import Path
@@ -73,6 +74,26 @@ async def test_a_sixth_protocol_is_known_to_check_and_to_the_schema(tmp_path: Pa
     assert code == 1
     assert "greting" in said
     assert '"toy"' in (await run("schema"))[1]
+
+
+async def test_its_client_passes_the_suite_of_every_client() -> None:
+    """But for what a broker may say wrongly: that is not looked at in a page's example."""
+    chosen = "toy and not escapes"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/conformance/test_clients.py",
+        "-k",
+        chosen,
+    ]
+    more = {**os.environ, "GATEWAY_MORE_PROTOCOLS": str(FOLDER)}
+    done = await trio.run_process(command, env=more, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 0, done.stdout.decode()[-5000:]
+    assert b"6 passed" in done.stdout
 
 
 @pytest.mark.parametrize("word", ["toy", "sixth"])

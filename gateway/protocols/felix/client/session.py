@@ -215,12 +215,12 @@ class FelixClient:
     # --- cache ---
 
     def _cache(self, request: requests.CachePut | requests.CacheGet) -> None:
-        if self._caches is None or self._caches.gone:
-            self._caches = self._line()
         parts = [unescape(part) for part in request.cache.split("/")]
         if len(parts) != 3:
             self._finish(request.id, Unsupported("a cache is named tenant/namespace/cache"))
             return
+        if self._caches is None or self._caches.gone:
+            self._caches = self._line()
         tenant, namespace, cache = parts
         number = next(self._ids)
         known_as: codec.Id = str(number) if self._document else number
