@@ -229,6 +229,7 @@ async def _decoded(request: Request, kind: type[T]) -> T:
     body = await body_of(request)
     decode = msgspec.msgpack.decode if sent == wire.MSGPACK else msgspec.json.decode
     try:
+        wire.check_size(body, sent)
         return decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body cannot be read: {error}") from None

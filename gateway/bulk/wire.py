@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -35,8 +36,12 @@ RESET_GROUP = "/v1/groups/reset"
 
 LARGEST_APPEND = 24 << 20
 """Bytes of one request's body: the largest message there is, with room for its headers."""
-MOST_APPENDED = 100_000
-"""Messages in one append."""
+MOST_APPENDED = 25_000
+"""Messages in one append: to spread so many by their keys takes 40 ms."""
+MOST_HEADERS = 200_000
+"""That all messages of an append have together."""
+MOST_COMMAS = 1_000_000
+"""In JSON: what is to become so many values is no request."""
 LONGEST_PRODUCER = 512
 LATEST = 1 << 53
 """Milliseconds since the epoch: no time is later."""
@@ -46,6 +51,9 @@ PLACE = struct.Struct(">QI")
 """Base offset and count, in front of a chunk."""
 NEXT = struct.Struct(">Q")
 CHUNK_FRAME, END_FRAME, PROBLEM_FRAME = 1, 2, 3
+
+T = TypeVar("T")
+Column = Annotated[Sequence[T], msgspec.Meta(max_length=MOST_APPENDED)]
 
 
 # --- bodies ---
@@ -97,10 +105,10 @@ class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sequence: int = 0
     packed: bytes = b""
     count: int = 0
-    values: Sequence[bytes] | None = None
-    keys: Sequence[bytes | None] | None = None
-    headers: Sequence[Sequence[tuple[str, bytes]]] | None = None
-    expires: Sequence[int] | None = None
+    values: Column[bytes] | None = None
+    keys: Column[bytes | None] | None = None
+    headers: Column[Sequence[tuple[str, bytes]]] | None = None
+    expires: Column[int] | None = None
     protocol: str = ""
     """Whose address it is, as a client of this protocol would write it; empty: the name of a topic."""
     listener: str = ""
@@ -156,7 +164,7 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True):
     """The dead-letter topic."""
     epoch: int
     partition: int
-    offsets: Sequence[int]
+    offsets: Column[int]
     to: str = ""
     """An address to publish to, by the routes; empty: the topic each came from."""
     protocol: str = ""
@@ -222,6 +230,33 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 # --- messages ---
+
+
+class _Headers(msgspec.Struct):
+    headers: Column[msgspec.Raw] | None = None
+
+
+_HEADERS = msgspec.msgpack.Decoder(_Headers)
+_LENGTHS = {0xDC: 3, 0xDD: 5}
+
+
+def check_size(body: bytes, media: str) -> None:
+    """Refuse a body of which decoding would make far more than it is: a thousand bytes of memory for four that were sent. Raises
+    TooLarge, or what msgspec says.
+    """
+    if media == JSON:
+        if body.count(b",") > MOST_COMMAS:
+            raise e.TooLarge(f"a body in JSON has at most {MOST_COMMAS} values")
+        return
+    if b"headers" not in body:
+        return
+    pairs = 0
+    for row in _HEADERS.decode(body).headers or ():
+        head = bytes(memoryview(row)[:5])
+        end = _LENGTHS.get(head[0])  # else it is a short array, or none
+        pairs += int.from_bytes(head[1:end], "big") if end else head[0] & 0x0F
+    if pairs > MOST_HEADERS:
+        raise e.TooLarge(f"the messages of an append have at most {MOST_HEADERS} headers together, not {pairs}")
 
 
 def columns_of(body: AppendRequest) -> Columns:

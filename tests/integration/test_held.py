@@ -14,10 +14,14 @@ import struct
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 import trio
 
 from gateway.broker.consume.group_offsets import TABLE, encode_key, row_of
+from gateway.bulk.wire import APPEND, JSON, MOST_APPENDED, MSGPACK
+from gateway.envelope import Columns
 from gateway.protocols.blipmq.wire.frames import FrameType
 from gateway.protocols.felix.wire.codec import ClientMessage
 from gateway.protocols.flymq.wire.frames import Op
@@ -43,6 +47,7 @@ listeners:
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [key]}}}}
   quic:    {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: self-signed}}
+admin: {{bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1}}
 """
 
@@ -415,6 +420,38 @@ async def test_fujin(tmp_path: Path) -> None:
 
     await never_held(tmp_path, ask_all)
     assert len(FujinOp) == 12, "an operation is not tried here"
+
+
+async def test_appends_of_the_admin_address(tmp_path: Path) -> None:
+    def body(values: Sequence[bytes], **more: object) -> bytes:
+        columns = Columns.of(values)
+        request = {"address": "orders", "producer": "p", "packed": columns.packed, "count": columns.count, **more}
+        return msgspec.msgpack.encode(request)
+
+    many = [b"x" * (number % 2) for number in range(MOST_APPENDED)]
+    cases = [
+        ("one", body([bytes(23 << 20)]), 200),
+        ("many", body(many, sequence=1, keys=many), 200),
+        ("spread", body(many, sequence=2, address="wide", keys=[b"%d" % number for number in range(len(many))]), 200),
+        ("too many", body([b""] * 5_000_000), 413),
+        ("empty headers", body([b""], headers=[()] * 20_000_000), 400),
+        ("a million headers", body([b""], headers=[[("", b"")] * 1_000_000]), 413),
+        ("a list", b"[" + b"1," * 12_000_000 + b"1]", 413),
+    ]
+
+    async def ask_all(gateway: Watched) -> None:
+        address = f"http://127.0.0.1:{gateway.ports['admin']}"
+        async with httpx.AsyncClient(trust_env=False, timeout=120, base_url=address) as client:
+            await client.get("/readyz")
+            await gateway.longest("modules, which are loaded when somebody asks")
+            gateway.held.clear()
+            for name, data, status in cases:
+                media = JSON if data.startswith(b"[") else MSGPACK
+                answer = await client.post(APPEND, content=data, headers={"Content-Type": media})
+                assert answer.status_code == status, answer.text
+                await gateway.longest(name)
+
+    await never_held(tmp_path, ask_all)
 
 
 async def test_the_histogram_of_the_lag_is_kept(tmp_path: Path) -> None:

@@ -51,6 +51,46 @@ def test_packed_values_that_lie_are_refused(packed: bytes, count: int) -> None:
     assert (pack(made.values())[0], made.count) == (packed, count)
 
 
+MANY = wire.MOST_APPENDED + 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"values": [b""] * MANY}, "length <= 25000"),
+        ({"keys": [None] * MANY}, "length <= 25000"),
+        ({"headers": [()] * MANY}, "length <= 25000"),
+        ({"expires": [0] * MANY}, "length <= 25000"),
+        ({"headers": [[("", b"")] * 200_001]}, "at most 200000 headers together, not 200001"),
+        ({"headers": [[("", b"")] * 15] * 13_334}, "not 200010"),
+        ({"headers": [[("", b"")] * 50_001] * 4}, "not 200004"),
+    ],
+)
+def test_what_would_become_far_more_than_it_is_is_refused_before_it_is_made(columns: Any, said: str) -> None:
+    body = msgspec.msgpack.encode({"address": "t", "producer": "p", **columns})
+
+    def take() -> None:
+        wire.check_size(body, wire.MSGPACK)
+        msgspec.msgpack.decode(body, type=wire.AppendRequest)
+
+    with pytest.raises((errors.TooLarge, msgspec.ValidationError), match=said):
+        take()
+
+
+def test_so_is_json_of_too_many_values() -> None:
+    with pytest.raises(errors.TooLarge, match="at most 1000000 values"):
+        wire.check_size(b"[" + b"0," * (wire.MOST_COMMAS + 1) + b"0]", wire.JSON)
+
+
+def test_as_many_headers_as_an_append_may_have() -> None:
+    headers = [[("a", b"1")] * 15] * 1_000 + [[("a", b"1")] * 10_000]
+    body = wire.AppendRequest(address="t", producer="p", values=[b""] * 1_001, headers=headers)
+    for media, codec in ((wire.MSGPACK, msgspec.msgpack), (wire.JSON, msgspec.json)):
+        data = codec.encode(body)
+        wire.check_size(data, media)
+        assert wire.columns_of(codec.decode(data, type=wire.AppendRequest)).count == 1_001
+
+
 ERRORS = [
     errors.UnknownTopic("there is no topic t"),
     errors.OffsetOutOfRange(first=3, next_offset=9),
