@@ -13,9 +13,11 @@ import click
 from gateway.cli.options import examples
 from gateway.cli.pipeline_jobs import compact, export, rollup
 from gateway.cli.pipeline_parts import (
+    DRY_RUN,
     TOPICS,
     JobCluster,
     following,
+    reported,
     run_options,
     show,
     source_of,
@@ -51,6 +53,7 @@ FOLLOWER = 10
         "gateway pipeline archive --endpoint https://gateway:9600 --ca ca.pem --to ./archive",
     )
 )
+@reported
 @source_options
 @click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive's directory.")
 @TOPICS
@@ -58,7 +61,10 @@ FOLLOWER = 10
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --follow, in seconds."
 )
-@click.option("--accept-gaps", is_flag=True, help="Go on behind what retention removed, or what is damaged.")
+@click.option(
+    "--accept-gaps", is_flag=True, help="Go on behind what retention removed, or what is damaged; it stays accepted."
+)
+@DRY_RUN
 @click.option(
     "--format",
     "form",
@@ -75,6 +81,7 @@ def archive(
     follow: bool,
     interval: float,
     accept_gaps: bool,
+    dry_run: bool,
     form: str,
     cluster: JobCluster,
     output: str,
@@ -86,6 +93,9 @@ def archive(
     """
     from gateway.pipeline.options import TopicSelection
 
+    if dry_run:
+        _show_planned(source_of(given), to, TopicSelection.parse(topics), form, output)
+        return
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
     once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, cluster)
@@ -102,6 +112,17 @@ def archive(
                 click.echo(f"gateway: gap: {gap} is not archived and will not be", err=True)
             if stop is None or stop.wait(interval):
                 return
+
+
+def _show_planned(source: Source, to: Path, topics: TopicSelection, form: str, output: str) -> None:
+    from gateway.pipeline.archive import planned
+
+    if form != "parquet":
+        raise click.UsageError("--dry-run is about the format parquet")
+    found = planned(source, to, topics=topics)
+    lines = [*found.ranges, f"{found.records} records would be archived to {to}"]
+    lines += [f"gap: {gap} was removed before it was archived" for gap in found.gaps]
+    show(output, {"records": found.records, "ranges": found.ranges, "gaps": found.gaps}, "\n".join(lines))
 
 
 def _archiving(
@@ -126,6 +147,7 @@ def _archiving(
         "gateway pipeline audit --path ./data --archive ./archive --topics orders.eu --output json",
     )
 )
+@reported
 @source_options
 @click.option(
     "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
@@ -135,7 +157,8 @@ def _archiving(
 def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCluster, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
-    Every gap, duplicate, difference and damaged file is named. Exit code 0: clean; 1: findings; 2: could not look.
+    Every gap, duplicate, difference and damaged file is named; gaps that were accepted are listed as such. Exit code 0: clean; 1:
+    findings; 2: could not look.
     """
     from gateway.pipeline.audit import audit as run
     from gateway.pipeline.options import TopicSelection
@@ -147,16 +170,24 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCl
     ]
     lines = [f"{one['topic']}/{one['partition']} by route {one['route']}: {one['records']} records" for one in counts]
     lines += [f"{found.compared} of {found.archived} archived records compared with the store", *found.findings]
+    lines += [f"accepted: {gap}" for gap in found.accepted]
     lines.append("clean" if not found.findings else f"{len(found.findings)} findings")
     show(
         output,
-        {"compared": found.compared, "archived": found.archived, "routes": counts, "findings": found.findings},
+        {
+            "compared": found.compared,
+            "archived": found.archived,
+            "routes": counts,
+            "findings": found.findings,
+            "accepted": found.accepted,
+        },
         "\n".join(lines),
     )
     return 1 if found.findings else 0
 
 
 @command.command(epilog=examples("gateway pipeline merge --archive ./archive"))
+@reported
 @click.option(
     "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
 )
@@ -166,15 +197,25 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCl
 @click.option(
     "--large", type=click.IntRange(min=1), default=128, show_default=True, help="Merged ones grow up to so many MiB."
 )
+@DRY_RUN
 @run_options
-def merge(directory: Path, small: int, large: int, cluster: JobCluster, output: str) -> None:
+def merge(directory: Path, small: int, large: int, dry_run: bool, cluster: JobCluster, output: str) -> None:
     """Merge the small files of an archive, as --follow leaves them.
 
     The manifests say at every moment which files count. Whoever reads the directory without them may see records twice
     for a moment, never too few.
     """
     from gateway.pipeline.merge import merge as run
+    from gateway.pipeline.merge import mergeable
 
+    if dry_run:
+        would = mergeable(directory, small=small << 20, large=large << 20)
+        show(
+            output,
+            {"before": would.before, "after": would.after, "records": would.records},
+            f"{would.before} small files would be {would.after}, with {would.records} records",
+        )
+        return
     tasks = cluster.spread()
     done = with_bar(
         "merging",

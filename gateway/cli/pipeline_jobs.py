@@ -9,12 +9,15 @@ import click
 
 from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
+    DRY_RUN,
     TOPICS,
     JobCluster,
     following,
     from_options,
+    reported,
     run_options,
     show,
+    show_spans,
     with_bar,
 )
 
@@ -32,6 +35,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
         "sqlite3 ./rollup/rollup.sqlite 'SELECT datetime(minute, \"unixepoch\"), topic, messages FROM rollup'",
     )
 )
+@reported
 @from_options
 @TO
 @TOPICS
@@ -43,6 +47,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="With --follow, in seconds."
 )
+@DRY_RUN
 @run_options
 def rollup(
     messages: MessagesToRead,
@@ -53,6 +58,7 @@ def rollup(
     follow: bool,
     watermark: str,
     interval: float,
+    dry_run: bool,
     cluster: JobCluster,
     output: str,
 ) -> None:
@@ -65,15 +71,17 @@ def rollup(
     from gateway.pipeline.options import TopicSelection, milliseconds
 
     wanted = TopicSelection.parse(topics)
+    if follow and since is not None:
+        raise click.UsageError("--follow begins at the beginning and goes on where it ended: no --since")
+    if dry_run:
+        show_spans(output, messages, wanted, to)
+        return
     if follow:
-        if since is not None:
-            raise click.UsageError("--follow begins at the beginning and goes on where it ended: no --since")
-        spark = cluster.session()
         with following() as stop:
             done = with_bar(
                 "rolling up",
                 lambda progress: job.follow(
-                    spark,
+                    cluster.session,
                     messages,
                     to,
                     topics=topics,
@@ -84,9 +92,10 @@ def rollup(
                 ),
             )
     else:
-        spark = cluster.session()
         begin = milliseconds(since) if since is not None else None
-        done = with_bar("rolling up", lambda _progress: job.rollup(spark, messages, to, topics=wanted, from_ms=begin))
+        done = with_bar(
+            "rolling up", lambda _progress: job.rollup(cluster.session, messages, to, topics=wanted, from_ms=begin)
+        )
     late = f", {done.late} late groups are not among them" if done.late else ""
     show(output, {"rows": done.rows, "late": done.late}, f"{done.rows} rows of {source} in {to}{late}")
 
@@ -97,11 +106,13 @@ def rollup(
         "gateway pipeline compact --from ./data --to ./latest --keep-tombstones --overwrite",
     )
 )
+@reported
 @from_options
 @TO
 @TOPICS
 @click.option("--keep-tombstones", is_flag=True, help="Keep keys whose last value is empty.")
 @OVERWRITE
+@DRY_RUN
 @run_options
 def compact(
     messages: MessagesToRead,
@@ -110,6 +121,7 @@ def compact(
     topics: str,
     keep_tombstones: bool,
     overwrite: bool,
+    dry_run: bool,
     cluster: JobCluster,
     output: str,
 ) -> None:
@@ -122,10 +134,14 @@ def compact(
     from gateway.pipeline.options import TopicSelection
 
     wanted = TopicSelection.parse(topics)
-    spark = cluster.session()
+    if dry_run:
+        show_spans(output, messages, wanted, to)
+        return
     done = with_bar(
         "compacting",
-        lambda _progress: job(spark, messages, to, topics=wanted, keep_tombstones=keep_tombstones, overwrite=overwrite),
+        lambda _progress: job(
+            cluster.session, messages, to, topics=wanted, keep_tombstones=keep_tombstones, overwrite=overwrite
+        ),
     )
     show(
         output,
@@ -141,6 +157,7 @@ def compact(
         "gateway pipeline export --from ./data --to ./table --format parquet --decode avro --schema order",
     )
 )
+@reported
 @from_options
 @TO
 @TOPICS
@@ -165,6 +182,7 @@ def compact(
 @click.option("--where", default="", metavar="SQL", help="A condition in Spark's SQL on the columns of a message.")
 @click.option("--skip-undecodable", is_flag=True, help="Leave out and count what cannot be decoded; exit code 1.")
 @OVERWRITE
+@DRY_RUN
 @run_options
 def export(
     messages: MessagesToRead,
@@ -179,6 +197,7 @@ def export(
     where: str,
     skip_undecodable: bool,
     overwrite: bool,
+    dry_run: bool,
     cluster: JobCluster,
     output: str,
 ) -> int:
@@ -193,11 +212,13 @@ def export(
 
     wanted = TopicSelection.parse(topics)
     decoding = decoding_for(decode, messages, wanted, store=schemas, schema=schema, version=schema_version)
-    spark = cluster.session()
+    if dry_run:
+        show_spans(output, messages, wanted, to)
+        return 0
     done = with_bar(
         "exporting",
         lambda _progress: job(
-            spark,
+            cluster.session,
             messages,
             to,
             form=form,

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from gateway.cli.options import output_option
+from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gateway.pipeline.frames import MessagesToRead
+    from gateway.pipeline.options import TopicSelection
     from gateway.pipeline.source import Source
     from gateway.pipeline.spread import Spread
 
@@ -30,6 +36,9 @@ ENDPOINT = (
     click.option("--ca", metavar="FILE", help="Trust this CA (PEM) of an https endpoint."),
     click.option("--fingerprint", metavar="HEX", help="Trust the certificate with this SHA-256 fingerprint."),
 )
+
+
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,9 +105,15 @@ class JobCluster:
     def spread(self) -> Spread:
         from gateway.pipeline.spread import OnSpark
 
-        return OnSpark(self.session())
+        return OnSpark(self.session)
 
 
+_REPORT = click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write what came of it as JSON: the result or the error, the exit code, when it began and how long it took.",
+)
 RUN = (
     click.option("--master", default="local[*]", show_default=True, help="Where Spark runs; empty under spark-submit."),
     click.option("--spark-logs", is_flag=True, help="Let Spark write its warnings to standard error."),
@@ -106,12 +121,28 @@ RUN = (
 )
 
 
+def reported(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --report; outside of all that may fail."""
+
+    @functools.wraps(command)
+    def with_report(report: Path | None, **options: Any) -> Any:
+        if report is None:
+            return command(**options)
+        with reporting(report, command.__name__) as said:
+            code = command(**options)
+            said["exit_code"] = code or 0
+            return code
+
+    return _REPORT(with_report)
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what every job takes: --master and --spark-logs, which the command gets as one `cluster`, and --output."""
 
     @functools.wraps(command)
     def with_cluster(**options: Any) -> Any:
-        return command(cluster=JobCluster(options.pop("master"), options.pop("spark_logs")), **options)
+        cluster = JobCluster(options.pop("master"), options.pop("spark_logs"))
+        return command(cluster=cluster, **options)
 
     for option in reversed(RUN):
         with_cluster = option(with_cluster)
@@ -141,15 +172,64 @@ def following() -> Iterator[threading.Event]:
 
 
 def with_bar(label: str, work: Callable[[Callable[[int, int], None]], Any]) -> Any:
-    """Do it under a progress bar, which is on standard error and only on a terminal."""
+    """Do it under a progress bar, which is on standard error; where that is no terminal, with lines."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    if not sys.stderr.isatty():
+        return work(Lines(label))
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         return work(lambda done, total: bar.update(task, completed=done, total=total))
 
 
+LINE_SECONDS = 10.0
+
+
+class Lines:
+    """Progress where nobody looks at a terminal: a line for a log now and then, none of what is short."""
+
+    def __init__(self, label: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._label, self._now = label, now
+        self._said = now()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._now()
+        if now - self._said >= LINE_SECONDS and done < total:
+            self._said = now
+            click.echo(f"gateway: {self._label}: {done} of {total}", err=True)
+
+
+_results: list[dict[str, object]] = []
+"""What the job that runs has shown."""
+
+
+@contextlib.contextmanager
+def reporting(path: Path, job: str) -> Iterator[dict[str, object]]:
+    """Write a report when the job has ended, however it ended."""
+    began = dt.datetime.now(dt.UTC)
+    said: dict[str, object] = {"job": job, "arguments": sys.argv[1:], "began": began.isoformat(timespec="milliseconds")}
+    _results.clear()
+    try:
+        yield said
+    except (GatewayError, OSError, click.ClickException) as error:
+        message = error.message if isinstance(error, GatewayError | click.ClickException) else str(error)
+        said.update(exit_code=2, error={"type": type(error).__name__, "message": message})
+        raise
+    finally:
+        said["seconds"] = round((dt.datetime.now(dt.UTC) - began).total_seconds(), 3)
+        said["result"] = _results[-1] if _results else None
+        path.write_text(json.dumps(said, indent=1) + "\n")
+
+
 def show(output: str, result: dict[str, object], text: str) -> None:
     """The summary, for people or for programs."""
+    _results.append(result)
     click.echo(json.dumps(result) if output == "json" else text)
+
+
+def show_spans(output: str, messages: MessagesToRead, topics: TopicSelection, to: Path) -> None:
+    """What a job would read, for a rehearsal."""
+    spans = messages.spans(topics)
+    ranges = [f"{one.topic}/{one.partition} [{one.start}, {one.end})" for one in spans if one.start < one.end]
+    show(output, {"ranges": ranges, "to": str(to)}, "\n".join([*ranges, f"would be read, and the result be in {to}"]))

@@ -18,6 +18,7 @@ from gateway.cli.pipeline_parts import (
     TOPICS,
     JobCluster,
     from_options,
+    reported,
     run_options,
     show,
     stopped_by_signals,
@@ -147,6 +148,7 @@ def target_at(url: str, dialling: Dialling) -> Iterator[Target]:
         "--where \"get_json_object(cast(value as string), '$.amount') > 100\"",
     )
 )
+@reported
 @from_options
 @click.option(
     "--to",
@@ -216,29 +218,26 @@ def replay(
     )
     pace = job.speed_of(speed)
     if dry_run:
-        spark = cluster.session()
-        _show_selected(output, job.dry_run(spark, messages, wanted, state=state), url)
+        _show_selected(output, job.dry_run(cluster.session, messages, wanted, state=state), url)
         return 0
-    with target_at(url, dialling) as target:
-        spark = cluster.session()
-        with stopped_by_signals() as stop:
-            done = with_bar(
-                "replaying",
-                lambda progress: job.replay(
-                    spark,
-                    messages,
-                    wanted,
-                    target,
-                    state=state,
-                    speed=pace,
-                    rate=rate,
-                    accept_loss=[one.strip() for one in accept_loss.split(",") if one.strip()],
-                    allow_same_source=allow_same_source,
-                    skip_refused=skip_refused,
-                    stop=stop,
-                    progress=progress,
-                ),
-            )
+    with target_at(url, dialling) as target, stopped_by_signals() as stop:
+        done = with_bar(
+            "replaying",
+            lambda progress: job.replay(
+                cluster.session,
+                messages,
+                wanted,
+                target,
+                state=state,
+                speed=pace,
+                rate=rate,
+                accept_loss=[one.strip() for one in accept_loss.split(",") if one.strip()],
+                allow_same_source=allow_same_source,
+                skip_refused=skip_refused,
+                stop=stop,
+                progress=progress,
+            ),
+        )
     _show_replayed(output, done, url)
     return 0 if done.finished and not done.refused else 1
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from gateway.arrow.schema import COLUMNS, chosen
 from gateway.errors import CorruptChunk
 from gateway.pipeline.endpoint import Endpoint
-from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, topic_directory
+from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, Gap, checksum
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
 from gateway.pipeline.source import ReadableLog, Source, open_log
@@ -64,50 +64,97 @@ def archive(
     """
     spread = spread or Here()
     options = ReadOptions(source, topics or TopicSelection())
-    with ArchiveWriter(Path(to)) as writer, open_log(source) as reader:
-        missing, gaps = missing_in(archived_in(writer), reader, options)
-        if gaps and not accept_gaps:
-            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. --accept-gaps goes on behind them")
-        if missing:
-            writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
-        again = {_range(file): file for file in lost_in(writer, reader, options)}
-        tasks = [*again, *cut(missing, records_per_file)]
-        total = sum(one.count for one in tasks)
-        done = Archived(gaps=tuple(gaps))
-        stuck: dict[Place, str] = {}
+    with open_log(source) as reader:
+        selected(reader.topics(), options)  # a mistake in what is asked for leaves nothing behind
+        with ArchiveWriter(Path(to)) as writer:
+            return _add(writer, reader, options, spread, records_per_file, accept_gaps, progress)
+
+
+@attrs.frozen
+class Planned:
+    """What a run would add."""
+
+    records: int
+    ranges: tuple[str, ...]
+    gaps: tuple[str, ...]
+    """What retention has removed and nobody accepted yet."""
+
+
+def planned(source: Source, to: Path | str, *, topics: TopicSelection | None = None) -> Planned:
+    """Look, and change nothing."""
+    options = ReadOptions(source, topics or TopicSelection())
+    existing = Archive(Path(to))
+    with open_log(source) as reader:
+        missing, gaps = missing_in(archived_in(existing), reader, options)
+        again = [_range(one) for one in lost_in(existing, reader, options)]
+    wanted = [*again, *missing]
+    return Planned(sum(one.count for one in wanted), tuple(map(str, wanted)), tuple(map(str, gaps)))
+
+
+def _add(
+    writer: ArchiveWriter,
+    reader: ReadableLog,
+    options: ReadOptions,
+    spread: Spread,
+    records_per_file: int,
+    accept_gaps: bool,
+    progress: Callable[[int, int], None],
+) -> Archived:
+    source = options.source
+    missing, gaps = missing_in(archived_in(writer), reader, options)
+    if accept_gaps:
+        writer.commit((), accepted=gaps)
+    # nothing goes behind a gap that nobody accepted; but all that has none does
+    before = {(gap.topic, gap.epoch, gap.partition) for gap in gaps if not accept_gaps}
+    missing = [one for one in missing if _place(one) not in before]
+    if missing:
+        writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
+    again = {_range(file): file for file in lost_in(writer, reader, options)}
+    tasks = [*again, *cut(missing, records_per_file)]
+    total = sum(one.count for one in tasks)
+    done = Archived(gaps=tuple(map(str, gaps)))
+    stuck: dict[Place, str] = {}
+    first = 0
+    while first < len(tasks):
         wave = spread.width * WAVES
-        for first in range(0, len(tasks), wave):
-            work = functools.partial(write_range, source, writer.staging, accept_gaps=accept_gaps)
-            taken = [one for one in tasks[first : first + wave] if _place(one) not in stuck]
-            files: list[ArchiveFile] = []
-            replaced: list[ArchiveFile] = []
-            for one, made in zip(taken, spread(work, taken), strict=True):
-                if _place(one) in stuck:
-                    continue  # nothing behind a hole; what was written is removed by the next run
-                files += made.files
-                done = attrs.evolve(done, gaps=(*done.gaps, *made.damage))
-                if made.damage and not accept_gaps:
-                    stuck[_place(one)] = made.damage[0]
-                elif one in again:
-                    replaced.append(again[one])
-            writer.commit(files, replaced)
-            done = Archived(
-                done.records + sum(file.end - file.start for file in files),
-                done.files + len(files),
-                done.bytes + sum(file.size for file in files),
-                done.gaps,
-            )
-            progress(done.records, total)
+        work = functools.partial(write_range, source, writer.staging, accept_gaps=accept_gaps)
+        taken = [one for one in tasks[first : first + wave] if _place(one) not in stuck]
+        first += wave
+        files: list[ArchiveFile] = []
+        replaced: list[ArchiveFile] = []
+        damage: list[Gap] = []
+        for one, made in zip(taken, spread(work, taken), strict=True):
+            if _place(one) in stuck:
+                continue  # nothing behind a hole; what was written is removed by the next run
+            files += made.files
+            damage += made.damage
+            if made.damage and not accept_gaps:
+                stuck[_place(one)] = made.damage[0].why
+            elif one in again:
+                replaced.append(again[one])
+        writer.commit(files, replaced, damage if accept_gaps else ())
+        done = Archived(
+            done.records + sum(file.end - file.start for file in files),
+            done.files + len(files),
+            done.bytes + sum(file.size for file in files),
+            (*done.gaps, *(one.why for one in damage)),
+        )
+        progress(done.records, total)
+    if before:
+        lost = "; ".join(map(str, gaps))
+        raise HistoryGone(f"{lost}: {gaps[0].why}. All else is archived; --accept-gaps goes on behind them")
     if stuck:
         raise Damaged(f"{'; '.join(stuck.values())}. All else is archived; --accept-gaps goes on behind it")
     return done
 
 
 def archived_in(archive: Archive) -> Mapping[Place, int]:
+    """Up to where each partition is done with."""
     archived: dict[Place, int] = {}
-    for file in archive.files():
-        place = (file.topic, file.epoch, file.partition)
-        archived[place] = max(archived.get(place, 0), file.end)
+    ends: list[ArchiveFile | Gap] = [*archive.files(), *archive.accepted()]
+    for one in ends:
+        place = (one.topic, one.epoch, one.partition)
+        archived[place] = max(archived.get(place, 0), one.end)
     return archived
 
 
@@ -136,16 +183,15 @@ def _range(file: ArchiveFile) -> Range:
 
 def missing_in(
     archived: Mapping[Place, int], reader: ReadableLog, options: ReadOptions
-) -> tuple[list[Range], list[str]]:
+) -> tuple[list[Range], list[Gap]]:
     missing: list[Range] = []
-    gaps: list[str] = []
+    gaps: list[Gap] = []
     for topic in selected(reader.topics(), options):
-        topic_directory(topic.name)  # refuse a name that is too long before anything is written
         for partition in topic.partitions:
             done = archived.get((topic.name, topic.epoch, partition.number))
             start = partition.start if done is None else max(done, partition.start)
             if done is not None and done < partition.start:
-                gaps.append(f"{topic.name}/{partition.number} [{done}, {partition.start})")
+                gaps.append(Gap(topic.name, topic.epoch, partition.number, done, partition.start))
             if start < partition.end:
                 missing.append(Range(topic.name, partition.number, start, partition.end, topic.epoch))
     return missing, gaps
@@ -156,14 +202,14 @@ class ArchiveCommit:
     """What one task wrote."""
 
     files: list[ArchiveFile]
-    damage: tuple[str, ...]
+    damage: tuple[Gap, ...]
     """What of its range could not be read."""
 
 
 def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool = False) -> ArchiveCommit:
     """Write one range into `staging`, a file for each day; up to what is damaged, or, where gaps are accepted, without it."""
     out = _Files(staging, what)
-    found: list[str] = []
+    found: list[Gap] = []
     with open_log(source) as reader:
         rest = what
         while rest.start < rest.end:
@@ -173,7 +219,9 @@ def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool
             out.finish()
             if not damage:
                 break
-            found += [damage[0].message]
+            lost = damage[0]
+            end = min(lost.next_offset, what.end)
+            found.append(Gap(what.topic, what.epoch, what.partition, lost.first, end, lost.message))
             rest = attrs.evolve(rest, start=damage[0].next_offset if accept_gaps else rest.end)
     return ArchiveCommit(out.made, tuple(found))
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gateway.arrow.columns import batches
 from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
-from gateway.pipeline.manifest import Archive, ArchiveFile, checksum
+from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, checksum
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records, selected
 from gateway.pipeline.source import Source, open_log
@@ -34,6 +34,8 @@ class Audited:
     routes: Mapping[tuple[str, int, str], int]
     """(topic, partition, route) -> records in the archive."""
     findings: tuple[str, ...]
+    accepted: tuple[str, ...] = ()
+    """Gaps that were accepted when it was archived: no findings, and not there all the same."""
 
 
 @attrs.frozen
@@ -67,8 +69,9 @@ def audit(
         stored = {topic.name: topic for topic in selected(reader.topics(), options)}
     findings = [f"gap: the manifest {name} is missing, and what it named" for name in archive.lost()]
     findings += [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
+    accepted = [gap for gap in archive.accepted() if options.topics.among([gap.topic])]
     for topic in stored.values():
-        findings += _coverage(topic, files)
+        findings += _coverage(topic, files, accepted)
     looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
     routes: Counter[tuple[str, int, str]] = Counter()
     compared = rows = 0
@@ -78,7 +81,7 @@ def audit(
         rows += seen.rows
         for route, count in seen.routes.items():
             routes[file.topic, file.partition, route] += count
-    return Audited(compared, rows, routes, tuple(findings))
+    return Audited(compared, rows, routes, tuple(findings), tuple(f"{gap}: {gap.why}" for gap in accepted))
 
 
 def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
@@ -88,30 +91,50 @@ def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
     return max(file.start, topic.partitions[file.partition].start)
 
 
-def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile]) -> list[str]:
-    """Every gap and every overlap of what a topic's files cover."""
+def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile], accepted: Sequence[Gap]) -> list[str]:
+    """Every gap that nobody accepted, and every overlap, of what a topic's files cover."""
     findings: list[str] = []
     for partition in topic.partitions:
         place = f"{topic.name}/{partition.number}"
-        own = sorted(
-            (file.start, file.end) for file in files if _is_of(topic, file) and file.partition == partition.number
-        )
-        last = partition.start if not own else min(partition.start, own[0][0])
-        for start, end in own:
+
+        def own(
+            all_of_them: Sequence[ArchiveFile] | Sequence[Gap], number: int = partition.number
+        ) -> list[tuple[int, int]]:
+            return sorted((one.start, one.end) for one in all_of_them if _is_of(topic, one) and one.partition == number)
+
+        covered, let_go = own(files), own(accepted)
+        last = partition.start if not covered else min(partition.start, covered[0][0])
+        gaps: list[tuple[int, int]] = []
+        for start, end in covered:
             if start > last:
-                findings.append(f"gap: {place} [{last}, {start}) is not archived")
+                gaps.append((last, start))
             elif start < last:
                 findings.append(f"duplicate: {place} [{start}, {min(end, last)}) is archived twice")
             last = max(last, end)
         if last < partition.end:
-            findings.append(f"gap: {place} [{max(last, partition.start)}, {partition.end}) is not archived")
+            gaps.append((max(last, partition.start), partition.end))
         elif last > partition.end:
             findings.append(f"beyond: {place} [{partition.end}, {last}) is archived and was never stored")
+        left = [piece for gap in gaps for piece in _without(gap, let_go)]
+        findings += [f"gap: {place} [{start}, {end}) is not archived" for start, end in left]
     beyond = [file for file in files if _is_of(topic, file) and file.partition >= len(topic.partitions)]
     return [*findings, *(f"beyond: {file} is archived and was never stored" for file in beyond)]
 
 
-def _is_of(topic: StoredTopic, file: ArchiveFile) -> bool:
+def _without(gap: tuple[int, int], accepted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of a gap behind those that were accepted."""
+    at, stop = gap
+    left: list[tuple[int, int]] = []
+    for start, end in accepted:
+        if end <= at or start >= stop:
+            continue
+        if start > at:
+            left.append((at, start))
+        at = max(at, end)
+    return [*left, (at, stop)] if at < stop else left
+
+
+def _is_of(topic: StoredTopic, file: ArchiveFile | Gap) -> bool:
     return (file.topic, file.epoch) == (topic.name, topic.epoch)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pyarrow.parquet as pq
@@ -15,9 +14,7 @@ from gateway.pipeline.frames import MessagesToRead, Span
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 from gateway.pipeline.spark_errors import reported
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from gateway.pipeline.spread import Session, session_of
 
 
 @attrs.frozen
@@ -32,7 +29,7 @@ class Compacted:
 
 
 def compact(
-    spark: SparkSession,
+    spark: Session,
     messages: MessagesToRead,
     to: Path | str,
     *,
@@ -51,7 +48,7 @@ def compact(
     now = now_ms if now_ms is not None else time.time_ns() // 1_000_000
     spans = latest_lives(messages.spans(topics or TopicSelection()))
     with appearing(Path(to), overwrite=overwrite) as fresh, reported():
-        rows = messages.frame(spark, spans).where("key is not null")
+        rows = messages.frame(session_of(spark), spans).where("key is not null")
         # store time first: a topic that was given more partitions may have a key in two of them
         last = (
             rows.groupBy("topic", "key")

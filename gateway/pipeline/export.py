@@ -16,6 +16,7 @@ from gateway.pipeline.frames import MessagesToRead, is_endpoint
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 from gateway.pipeline.spark_errors import reported
+from gateway.pipeline.spread import Session, session_of
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def decoding_for(
 
 
 def export(
-    spark: SparkSession,
+    spark: Session,
     messages: MessagesToRead,
     to: Path | str,
     *,
@@ -93,7 +94,8 @@ def export(
 
     spans = messages.spans(topics or TopicSelection())
     with appearing(Path(to), overwrite=overwrite) as fresh, reported():
-        frame = messages.frame(spark, spans, COLUMNS)
+        session = session_of(spark)
+        frame = messages.frame(session, spans, COLUMNS)
         if where:
             frame = frame.where(where)
         strict = not skip_undecodable
@@ -106,7 +108,7 @@ def export(
             f.min(PROBLEM).alias("problem"),
         )
         good = counted.where(f"{PROBLEM} is null").drop(PROBLEM)
-        _write(spark, good, fresh, form, embed=decoding.kind in {"json", "avro"})
+        _write(session, good, fresh, form, embed=decoding.kind in {"json", "avro"})
         made: dict[str, Any] = seen.get
         files = [path for path in fresh.iterdir() if path.name.startswith("part-")]
     count, bad = made.get("all") or 0, made.get("undecodable") or 0

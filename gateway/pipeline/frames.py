@@ -11,7 +11,7 @@ import attrs
 
 from gateway.arrow.schema import COLUMNS, SCHEMA
 from gateway.errors import InvalidRequest, UnknownTopic
-from gateway.pipeline.manifest import Archive, ArchiveFile
+from gateway.pipeline.manifest import Archive, ArchiveFile, named_topic
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
 from gateway.pipeline.source import open_log
@@ -150,6 +150,10 @@ class ArchivedMessages:
         frame = spark.read.schema(schema).option("basePath", _escaped(self.path)).parquet(*paths)
         # every file says in its name which life of the topic it is from
         named = frame.withColumn(EPOCH, f.regexp_extract("_metadata.file_name", r"^e(\d+)-", 1).cast("bigint"))
+        cut = {named_topic(file.topic): file.topic for file in files if named_topic(file.topic) != file.topic}
+        if cut:
+            whole = f.create_map(*[f.lit(text) for pair in cut.items() for text in pair])
+            named = named.withColumn("topic", f.coalesce(whole[f.col("topic")], "topic"))
         return _within(spark, named, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
 
     def stores(self) -> Sequence[str]:

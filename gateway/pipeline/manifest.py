@@ -1,6 +1,7 @@
 """An archive's directory, and what makes it exactly once.
 
-    topic=NAME/day=YYYY-MM-DD/*.parquet    the records; every other name begins with `_`
+    topic=NAME/day=YYYY-MM-DD/*.parquet    the records; every other name begins with `_`. Of a name that is too long for a
+                                           directory the first part is there, and behind a backslash a digest of the whole
     _manifests/00000001.json ...           which files there are, with their offsets and checksums; written once, in order
     _staging/                              files that are being written
     _sources.json                          the stores it was made from, for those who ask where its records come from
@@ -8,12 +9,14 @@
 
 A file is written to `_staging`, then named by a manifest, then moved to its place. The manifest's appearance (a rename) is
 the commit: what dies before it leaves only files that the next run removes, what dies after it is moved on by the next run.
-A manifest may also name files that its own take the place of; they are removed last.
+A manifest may also name files that its own take the place of; they are removed last. And it names the gaps that were accepted, so
+that they stay so.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -25,10 +28,11 @@ from typing import Self
 import attrs
 import google_crc32c
 
-from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
+from gateway.errors import NotAStore, StoreDamaged, StoreInUse
 
 VERSION = 1
 SOURCES = "_sources.json"
+BACKSLASH, DIGEST = "%5C", 16
 LONGEST_NAME = 255
 """Bytes of a file's name that file systems take."""
 _SPECIAL = re.compile(r'[\x00-\x1f"#%\'*/:=?\\{}\[\]^\x7f]')
@@ -58,12 +62,36 @@ class ArchiveFile:
         return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
 
 
+@attrs.frozen
+class Gap:
+    """Records [start, end) of a partition that an archive has not got, and why."""
+
+    topic: str
+    epoch: int
+    partition: int
+    start: int
+    end: int
+    why: str = "removed before it was archived"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
+
+
 NUMBERS = frozenset({"epoch", "partition", "start", "end", "size", "crc32c"})
 
 
-def _makes_sense(file: ArchiveFile) -> bool:
+def _makes_sense(one: ArchiveFile | Gap) -> bool:
     """Whether what came out of a manifest has the types that it should have."""
-    return all(type(value) is (int if name in NUMBERS else str) for name, value in attrs.asdict(file).items())
+    return all(type(value) is (int if name in NUMBERS else str) for name, value in attrs.asdict(one).items())
+
+
+@attrs.frozen
+class _Manifest:
+    """What one of them says."""
+
+    files: Sequence[ArchiveFile]
+    replaces: frozenset[str]
+    accepted: Sequence[Gap]
 
 
 def _manifest_name(number: int) -> str:
@@ -71,13 +99,20 @@ def _manifest_name(number: int) -> str:
 
 
 def topic_directory(topic: str) -> str:
-    """The directory of a topic. Raises InvalidRequest for a name that no file system takes."""
+    """The directory of a topic. No topic has a backslash in its name, so one that is cut is like no other."""
     name = "topic=" + _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", topic)
-    if len(name.encode()) > LONGEST_NAME:
-        raise InvalidRequest(
-            f"the topic {topic[:40]}... has a name that is too long for a directory: name others by --topics"
-        )
-    return name
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:DIGEST]
+    room = LONGEST_NAME - len(BACKSLASH) - DIGEST
+    while len(name.encode()) > room:
+        name = name[:-1]
+    return f"{re.sub('%.?$', '', name)}{BACKSLASH}{digest}"
+
+
+def named_topic(topic: str) -> str:
+    """What a reader of the directories takes for the topic's name."""
+    return re.sub("%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), topic_directory(topic).removeprefix("topic="))
 
 
 def checksum(path: Path) -> int:
@@ -113,6 +148,10 @@ class Archive:
     def named(self) -> list[ArchiveFile]:
         return self._history()[0]
 
+    def accepted(self) -> list[Gap]:
+        """The gaps that were accepted."""
+        return [gap for path in self._written() for gap in self._load(path).accepted]
+
     def lost(self) -> list[str]:
         """Manifests that are missing: they are numbered from 1 on."""
         numbers = [0, *sorted(map(self._number, self._written()))]
@@ -133,7 +172,8 @@ class Archive:
         files: list[ArchiveFile] = []
         gone: list[ArchiveFile] = []
         for path in self._written():
-            added, replaced = self._load(path)
+            manifest = self._load(path)
+            added, replaced = manifest.files, manifest.replaces
             gone = [one for one in files if one.name in replaced]
             if len(gone) != len(replaced):
                 raise StoreDamaged(f"{path} replaces files that no manifest before it names")
@@ -165,16 +205,18 @@ class Archive:
             raise StoreDamaged(f"{path} is no manifest: they are called 00000001.json and so on")
         return int(path.stem)
 
-    def _load(self, path: Path) -> tuple[list[ArchiveFile], frozenset[str]]:
+    def _load(self, path: Path) -> _Manifest:
         try:
             manifest = json.loads(path.read_text())
             if manifest["version"] != VERSION:
                 raise StoreDamaged(f"{path} has version {manifest['version']}, this program knows {VERSION}")
             files = [ArchiveFile(**one) for one in manifest["files"]]
-            odd = [one for one in files if not _makes_sense(one)]
+            accepted = [Gap(**one) for one in manifest.get("accepted", ())]
+            entries: list[ArchiveFile | Gap] = [*files, *accepted]
+            odd = [one for one in entries if not _makes_sense(one)]
             if odd:
                 raise StoreDamaged(f"{path} is no manifest: {odd[0]!r}")
-            return files, frozenset(manifest.get("replaces", ()))
+            return _Manifest(files, frozenset(manifest.get("replaces", ())), accepted)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
 
@@ -216,15 +258,18 @@ class ArchiveWriter(Archive):
         for leftover in self.staging.iterdir():
             leftover.unlink()
 
-    def commit(self, files: Sequence[ArchiveFile], replaces: Sequence[ArchiveFile] = ()) -> None:
-        """Add files that lie in `_staging`, in the place of others that hold the same records."""
-        if not files:
+    def commit(
+        self, files: Sequence[ArchiveFile], replaces: Sequence[ArchiveFile] = (), accepted: Sequence[Gap] = ()
+    ) -> None:
+        """Add files that lie in `_staging`, in the place of others that hold the same records, and gaps that are to stay."""
+        if not files and not accepted:
             return
         number = max(map(self._number, self._written()), default=0) + 1
         manifest = {
             "version": VERSION,
             "files": [attrs.asdict(one) for one in files],
             "replaces": [one.name for one in replaces],
+            "accepted": [attrs.asdict(one) for one in accepted],
         }
         _write(self._manifests / _manifest_name(number), manifest)
         # committed: whatever dies from here on, the next run does the rest

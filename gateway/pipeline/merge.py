@@ -34,6 +34,13 @@ class Merged:
 Group = tuple[ArchiveFile, ...]
 
 
+def mergeable(directory: Path | str, *, small: int = SMALL, large: int = LARGE, fewest: int = FEWEST) -> Merged:
+    """What a merge would do; nothing is changed."""
+    groups = list(_groups(Archive.existing(Path(directory)).files(), small, large, fewest))
+    files = [file for group in groups for file in group]
+    return Merged(len(files), len(groups), sum(file.end - file.start for file in files))
+
+
 def merge(
     directory: Path | str,
     *,
@@ -50,7 +57,7 @@ def merge(
         groups = list(_groups(writer.files(), small, large, fewest))
         total = sum(len(group) for group in groups)
         done = Merged()
-        wave = spread.width * WAVES
+        wave = spread.width * WAVES if groups else 1
         for first in range(0, len(groups), wave):
             work = functools.partial(write_group, writer.directory, writer.staging)
             taken = groups[first : first + wave]

@@ -184,7 +184,9 @@ def _pieces(
             ) from error
         except UnknownTopic as error:
             if fail_on_data_loss:
-                raise HistoryGone(f"{what}: the topic was deleted before it was read. {WAY_ON}") from error
+                raise HistoryGone(
+                    f"{what}: the topic was deleted, or deleted and made again, before it was read. {WAY_ON}"
+                ) from error
             return
         except OffsetOutOfRange as error:
             if fail_on_data_loss:

@@ -27,10 +27,11 @@ from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.pacing import Pacer
 from gateway.pipeline.progress import Place, Progress, ProgressFile, Wanted
 from gateway.pipeline.spark_errors import reported
+from gateway.pipeline.spread import Session, session_of
 from gateway.store.serving import Address, served_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 STEP_BYTES = 1 << 20
 NEEDED = ("topic", "partition", "offset", "timestamp", "expires", "key", "value", "headers")
@@ -88,7 +89,7 @@ class Selected:
 class Selection:
     """The messages that a replay is about."""
 
-    def __init__(self, spark: SparkSession, messages: MessagesToRead, wanted: Wanted) -> None:
+    def __init__(self, spark: Session, messages: MessagesToRead, wanted: Wanted) -> None:
         self._spark = spark
         self.wanted = wanted
         self.messages = messages
@@ -140,7 +141,7 @@ class Selection:
 
         wanted = self.wanted
         with reported():
-            frame = self.messages.frame(self._spark, spans, NEEDED)
+            frame = self.messages.frame(session_of(self._spark), spans, NEEDED)
             if wanted.from_ms is not None:
                 frame = frame.where(f.col("timestamp") >= f.timestamp_millis(f.lit(wanted.from_ms)))
             if wanted.before_ms is not None:
@@ -306,7 +307,7 @@ class ReplayRun:
 
 
 def replay(
-    spark: SparkSession,
+    spark: Session,
     messages: MessagesToRead,
     wanted: Wanted,
     target: Target,
@@ -361,7 +362,7 @@ def replay(
     return Replayed(current.sent, run.size, len(run.refusals), finished, before is not None, tuple(run.refusals[:10]))
 
 
-def dry_run(spark: SparkSession, messages: MessagesToRead, wanted: Wanted, *, state: Path | None = None) -> Selected:
+def dry_run(spark: Session, messages: MessagesToRead, wanted: Wanted, *, state: Path | None = None) -> Selected:
     selection = Selection(spark, messages, wanted)
     before = ProgressFile.of(wanted, state).load(wanted)
     now = before.started_ms if before is not None else time.time_ns() // 1_000_000

@@ -15,9 +15,10 @@ from gateway.pipeline.frames import MessagesToRead, StoredMessages
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup_table import IDENTITY, RollupTable
 from gateway.pipeline.spark_errors import reported
+from gateway.pipeline.spread import Session, session_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 NEEDED = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "route", "protocol")
 LETTERS, ORIGIN = ".dlq", "x-dead-letter-topic"
@@ -34,7 +35,7 @@ class RolledUp:
 
 
 def rollup(
-    spark: SparkSession,
+    spark: Session,
     messages: MessagesToRead,
     to: Path | str,
     *,
@@ -49,8 +50,9 @@ def rollup(
 
     topics = topics or TopicSelection()
     spans = messages.spans(topics)
+    session = session_of(spark)
     with reported(), RollupTable(Path(to)) as table:
-        frame = messages.frame(spark, spans, NEEDED)
+        frame = messages.frame(session, spans, NEEDED)
         if from_ms is not None:
             # whole minutes only
             frame = frame.where(f.col("timestamp") >= f.timestamp_millis(f.lit(from_ms - from_ms % 60_000)))
@@ -58,7 +60,7 @@ def rollup(
 
 
 def follow(
-    spark: SparkSession,
+    spark: Session,
     messages: MessagesToRead,
     to: Path | str,
     *,
@@ -90,8 +92,10 @@ def follow(
             written += _put(table, frame, deliveries)
         progress(written, written)
 
+    messages.spans(TopicSelection.parse(topics))  # what is wrong with the place is said before Spark starts
+    session = session_of(spark)
     with reported():
-        frame = spark.readStream.format("gateway").options(**options).load().withWatermark("timestamp", watermark)
+        frame = session.readStream.format("gateway").options(**options).load().withWatermark("timestamp", watermark)
         query = (
             _minutes(frame, lambda key: f.approx_count_distinct(key, 0.02))
             .writeStream.outputMode("append")

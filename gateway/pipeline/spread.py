@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from gateway.errors import GatewayError, StoreError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 NO_SPACE = "No space left on device: make room where the output and Spark's temporary files are, and run it again"
+
+Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
+"""A session, or what makes one once there is something to do: who made a mistake need not wait for Spark to hear of it."""
+
+
+def session_of(spark: Session) -> SparkSession:
+    return spark() if callable(spark) else spark
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,9 +56,17 @@ class Here:
 class OnSpark:
     """A Spark task for each; what fails for a known reason is reported by that reason, not by a Java stack."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
-        self.width: int = self._context.defaultParallelism
+    def __init__(self, spark: Session) -> None:
+        self._spark = spark
+
+    @functools.cached_property
+    def _context(self) -> SparkContext:
+        return session_of(self._spark).sparkContext
+
+    @property
+    def width(self) -> int:
+        width: int = self._context.defaultParallelism
+        return width
 
     def __call__(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         if not tasks:

@@ -60,7 +60,9 @@ def archive_to_table(
         places = [(topic.name, topic.epoch, one.number) for topic in log.topics().values() for one in topic.partitions]
         missing, gaps = missing_in(table.done(places), log, options)
         if gaps and not accept_gaps:
-            raise HistoryGone(f"{'; '.join(gaps)}: removed before it was archived. --accept-gaps goes on behind them")
+            raise HistoryGone(
+                f"{'; '.join(map(str, gaps))}: removed before it was archived. --accept-gaps goes on behind them"
+            )
         total = sum(one.count for one in missing)
         done = 0
         for one in cut(missing, records_per_commit):
@@ -68,7 +70,7 @@ def archive_to_table(
             table.append(_with_place(rows, one), (one.topic, one.epoch, one.partition), one.end)
             done += rows.num_rows
             progress(done, total)
-    return Archived(done, gaps=tuple(gaps))
+    return Archived(done, gaps=tuple(map(str, gaps)))
 
 
 def _with_place(rows: pa.Table, what: Range) -> pa.Table:

@@ -12,15 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
-from gateway.pipeline.archive import Archived, archive
-from gateway.pipeline.audit import audit
-from gateway.pipeline.manifest import Archive, ArchiveWriter, topic_directory
+from gateway.errors import NotAStore, StoreDamaged, StoreInUse, UnknownTopic
+from gateway.pipeline.archive import Archived, Planned, archive, planned
+from gateway.pipeline.audit import Audited, audit
+from gateway.pipeline.frames import messages_at
+from gateway.pipeline.manifest import Archive, ArchiveWriter, named_topic, topic_directory
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone
 from gateway.pipeline.spread import OnSpark, TaskFailed
@@ -289,17 +291,68 @@ def test_what_retention_took_first(tmp_path: Path) -> None:
         log.clock.ms += 20_000
         await log.append("t", [b"kept"])
         log.store.maintain()
+        await log.create("u")
+        await log.append("u", [b"all is there"])
 
     filled(store, first)
     assert archive(str(store), out).records == 2
     filled(store, trim)
-    with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived"):
+    with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived. All else is archived"):
         archive(str(store), out)
+    assert [file.topic for file in Archive.existing(out).files()] == ["t", "u"]
+    assert audit(str(store), out).findings == ("gap: t/0 [5, 6) is not archived",)
+    assert planned(str(store), out).gaps == ("t/0 [2, 5)",)
     done = archive(str(store), out, accept_gaps=True)
     assert (done.records, done.gaps) == (1, ("t/0 [2, 5)",))
-    found = audit(str(store), out)
-    assert (found.compared, found.archived) == (1, 3)
-    assert found.findings == ("gap: t/0 [2, 5) is not archived",)
+    for _ in range(2):  # it stays accepted
+        found = audit(str(store), out)
+        assert (found.compared, found.archived) == (2, 4)
+        assert found.findings == ()
+        assert found.accepted == ("t/0 [2, 5): removed before it was archived",)
+        assert archive(str(store), out) == Archived()
+        assert planned(str(store), out) == Planned(0, (), ())
+
+
+def test_a_mistake_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
+    for source, topics in ((tmp_path / "none", "**"), (store, "nothing")):
+        with pytest.raises((NotAStore, UnknownTopic)):
+            archive(str(source), tmp_path / "out", topics=TopicSelection.parse(topics))
+        with pytest.raises((NotAStore, UnknownTopic)):
+            planned(str(source), tmp_path / "out", topics=TopicSelection.parse(topics))
+    assert not (tmp_path / "out").exists()
+    assert planned(str(store), tmp_path / "out").records == archive(str(store), tmp_path / "out").records > 0
+
+
+def test_a_topic_whose_name_is_too_long_for_a_directory(tmp_path: Path) -> None:
+    names = ["ü" * 200 + end for end in ("a", "b")]
+
+    async def fill(log: Log) -> None:
+        for name in names:
+            await log.create(name)
+            await log.append(name, [name[-1].encode()])
+
+    filled(tmp_path / "store", fill)
+    assert archive(str(tmp_path / "store"), tmp_path / "out").records == 2
+    assert len(list((tmp_path / "out").glob("topic=ü*%5C*/day=*/*.parquet"))) == 2
+    assert audit(str(tmp_path / "store"), tmp_path / "out") == Audited(
+        2, 2, {(name, 0, "orders"): 1 for name in names}, ()
+    )
+
+
+@pytest.mark.spark
+def test_a_job_over_such_a_topic_says_its_whole_name(spark: Any, tmp_path: Path) -> None:
+    names = ["x" * 300 + end for end in ("a", "b")]
+
+    async def fill(log: Log) -> None:
+        for name in (*names, "short"):
+            await log.create(name)
+            await log.append(name, [name[-1].encode()])
+
+    filled(tmp_path / "store", fill)
+    archive(str(tmp_path / "store"), tmp_path / "out")
+    messages = messages_at(str(tmp_path / "out"))
+    frame = messages.frame(spark, messages.spans(TopicSelection()), ["topic", "value"])
+    assert {row.topic: bytes(row.value) for row in frame.collect()} == {names[0]: b"a", names[1]: b"b", "short": b"t"}
 
 
 def test_what_is_damaged_holds_up_only_what_follows_it(tmp_path: Path) -> None:
@@ -327,7 +380,10 @@ def test_what_is_damaged_holds_up_only_what_follows_it(tmp_path: Path) -> None:
         shutil.copytree(out, copy)
         around = archive(str(path), copy, records_per_file=3, accept_gaps=True)
         assert (around.records, len(around.gaps)) == (6, 1)
-        assert audit(str(path), copy).findings == ("gap: bad/0 [4, 6) is not archived",)
+        found = audit(str(path), copy)
+        assert found.findings == ()
+        assert found.accepted == ("bad/0 [4, 6): damaged chunk: topic=bad partition=0 offsets=[4, 6)",)
+        assert archive(str(path), copy) == Archived()  # and nobody has to accept it again
         store.execute("UPDATE chunks SET data = ? WHERE id = ?", (whole, key))
     assert archive(str(path), out).records == 8
     assert audit(str(path), out).findings == ()
@@ -340,5 +396,9 @@ def test_one_archiving_process_at_a_time(store: Path, tmp_path: Path) -> None:
 
 def test_names_of_topics_as_directories() -> None:
     assert topic_directory("a/b=c%ü") == "topic=a%2Fb%3Dc%25ü"
-    with pytest.raises(InvalidRequest, match="too long for a directory"):
-        topic_directory("x" * 250)
+    for name in ("x" * 250, "ü" * 125, "/" * 100, "x" * 512):
+        cut = topic_directory(name)
+        assert len(cut.encode()) <= 255
+        assert "%5C" in cut
+        assert named_topic(name) == unquote(cut.removeprefix("topic="))
+    assert topic_directory("x" * 250) != topic_directory("x" * 251)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.cli.pipeline_parts import Lines
 from tests.pipeline.stored import Log, filled
 
 pytestmark = pytest.mark.spark
@@ -34,6 +35,44 @@ def test_nothing_but_the_result_is_said(tmp_path: Path) -> None:
     assert code == 0
     assert json.loads(said)["records"] == 3
     assert noise == ""
+
+
+def test_a_report_a_rehearsal_and_a_mistake_that_needs_no_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of these starts Spark: there is nothing to do for it."""
+    monkeypatch.setattr("gateway.cli.pipeline_parts.JobCluster.session", None)
+    store, out, report = str(tmp_path / "store"), str(tmp_path / "out"), tmp_path / "report.json"
+    filled(tmp_path / "store", some)
+    where = ["--path", store, "--to", out, "--report", str(report)]
+    assert main(["pipeline", "archive", *where, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["orders/0 [0, 3)", f"3 records would be archived to {out}"]
+    said = json.loads(report.read_text())
+    assert (said["job"], said["exit_code"], said["result"]["records"]) == ("archive", 0, 3)
+    assert not Path(out).exists()
+    for wrong, message in (
+        (["archive", "--path", str(tmp_path / "no"), "--to", out], "there is no store at"),
+        (["archive", *where[:4], "--topics", "nothing"], "there is no topic nothing"),
+        (["rollup", "--from", store, "--to", out, "--topics", "nothing"], "there is no topic nothing"),
+        (["compact", "--from", str(tmp_path / "no"), "--to", out], "there is no store at"),
+        (["compact", "--from", store, "--to", store], "is not empty"),
+        (["export", "--from", store, "--to", store], "is not empty"),
+        (["merge", "--archive", out], "there is no archive at"),
+    ):
+        assert main(["pipeline", *wrong, "--report", str(report)]) == 2
+        assert message in capsys.readouterr().err
+        failed = json.loads(report.read_text())
+        assert (failed["exit_code"], failed["result"]) == (2, None)
+        assert message in failed["error"]["message"]
+    assert not Path(out).exists()
+
+
+def test_lines_for_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter([0.0, 1.0, 10.0, 11.0, 19.9, 20.0, 31.0])
+    lines = Lines("archiving", lambda: next(now, 31.0))
+    for done in (1, 2, 3, 4, 5, 6):
+        lines(done, 6)
+    assert capsys.readouterr().err.splitlines() == ["gateway: archiving: 2 of 6", "gateway: archiving: 5 of 6"]
 
 
 def test_audit_says_by_its_exit_code_what_it_found(

@@ -57,3 +57,17 @@ def test_the_notebook(
     out = capsys.readouterr().out
     assert f"{len(found)} messages of" in out
     assert re.search(r"orders\.eu\|\s*flymq\|\s*orders\|\s*7", out)
+
+
+def test_the_operator(tmp_path: Path) -> None:
+    """Twenty lines for an orchestrator: a task that ends well with its number of records, or fails with what an audit found."""
+    (code,) = re.findall(r"```python\n([^`]*class ArchiveAndAudit.*?)```", docs.text("pipeline"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    filled(tmp_path / "data", orders)
+    operator = names["ArchiveAndAudit"](str(tmp_path / "data"), str(tmp_path / "archive"), "orders.*")
+    assert operator.execute({}) == 7
+    assert operator.execute({}) == 0
+    next((tmp_path / "archive").glob("topic=*/day=*/*.parquet")).write_bytes(b"PAR1")
+    with pytest.raises(names["GatewayError"], match="does not have its checksum"):
+        operator.execute({})

@@ -58,7 +58,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
       } catch (CorruptChunk error) {
         throw new Damaged(error);
       } catch (UnknownTopic error) {
-        if (failOnDataLoss) throw new HistoryGone(range + ": the topic was deleted before it was read");
+        if (failOnDataLoss) throw new HistoryGone(range + ": the topic was deleted, or deleted and made again, before it was read");
         return false;
       } catch (OffsetOutOfRange error) {
         if (failOnDataLoss) throw new HistoryGone(range + ": the log begins at " + error.first + " now");
