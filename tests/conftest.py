@@ -27,7 +27,7 @@ settings.load_profile("gate" if "CI" in os.environ else "house")
 
 HEAVY = {"spark": {"spark"}, "kafka": {"kafka", "kafka_cluster"}, "browser": {"browser"}}
 """What takes seconds to start, and the fixtures that start it. A test that asks for one of them has the marker, and needs none of
-its own; a test with the marker alone starts it by itself."""
+its own; a test with the marker alone starts it by itself, in any worker."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,10 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
+        group = None
         for heavy, fixtures in HEAVY.items():
             if not fixtures.isdisjoint(item.fixturenames):
                 item.add_marker(heavy)
-        group = next((heavy for heavy in HEAVY if item.get_closest_marker(heavy) is not None), None)
+                group = heavy
         used = item._fixtureinfo.name2fixturedefs.values()
         if group is None and any(made.scope in {"module", "package"} for makers in used for made in makers):
             group = item.path.stem
