@@ -99,7 +99,9 @@ class Dialled:
 
     def __init__(self, port: int, alpn: str | None) -> None:
         self.client = Client()
-        self._dial = dial_quic("127.0.0.1", port, alpns=[alpn] if alpn else (), tls=ClientTls(insecure=True), handler=self.client)
+        self._dial = dial_quic(
+            "127.0.0.1", port, alpns=[alpn] if alpn else (), tls=ClientTls(insecure=True), handler=self.client
+        )
 
     async def __aenter__(self) -> Client:
         self.client.link = await self._dial.__aenter__()
