@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
     from gateway.transport.quic.trust import ClientTrust
     from gateway.transport.quic.udp import UdpSocket
     from gateway.transport.quic_listen import QuicListener
+    from gateway.transport.websocket import WebSocketRules
 
 DRAIN_SECONDS = 10.0
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound
@@ -262,22 +263,27 @@ class Gateway:
     async def _bind(self, stack: contextlib.AsyncExitStack, listener: Listener) -> Bound:
         bound: Bound
         try:
-            if protocol(listener.protocols[0]).transport is Transport.QUIC:
+            carrier = listener.transport or protocol(listener.protocols[0]).transport
+            if carrier is Transport.QUIC:
                 from gateway.transport.quic.server import open_udp_sockets
 
                 udp = await open_udp_sockets(listener.host, listener.port)
                 for one in udp:
                     stack.callback(one.close)
                 bound = BoundUdp(listener, udp[0].address[1], udp)
+            elif carrier is Transport.UNIX:
+                from gateway.transport.unix import unix_listener
+
+                local = stack.enter_context(unix_listener(listener.host, listener.mode))
+                bound = BoundTcp(listener, 0, [local], carrier.value)
             else:
                 tcp = await open_tcp_sockets(listener.host, listener.port)
                 for sock in tcp:
                     stack.callback(sock.close)
-                bound = BoundTcp(listener, tcp[0].getsockname()[1], tcp)
+                bound = BoundTcp(listener, tcp[0].getsockname()[1], tcp, carrier.value)
         except OSError as error:
-            raise CannotListen(
-                f"listener {listener.name}: cannot bind {listener.host}:{listener.port}: {error}"
-            ) from error
+            where = show_endpoint(listener.host, listener.port)
+            raise CannotListen(f"listener {listener.name}: cannot bind {where}: {error}") from error
         self.ports[listener.name] = bound.port
         return bound
 
@@ -352,7 +358,7 @@ class Gateway:
             from gateway.transport.quic_listen import QuicListener
 
             return QuicListener(context, bound.sockets, served, self._certificate(listener)[0], _client_trust(listener))
-        return TcpListener(context, bound.sockets, served, self._tls(listener))
+        return TcpListener(context, bound.sockets, served, self._tls(listener), _websocket(listener))
 
     def _tls(self, listener: Listener | Admin) -> Callable[[], ssl.SSLContext] | None:
         if isinstance(listener.tls, TlsNone):
@@ -377,7 +383,7 @@ class Gateway:
             limits=listener.limits,
             advertised=_advertised(self._config, listener, port),
             server_id=self._config.cluster.id,
-            transport=spec.transport,
+            transport=listener.transport or spec.transport,
         )
         info = ListenerInfo(listener.name, name, listener.auth, context.settings, listener.limits)
         return Served(
@@ -399,7 +405,7 @@ class Gateway:
             hosts["admin"] = self._config.admin.host
         if self._config.metrics.bind is not None:
             hosts["metrics"] = self._config.metrics.bind[0]
-        return [(hosts[name], port) for name, port in self.ports.items()]
+        return [(hosts[name], port) for name, port in self.ports.items() if port]
 
     def _announce(self, announce: Announce, bound: Sequence[Bound]) -> None:
         for one in bound:
@@ -421,6 +427,15 @@ class Gateway:
             announce(f"route {route.name}: {', '.join(targets)}")
 
 
+def _websocket(listener: Listener) -> WebSocketRules | None:
+    """At the path of its protocol's name."""
+    if listener.transport is not Transport.WEBSOCKET:
+        return None
+    from gateway.transport.websocket import WebSocketRules
+
+    return WebSocketRules(f"/{listener.protocols[0]}", listener.origins)
+
+
 def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:
     """What this gateway tells about itself: without an address of its own, that of its first TCP listener."""
     if config.cluster.address:
@@ -434,6 +449,8 @@ def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:
 def _advertised(config: Config, listener: Listener, port: int) -> str:
     """Where clients are told that a listener is. Every interface is no place: there it is the host that other gateways know."""
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    if not port:
+        return host
     if host in EVERYWHERE and config.cluster.address:
         host = config.cluster.address.rpartition(":")[0]
     return f"{host}:{port}"

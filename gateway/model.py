@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import attrs
 
-from gateway.settings import Backoff, Dialect, Limits, Says, Seconds, Size
+from gateway.settings import Backoff, Dialect, Limits, Says, Seconds, Size, Transport
 from gateway.store.interface import Durability
 from gateway.wire.session import Credentials
 
@@ -115,6 +115,12 @@ class Listener:
     limits: Limits = attrs.Factory(Limits)
     settings: Mapping[str, Any] = attrs.Factory(dict)
     """By protocol: an instance of its `ProtocolSpec.settings`."""
+    transport: Transport | None = None
+    """None: what its protocols run over where nothing else is said. A Unix socket's path is the host."""
+    mode: int = 0o600
+    """Of a Unix socket."""
+    origins: tuple[str, ...] = ()
+    """Pages that may connect over WebSocket."""
 
 
 class AdminRole(enum.Enum):
@@ -286,6 +292,7 @@ class Upstream:
     auth: Credentials = attrs.field(factory=Credentials, repr=False)
     tls: UpstreamTls = attrs.Factory(TlsNone)
     dialect: Dialect = Dialect.AUTO
+    transport: Transport | None = None
     pool: int = 1
     timeout: Seconds = Seconds(10.0)
     ingest: tuple[Ingest, ...] = ()

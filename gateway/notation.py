@@ -71,8 +71,19 @@ def endpoint(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def place(text: str) -> tuple[str, int]:
+    """An endpoint, or the path of a Unix socket with port 0: `/run/gateway/fujin.sock`, `./fujin.sock`."""
+    return (text, 0) if is_path(text) else endpoint(text)
+
+
+def is_path(host: str) -> bool:
+    return host.startswith(("/", "./", "../"))
+
+
 def show_endpoint(host: str, port: int) -> str:
     """(host, port) -> `[::1]:9092`, as the file says it."""
+    if is_path(host):
+        return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -28,6 +28,8 @@ class Transport(enum.Enum):
 
     TCP = "tcp"
     QUIC = "quic"
+    WEBSOCKET = "websocket"
+    UNIX = "unix"
 
 
 class Dialect(enum.Enum):

@@ -408,7 +408,9 @@ class UpstreamPool:
             host,
             port,
             complete,
-            context=ClientContext(self.upstream.auth, self.upstream.dialect, says_copies=True),
-            tls=client_tls(self.upstream, self.spec.transport),
+            context=ClientContext(
+                self.upstream.auth, self.upstream.dialect, says_copies=True, transport=self.upstream.transport
+            ),
+            tls=client_tls(self.upstream, self.upstream.transport or self.spec.transport),
             timeout=self.upstream.timeout,
         )

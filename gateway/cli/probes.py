@@ -32,6 +32,7 @@ from gateway.transport.listen import open_tcp_sockets
 from gateway.transport.quic.certificates import RENEW_BEFORE, load_identity, read_certificates
 from gateway.transport.quic.server import open_udp_sockets
 from gateway.transport.tls import client_context, server_context
+from gateway.transport.unix import unix_listener
 from gateway.wire.session import ClientContext
 
 Tls = model.TlsFiles | model.TlsTrust
@@ -171,7 +172,10 @@ async def _probe_ports(config: model.Config, notes: Notebook) -> None:
             if not notes.was_read(f"{notes.path_of(listener)}.bind"):
                 continue
             try:
-                if protocol(listener.protocols[0]).transport is Transport.QUIC:
+                carrier = listener.transport or protocol(listener.protocols[0]).transport
+                if carrier is Transport.UNIX:
+                    held.enter_context(unix_listener(listener.host, listener.mode))
+                elif carrier is Transport.QUIC:
                     for udp in await open_udp_sockets(listener.host, listener.port):
                         held.callback(udp.close)
                 else:
@@ -198,8 +202,8 @@ def _place(listener: model.Listener | model.Admin) -> str:
 
 async def _probe_upstream(upstream: model.Upstream, host: str, port: int, notes: Notebook) -> None:
     spec = protocol(upstream.protocol)
-    context = ClientContext(upstream.auth, upstream.dialect)
-    tls = client_tls(upstream, spec.transport)
+    context = ClientContext(upstream.auth, upstream.dialect, transport=upstream.transport)
+    tls = client_tls(upstream, upstream.transport or spec.transport)
     problem: GatewayError | None = None
     try:
         async with connect(spec, host, port, tls=tls, timeout=upstream.timeout, context=context) as connection:

@@ -19,7 +19,7 @@ from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.config.route_checks import check_routes
 from gateway.errors import ConfigProblem
-from gateway.notation import show_endpoint
+from gateway.notation import is_path, show_endpoint
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.routing.compiled import IngestRule, compile_ingest
 from gateway.routing.patterns import overlap
@@ -62,8 +62,9 @@ def _check_listener(listener: model.Listener, specs: Specs, notes: Notebook) -> 
     spoken = [specs[name] for name in listener.protocols]
     if len(set(listener.protocols)) < len(spoken):
         notes.complain(listener, "protocol", "a protocol is named twice")
+    _check_transport(listener, spoken, notes)
     for one, two in itertools.combinations(spoken, 2):
-        problem = _cannot_share(one, two) if one is not two else ""
+        problem = _cannot_share(one, two, listener.transport) if one is not two else ""
         if problem:
             notes.complain(listener, "protocol", problem)
     for spec in spoken:
@@ -72,7 +73,7 @@ def _check_listener(listener: model.Listener, specs: Specs, notes: Notebook) -> 
                 f"{spec.name} needs api_keys: without a key nobody could log in (or let everybody in with auth: open)"
             )
             notes.complain(listener, "auth", problem)
-        if spec.transport is Transport.QUIC and isinstance(listener.tls, model.TlsNone):
+        if (listener.transport or spec.transport) is Transport.QUIC and isinstance(listener.tls, model.TlsNone):
             notes.complain(
                 listener, "tls", f"{spec.name} runs over QUIC, which needs tls (self-signed, or cert and key)"
             )
@@ -94,15 +95,35 @@ def _check_dialect(value: model.Listener | model.Upstream, spoken: Sequence[Prot
     notes.complain(value, "dialect", problem)
 
 
-def _cannot_share(one: ProtocolSpec, two: ProtocolSpec) -> str:
+def _check_transport(listener: model.Listener, spoken: Sequence[ProtocolSpec], notes: Notebook) -> None:
+    for spec in spoken:
+        if spec.port_over(listener.transport) is None:
+            known = ", ".join(one.value for one in (spec.transport, *spec.other_transports))
+            notes.complain(listener, "transport", f"{spec.name} does not run over that: {known}")
+    _check_place(listener, listener.transport, "bind", listener.host, notes)
+    if notes.has(listener, "mode") and listener.transport is not Transport.UNIX:
+        notes.complain(listener, "mode", "only a Unix socket has a mode (transport: unix)")
+    if notes.has(listener, "origins") and listener.transport is not Transport.WEBSOCKET:
+        notes.complain(listener, "origins", "only web pages have origins (transport: websocket)")
+    if listener.transport is Transport.WEBSOCKET and len(spoken) > 1:
+        notes.complain(listener, "protocol", "a WebSocket is upgraded at the path of one protocol: use two listeners")
+
+
+def _check_place(value: object, transport: Transport | None, key: str, host: str, notes: Notebook) -> None:
+    if is_path(host) and transport is not Transport.UNIX:
+        notes.complain(value, key, f"{host!r} is a path: only a Unix socket is at one (transport: unix)")
+    elif transport is Transport.UNIX and host and not is_path(host):
+        notes.complain(value, key, "a Unix socket is at a path: write /run/gateway/fujin.sock, or ./fujin.sock")
+
+
+def _cannot_share(one: ProtocolSpec, two: ProtocolSpec, transport: Transport | None) -> str:
     """Why two protocols cannot be told apart on one port; empty if they can."""
-    if one.transport is not two.transport:
-        return (
-            f"{one.name} runs over {one.transport.value} and {two.name} over {two.transport.value}: use two listeners"
-        )
-    if two.name in one.shares_port_with or one.name in two.shares_port_with:
+    carrier, other = transport or one.transport, transport or two.transport
+    if carrier is not other:
+        return f"{one.name} runs over {carrier.value} and {two.name} over {other.value}: use two listeners"
+    if carrier is not Transport.QUIC and (two.name in one.shares_port_with or one.name in two.shares_port_with):
         return ""
-    if one.transport is Transport.QUIC and not set(one.alpns or (None,)) & set(two.alpns or (None,)):
+    if carrier is Transport.QUIC and not set(one.alpns or (None,)) & set(two.alpns or (None,)):
         return ""
     return f"{one.name} and {two.name} cannot share a port: their first bytes do not tell them apart"
 
@@ -183,6 +204,8 @@ class _Claim:
 
     def clashes(self, other: _Claim) -> bool:
         """Whether both cannot have theirs. Port 0 is a free one each time."""
+        if self.transport is other.transport is Transport.UNIX:
+            return self.host == other.host
         if self.port == 0 or (self.transport, self.port) != (other.transport, other.port):
             return False
         return self.host == other.host or self._spans(other.host) or other._spans(self.host)
@@ -193,7 +216,9 @@ class _Claim:
 
 def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:
     for listener in config.listeners.values():
-        for transport in dict.fromkeys(specs[name].transport for name in listener.protocols):
+        for transport in dict.fromkeys(listener.transport or specs[name].transport for name in listener.protocols):
+            if transport is Transport.WEBSOCKET:  # it begins as TCP
+                transport = Transport.TCP
             host = "127.0.0.1" if listener.host == "localhost" else listener.host
             yield _Claim(listener, notes.path_of(listener), transport, host, listener.port)
     if config.admin is not None:
@@ -223,13 +248,17 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
     else:
         if spec.client is None:
             notes.complain(upstream, "protocol", f"{spec.name} is served here and not dialled")
-        if spec.transport is Transport.QUIC and isinstance(upstream.tls, model.TlsNone):
+        if spec.port_over(upstream.transport) is None:
+            known = ", ".join(one.value for one in (spec.transport, *spec.other_transports))
+            notes.complain(upstream, "transport", f"{spec.name} does not run over that: {known}")
+        if (upstream.transport or spec.transport) is Transport.QUIC and isinstance(upstream.tls, model.TlsNone):
             notes.complain(
                 upstream, "tls", f"{spec.name} runs over QUIC, which needs tls (system, or a mapping with ca)"
             )
         _check_dialect(upstream, [spec], notes)
     for host, port in upstream.addresses:
-        if port == 0:
+        _check_place(upstream, upstream.transport, "address", host, notes)
+        if port == 0 and not is_path(host):
             notes.complain(upstream, "address", f"{show_endpoint(host, port)}: nobody can be reached at port 0")
     if isinstance(upstream.tls, model.TlsTrust):
         _check_files(upstream.tls, ("ca", "cert", "key"), notes)

@@ -48,10 +48,10 @@ def check_circles(
             continue
         for host, port in upstream.addresses:
             for listener in config.listeners.values():
-                transports = {specs[name].transport for name in listener.protocols}
-                if listener.port != port or spec.transport not in transports:
+                transports = {listener.transport or specs[name].transport for name in listener.protocols}
+                if listener.port != port or (upstream.transport or spec.transport) not in transports:
                     continue
-                if any(_reaches(one, listener.host, addresses) for one in addresses(host)):
+                if listener.host == host or any(_reaches(one, listener.host, addresses) for one in addresses(host)):
                     place = f"{show_endpoint(host, port)} is listener {listener.name!r} of this gateway itself"
                     problem = f"{place}: what goes there would come in again, and go round"
                     if all(one.message != problem for one in notes.problems):  # who asks for names asks after us

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from gateway import model
+from gateway import model, notation
 from gateway.config.document import INVALID, Place
 from gateway.config.records import ConfigKey, Record, suggestion
 from gateway.config.shapes import (
@@ -37,7 +37,7 @@ from gateway.errors import ConfigProblem
 from gateway.notation import show_duration, show_endpoint
 from gateway.protocols.registry import ProtocolSpec
 from gateway.routing.glob import glob, template
-from gateway.settings import Dialect, Limits, Says, Seconds
+from gateway.settings import Dialect, Limits, Says, Seconds, Transport
 from gateway.store.interface import Durability
 from gateway.wire.session import Credentials
 
@@ -320,17 +320,33 @@ ROUTE = Record(
     ),
 )
 
+
+def _mode(text: str) -> int:
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        raise ConfigProblem(f"not the mode of a file: {text!r} (write it as 0660)")
+    return int(text, 8)
+
+
+PLACE = Text("host:port, or a path", notation.place, description="127.0.0.1:9092, [::1]:9092, /run/gateway.sock")
+MODE = Text("the mode of a file", _mode, any_tag=True, show=lambda mode: f"{mode:04o}")
+
+
 UPSTREAM = Record(
     model.Upstream,
     (
         ConfigKey("protocol", Text("the name of a protocol"), required=True, stand_in="", says=Says("What it speaks.")),
         ConfigKey(
             "address",
-            ListOf(ENDPOINT, least=1, or_one=True),
+            ListOf(PLACE, least=1, or_one=True),
             required=True,
             to="addresses",
             stand_in=(),
-            says=Says("Where it is, in order of preference."),
+            says=Says("Where it is, in order of preference; paths with `transport: unix`."),
+        ),
+        ConfigKey(
+            "transport",
+            shape_of(Transport),
+            says=Says("What is dialled, where the protocol runs over several; its usual one, if nothing is said."),
         ),
         ConfigKey(
             "auth",
@@ -422,6 +438,7 @@ LIMITS = record(
     in_flight=Number(1),
 )
 
+
 _COMMON = (
     ConfigKey(
         "protocol",
@@ -432,10 +449,28 @@ _COMMON = (
     ),
     ConfigKey(
         "bind",
-        ENDPOINT,
+        PLACE,
         required=True,
         stand_in=("", 0),
-        says=Says("Where clients connect; with port 0 the system chooses one."),
+        says=Says("Where clients connect; with port 0 the system chooses one. A path with `transport: unix`."),
+    ),
+    ConfigKey(
+        "transport",
+        shape_of(Transport),
+        says=Says(
+            "What the protocol runs over, where it may run over several (Fujin); its usual one, if nothing is said."
+        ),
+    ),
+    ConfigKey(
+        "mode",
+        MODE,
+        says=Says("Who may connect to a Unix socket, as the mode of its file."),
+        default="0600",
+    ),
+    ConfigKey(
+        "origins",
+        ListOf(Text("an origin, or *")),
+        says=Says("Web pages that may connect over WebSocket, by their origins; programs send none, and may."),
     ),
     ConfigKey(
         "tls",

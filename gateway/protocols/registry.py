@@ -93,12 +93,16 @@ class ProtocolSpec:
     settings: type[Any] = NoSettings
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""
+    other_transports: Mapping[Transport, int] = attrs.Factory(dict)
+    """What else it may run over, and at which port."""
     dialects: Sequence[Dialect] = ()
     """What `dialect` may say of a listener or an upstream; none: there is only one."""
     document_headers: bool = False
     """Whether publishing in the document's dialect carries headers, where the stock clients' has no place for them."""
     alpns: Sequence[str] = ()
     """What is offered over QUIC, in order of preference; none: peers offer none."""
+    tried: Sequence[Dialect] = ()
+    """What `auto` tries, in this order, over a byte stream: who does not speak one ends the connection."""
     sniff: Callable[[bytes], Sniff] | None = None
     shares_port_with: Sequence[str] = ()
     api_key_required: bool = False
@@ -109,6 +113,10 @@ class ProtocolSpec:
     local_address: Callable[[Any, str], str] = attrs.field(default=lambda _settings, address: address)
     """From a full address (or a template of addresses) to what sessions of a listener with these settings call it, where
     that is shorter: a Felix stream in the listener's default scope is its name alone."""
+
+    def port_over(self, transport: Transport | None) -> int | None:
+        """Where it is usually found; None where it does not run over that."""
+        return self.default_port if transport in (None, self.transport) else self.other_transports.get(transport)
 
 
 @functools.cache

@@ -18,8 +18,10 @@ from msgspec.structs import replace
 from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost, Unsupported
 from gateway.protocols.registry import ProtocolSpec, Transport
 from gateway.requests import Completion, Outcome, Reply, Request
+from gateway.settings import Dialect
 from gateway.transport.edge import supervised
 from gateway.transport.link import Link, apply
+from gateway.transport.pipe import Pipe, PipeInPipe
 from gateway.transport.tcp import TcpLink
 from gateway.transport.tls import ClientTls, TlsPipe, check_fingerprint, client_context
 from gateway.wire.session import (
@@ -59,6 +61,15 @@ class ClientDriver:
     @property
     def in_flight(self) -> int:
         return self._session.in_flight
+
+    def speak(self, session: ClientSession) -> None:
+        """What is spoken is known only now. Nothing was said before."""
+        self._session = session
+
+    async def is_understood(self, timeout: float) -> bool:
+        """Whether the peer goes on after what was said first, for better or worse."""
+        await self.refusal(timeout)
+        return not self.closed
 
     async def refusal(self, timeout: float) -> GatewayError | None:
         """Wait until the broker has let us in; or why it has not."""
@@ -192,16 +203,18 @@ async def dial(
     if spec.client is None:
         raise Unsupported(f"{spec.name} is served here and not dialled")
     driver = ClientDriver(spec.client(context), trio.current_time, on_completions)
-    if spec.transport is Transport.QUIC:
+    if (context.transport or spec.transport) is Transport.QUIC:
         from gateway.transport.quic.dial import dial_quic
         from gateway.transport.quic.limits import QuicLimits
 
+        make = spec.client
         async with dial_quic(
             host,
             port,
             alpns=spec.alpns,
             tls=tls or ClientTls(),
             handler=driver,
+            agreed=lambda alpn: driver.speak(make(attrs.evolve(context, alpn=alpn))),
             timeout=timeout,
             limits=QuicLimits(idle=min(max(timeout, SHORTEST_SILENCE), LONGEST_SILENCE)),
         ) as quic_link:
@@ -211,43 +224,85 @@ async def dial(
             finally:
                 driver.close()
         return
-    sock = await open_tcp(host, port, timeout)
-    pipe = await _tls_handshake(sock, host, tls, timeout) if tls is not None else None
+    tried = [context] if context.dialect is not Dialect.AUTO else []
+    tried = tried or [attrs.evolve(context, dialect=dialect) for dialect in spec.tried] or [context]
+    for attempt in tried:
+        driver = ClientDriver(spec.client(attempt), trio.current_time, on_completions)
+        async with _dialled(driver, spec, host, port, attempt, tls, timeout):
+            if attempt is tried[-1] or await driver.is_understood(timeout):
+                yield driver
+                return
+
+
+@contextlib.asynccontextmanager
+async def _dialled(
+    driver: ClientDriver,
+    spec: ProtocolSpec,
+    host: str,
+    port: int,
+    context: ClientContext,
+    tls: ClientTls | None,
+    timeout: float,
+) -> AsyncIterator[None]:
+    """A byte stream, whatever it is made of."""
+    if context.transport is Transport.UNIX:
+        from gateway.transport.unix import open_unix
+
+        sock = await open_unix(host, timeout)
+    else:
+        sock = await open_tcp(host, port, timeout)
+    pipe = await _shaken(sock, _client_pipe(spec, host, port, context, tls), host, timeout)
+    if tls is not None and tls.fingerprint and isinstance(pipe, TlsPipe | PipeInPipe):
+        check_fingerprint(pipe.peer_certificate(), tls.fingerprint)
+    peer = f"{host}:{port}" if port else host
     async with trio.open_nursery() as nursery:
-        link = TcpLink(sock, f"{host}:{port}", nursery, trio.current_time, pipe)
+        link = TcpLink(sock, peer, nursery, trio.current_time, pipe)
         driver.bind(link)
         if pipe is not None:
             driver.opened(0, Kind.DUPLEX)
         nursery.start_soon(link.run, driver)
         try:
-            yield driver
+            yield
         finally:
             driver.close()
             nursery.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
 
 
-async def _tls_handshake(sock: socket.socket, host: str, tls: ClientTls, timeout: float) -> TlsPipe:
+def _client_pipe(
+    spec: ProtocolSpec, host: str, port: int, context: ClientContext, tls: ClientTls | None
+) -> Pipe | None:
+    outer = None
+    if tls is not None:
+        outer = TlsPipe(client_context(tls), server_side=False, server_name=tls.server_name or host)
+    if context.transport is not Transport.WEBSOCKET:
+        return outer
+    from gateway.transport.websocket import WebSocketPipe
+
+    inner = WebSocketPipe(host=f"{host}:{port}", target=f"/{spec.name}")
+    return inner if outer is None else PipeInPipe(outer, inner)
+
+
+async def _shaken(sock: socket.socket, pipe: Pipe | None, host: str, timeout: float) -> Pipe | None:
+    if pipe is None:
+        return None
     with contextlib.ExitStack() as stack:
         stack.callback(sock.close)
         try:
-            pipe = TlsPipe(client_context(tls), server_side=False, server_name=tls.server_name or host)
             with trio.fail_after(timeout):
                 await _shake_hands(sock, pipe)
         except (OSError, trio.TooSlowError) as error:
-            raise TargetError(f"no TLS with {host}: {str(error) or 'no answer in time'}") from error
-        if tls.fingerprint:
-            check_fingerprint(pipe.peer_certificate(), tls.fingerprint)
+            raise TargetError(f"no handshake with {host}: {str(error) or 'no answer in time'}") from error
         stack.pop_all()
         return pipe
 
 
-async def _shake_hands(sock: socket.socket, pipe: TlsPipe) -> None:
+async def _shake_hands(sock: socket.socket, pipe: Pipe) -> None:
     sock.send(pipe.start())
     while not pipe.ready:
         await trio.lowlevel.wait_readable(sock)
         data = sock.recv(65_536)
         if not data:
-            raise TargetError("the server closed the connection during the TLS handshake")
+            raise TargetError("the server closed the connection during the handshake")
         pipe.feed(data)
         sock.send(pipe.pending() or b"")
 

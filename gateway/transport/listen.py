@@ -1,4 +1,4 @@
-"""TCP listeners: accept, admit, find out which protocol it is, run it."""
+"""TCP and Unix listeners: accept, admit, find out which protocol it is, run it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -15,13 +16,21 @@ from gateway.errors import TargetError
 from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
 from gateway.transport.limits import ConnectionCounts
+from gateway.transport.pipe import Pipe, PipeFailed, PipeInPipe
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
-from gateway.transport.tls import TlsFailed, TlsPipe
+from gateway.transport.tls import TlsPipe
 from gateway.wire.session import Kind, ServerSession
 
+if TYPE_CHECKING:  # what only some listeners need is imported when they do
+    from gateway.transport.websocket import WebSocketRules
+
+PeerAddress = tuple[str, int] | str
+"""As `accept` has it: nothing, for a Unix socket."""
 BACKLOG = 4096
 OUT_OF_FILES_PAUSE = 0.1
 """Without descriptors `accept` fails at once, again and again: without a pause the loop would do nothing else."""
+LOCAL = "local"
+"""The address of whoever comes by a Unix socket."""
 SNIFF_LIMIT = 64
 """Bytes by which a protocol has to be known; who sends more that is none is none."""
 
@@ -76,11 +85,13 @@ class TcpListener:
         sockets: Sequence[socket.socket],
         served: Sequence[Served],
         tls: Callable[[], ssl.SSLContext] | None = None,
+        websocket: WebSocketRules | None = None,
     ) -> None:
         self._context = context
         self._sockets = sockets
         self._served = served
         self._tls = tls
+        self._websocket = websocket
         self._admission = ConnectionCounts(context.limits)
         self._drivers: set[Driver] = set()
         self._accepting = trio.CancelScope()
@@ -89,8 +100,9 @@ class TcpListener:
 
     @property
     def port(self) -> int:
-        port: int = self._sockets[0].getsockname()[1]
-        return port
+        """0 for a Unix socket."""
+        sock = self._sockets[0]
+        return 0 if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])
 
     @property
     def connections(self) -> int:
@@ -143,63 +155,71 @@ class TcpListener:
                         self._context.recorder.limit_hit(self._context.listener, "open_files")
                         await trio.sleep(OUT_OF_FILES_PAUSE)
                     break
-                refusal = self._admission.enter(address[0])
+                refusal = self._admission.enter(_host(address))
                 if refusal is not None:
                     self._context.recorder.refused_connection(self._context.listener, refusal)
                     sock.close()
                     continue
                 self._nursery.start_soon(self._serve, sock, address)
 
-    async def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
+    async def _serve(self, sock: socket.socket, address: PeerAddress) -> None:
         recorder, listener = self._context.recorder, self._context.listener
         recorder.connections(listener, +1)
         try:
             await self._run_connection(sock, address)
         finally:
             sock.close()
-            self._admission.leave(address[0])
+            self._admission.leave(_host(address))
             recorder.connections(listener, -1)
 
-    async def _run_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
+    async def _run_connection(self, sock: socket.socket, address: PeerAddress) -> None:
         assert self._nursery is not None
         tune(sock)
-        tls = TlsPipe(self._tls(), server_side=True) if self._tls is not None else None
+        pipe = self._pipe()
         served, already = self._served[0], b""
         if len(self._served) > 1:
             try:
-                served, already = await self._choose(sock, tls)
+                served, already = await self._choose(sock, pipe)
             except _Refused as refusal:
                 if refusal.reason:
                     self._context.recorder.refused_connection(self._context.listener, refusal.reason)
                 return
-        peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-        link = TcpLink(sock, peer, self._nursery, self._context.clock, tls)
+        link = TcpLink(sock, _shown(address), self._nursery, self._context.clock, pipe)
         driver = Driver(self._context, served.session(None), link, served.attach)
         self._drivers.add(driver)
         if self._accepting.cancel_called:
             driver.drain()
         try:
-            if tls is not None and tls.ready:
+            if pipe is not None and pipe.ready:
                 driver.opened(0, Kind.DUPLEX)
             await link.run(driver, already)
         finally:
             self._drivers.discard(driver)
-            if link.tls_failed:
-                self._context.recorder.refused_connection(self._context.listener, "tls")
+            if link.failed:
+                self._context.recorder.refused_connection(self._context.listener, link.failed)
 
-    async def _choose(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served, bytes]:
+    def _pipe(self) -> Pipe | None:
+        tls = TlsPipe(self._tls(), server_side=True) if self._tls is not None else None
+        if self._websocket is None:
+            return tls
+        from gateway.transport.websocket import WebSocketPipe
+
+        inner = WebSocketPipe(self._websocket)
+        return PipeInPipe(tls, inner) if tls is not None else inner
+
+    async def _choose(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
         """Find out which protocol it is, until the time for that is over or the gateway goes down."""
         with trio.move_on_after(_finite(self._context.limits.handshake)) as scope:
             if self._accepting.cancel_called:
                 scope.cancel()
             self._sniffing.add(scope)
             try:
-                return await self._sniff(sock, tls)
+                return await self._sniff(sock, pipe)
             finally:
                 self._sniffing.discard(scope)
         raise _Refused("" if self._accepting.cancel_called else "handshake")
 
-    async def _sniff(self, sock: socket.socket, tls: TlsPipe | None) -> tuple[Served, bytes]:
+    async def _sniff(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
         """Read until the first bytes tell the protocol (under TLS: the first decrypted ones)."""
         seen = b""
         while len(seen) < SNIFF_LIMIT:
@@ -212,7 +232,7 @@ class TcpListener:
                 raise _Refused("") from None
             if not data:
                 raise _Refused("")
-            seen += data if tls is None else _decrypt(sock, tls, data)
+            seen += data if pipe is None else _decrypt(sock, pipe, data)
             undecided = not seen
             for served in self._served:
                 verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO
@@ -224,20 +244,30 @@ class TcpListener:
         raise _Refused("unknown_protocol")
 
 
-def _decrypt(sock: socket.socket, tls: TlsPipe, data: bytes) -> bytes:
+def _decrypt(sock: socket.socket, pipe: Pipe, data: bytes) -> bytes:
     reason = ""
     plain = b""
     try:
-        plain = b"".join(tls.feed(data)[0])
-    except TlsFailed:
-        reason = "tls"
+        plain = b"".join(pipe.feed(data)[0])
+    except PipeFailed as error:
+        reason = error.kind
     try:
-        sock.send(tls.pending())
+        sock.send(pipe.pending())
     except OSError:
         raise _Refused(reason) from None
     if reason:
         raise _Refused(reason)
     return plain
+
+
+def _host(address: PeerAddress) -> str:
+    return address[0] if isinstance(address, tuple) else LOCAL
+
+
+def _shown(address: PeerAddress) -> str:
+    if not isinstance(address, tuple):
+        return LOCAL
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
 def _finite(seconds: float) -> float:

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from gateway.transport.link import LinkHandler
-from gateway.transport.tls import TlsFailed, TlsPipe
+from gateway.transport.pipe import Pipe, PipeFailed
 from gateway.wire.session import Kind
 
 READ_SIZE: Final = 131_072
@@ -29,13 +29,15 @@ LINGER_BYTES: Final = 32 << 20
 def tune(sock: socket.socket) -> None:
     """What every connection gets: no Nagle, and dead peers noticed."""
     sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
     # replies leave in one send already: Nagle would only make a lone one wait for the peer's acknowledgement
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class TcpLink:
-    """Implements Link over one non-blocking socket, with or without TLS."""
+    """Implements Link over one non-blocking socket, TCP or Unix, with or without TLS or WebSocket in between."""
 
     immediate = True
 
@@ -45,15 +47,17 @@ class TcpLink:
         peer: str,
         nursery: trio.Nursery,
         clock: Callable[[], float],
-        tls: TlsPipe | None = None,
+        pipe: Pipe | None = None,
     ) -> None:
         tune(sock)
         self.peer = peer
         self._sock = sock
         self._nursery = nursery
         self._clock = clock
-        self._tls = tls
-        self.tls_failed = False
+        self._pipe = pipe
+        self.failed = ""
+        """What of the pipe was refused."""
+        self._hurries = sock.family != socket.AF_UNIX
         self._handler: LinkHandler | None = None
         self._queue: list[bytes] = []
         self._out: list[bytes | memoryview] = []
@@ -143,7 +147,7 @@ class TcpLink:
         """Hand the queue to the kernel; what it does not take is written by a task."""
         if self._writing or self._dead:
             return
-        if self._tls is None and len(self._queue) == 1:  # as nearly always
+        if self._pipe is None and len(self._queue) == 1:  # as nearly always
             self._out.append(self._queue.pop())
         else:
             self._seal()
@@ -168,12 +172,12 @@ class TcpLink:
             self._room()
 
     def _seal(self) -> None:
-        if not self._queue or (self._tls is not None and not self._tls.ready):
+        if not self._queue or (self._pipe is not None and not self._pipe.ready):
             return
         queue, self._queue = self._queue, []
-        if self._tls is not None:
+        if self._pipe is not None:
             plain = b"".join(queue)
-            sealed = self._tls.wrap(plain)
+            sealed = self._pipe.wrap(plain)
             self._size += len(sealed) - len(plain)
             self._out.append(sealed)
         elif len(queue) == 1 or self._size > JOIN_LIMIT:
@@ -190,7 +194,7 @@ class TcpLink:
         """
         self._handler = handler
         try:
-            if self._tls is None:
+            if self._pipe is None:
                 handler.opened(0, Kind.DUPLEX)
             if already:
                 handler.received(0, already)
@@ -236,10 +240,10 @@ class TcpLink:
             self.abort()
             return
         self._drained = len(data) < READ_SIZE
-        if self._drained and data:
+        if self._drained and data and self._hurries:
             # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        if data and self._tls is None:
+        if data and self._pipe is None:
             handler.received(0, data)
         else:
             self._take(data)
@@ -252,22 +256,22 @@ class TcpLink:
         assert handler is not None
         if not data:
             self._eof = True
-            if self._tls is not None and not self._tls.ready:
+            if self._pipe is not None and not self._pipe.ready:
                 self.abort()
             else:
                 handler.eof(0)
             return
-        assert self._tls is not None
-        was_ready = self._tls.ready
+        assert self._pipe is not None
+        was_ready = self._pipe.ready
         try:
-            pieces, ended = self._tls.feed(data)
-        except TlsFailed:
-            self.tls_failed = True
-            self._send_raw(self._tls.pending())
+            pieces, ended = self._pipe.feed(data)
+        except PipeFailed as error:
+            self.failed = error.kind
+            self._send_raw(self._pipe.pending())
             self.abort()
             return
-        self._send_raw(self._tls.pending())
-        if self._tls.ready and not was_ready:
+        self._send_raw(self._pipe.pending())
+        if self._pipe.ready and not was_ready:
             handler.opened(0, Kind.DUPLEX)
         for piece in pieces:
             handler.received(0, piece)
@@ -323,8 +327,8 @@ class TcpLink:
         with a reset that can overtake our last reply.
         """
         try:
-            if self._tls is not None:
-                self._send_raw(self._tls.goodbye())
+            if self._pipe is not None:
+                self._send_raw(self._pipe.goodbye())
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             return

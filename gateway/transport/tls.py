@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 import attrs
 
-from gateway.errors import TargetError
+from gateway.transport.pipe import PipeFailed
 
 CHUNK = 131_072
 
 
-class TlsFailed(TargetError):
+class TlsFailed(PipeFailed):
     """The handshake or a record was refused."""
+
+    kind = "tls"
 
 
 class TlsPipe:

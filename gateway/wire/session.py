@@ -261,6 +261,10 @@ class ClientContext:
     settings: Any = None
     says_copies: bool = False
     """Offer to say which messages of another log these are (`Batch.copies`): a gateway that forwards does."""
+    transport: Transport | None = None
+    """What is dialled; None: what carries the protocol where nothing else is said."""
+    alpn: str | None = None
+    """What was agreed upon over QUIC."""
 
 
 Completions = Sequence[Completion]

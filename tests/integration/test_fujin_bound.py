@@ -118,7 +118,7 @@ async def test_what_is_read(gateway: Served):
             client.send(channel, hexed("0c 00000003 00 00000003 737562"))
             await replies(client, channel, "02 00000003 00 00")
             await fly.ask(1, produce("sub", b"m1", b"K"))
-            key = "0002 0000000d 782d6d6573736167652d6b6579 00000001 4b"
+            key = "0002 0000000d 782d676174657761792d6b6579 00000001 4b"
             first = "00000009 01 00000001 00000001"
             await replies(client, channel, f"09 00 {key} {first} 00000002 6d31")
             client.send(channel, hexed(f"0a 00000005 00 00000001 {first}"))  # NACK: again, with an id of its own

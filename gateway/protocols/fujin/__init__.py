@@ -6,8 +6,9 @@ from gateway.envelope import Run
 from gateway.protocols.fujin.client.session import FujinClient
 from gateway.protocols.fujin.server.session import FujinServer
 from gateway.protocols.fujin.settings import FujinSettings
+from gateway.protocols.fujin.wire.bound_frames import BoundOp
 from gateway.protocols.fujin.wire.frames import ALPN, LARGEST_PUSH, V1_ALPN
-from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Transport
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, ProtocolSpec, Sniff, Transport
 from gateway.settings import DOCUMENT_OR_STOCK, Dialect
 from gateway.wire.anatomy import Carried
 
@@ -17,6 +18,13 @@ def shows(run: Run, address: str) -> Sequence[Carried]:
     from gateway.protocols.fujin.wire.anatomy import shown
 
     return shown(run, address)
+
+
+def sniff(data: bytes) -> Sniff:
+    """Over a byte stream a session begins with HELLO or with BIND (wire 6.1)."""
+    if not data:
+        return Sniff.MORE
+    return Sniff.YES if data[0] in (BoundOp.HELLO, BoundOp.BIND) else Sniff.NO
 
 
 SPEC = ProtocolSpec(
@@ -43,6 +51,10 @@ SPEC = ProtocolSpec(
     settings=FujinSettings,
     dialects=(*DOCUMENT_OR_STOCK, Dialect.SESSION, Dialect.V1),
     document_headers=True,
+    other_transports={Transport.TCP: 4850, Transport.WEBSOCKET: 4851, Transport.UNIX: 0},
+    tried=(Dialect.SESSION, Dialect.V1),
+    sniff=sniff,
+    shares_port_with=("flymq",),
     alpns=(ALPN, V1_ALPN),
 )
 """What the house knows about Fujin."""

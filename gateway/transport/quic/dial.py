@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 from aioquic.quic.packet import QuicErrorCode
@@ -36,6 +36,7 @@ async def dial_quic(
     alpns: Sequence[str],
     tls: ClientTls,
     handler: LinkHandler,
+    agreed: Callable[[str | None], None] = lambda _alpn: None,
     timeout: float = 10.0,
     limits: QuicLimits | None = None,
 ) -> AsyncIterator[QuicLink]:
@@ -44,7 +45,15 @@ async def dial_quic(
     try:
         async with trio.open_nursery() as nursery:
             link = await _connect(
-                nursery, host, port, alpns=alpns, tls=tls, handler=handler, timeout=timeout, limits=limits
+                nursery,
+                host,
+                port,
+                alpns=alpns,
+                tls=tls,
+                handler=handler,
+                agreed=agreed,
+                timeout=timeout,
+                limits=limits,
             )
             try:
                 yield link
@@ -72,6 +81,7 @@ async def _connect(
     alpns: Sequence[str],
     tls: ClientTls,
     handler: LinkHandler,
+    agreed: Callable[[str | None], None],
     timeout: float,
     limits: QuicLimits,
 ) -> QuicLink:
@@ -80,7 +90,7 @@ async def _connect(
         with trio.fail_after(timeout):
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
             for index, (family, _kind, _proto, _name, address) in enumerate(found):
-                attempt = _Attempt(family, address, name, alpns, tls, limits, handler)
+                attempt = _Attempt(family, address, name, alpns, tls, limits, handler, agreed)
                 last = index == len(found) - 1
                 with trio.CancelScope() as patience:
                     if not last:
@@ -105,12 +115,14 @@ class _Attempt:
         tls: ClientTls,
         limits: QuicLimits,
         handler: LinkHandler,
+        agreed: Callable[[str | None], None],
     ) -> None:
         any_address = ("::", 0) if family == socket.AF_INET6 else ("", 0)
         self._core = Core(client_configuration(limits, tls, server_name, alpns), streams=limits.streams)
         self._address = address
         self._tls = tls
         self._handler = handler
+        self._agreed = agreed
         self._refused: TargetError | None = None
         self._endpoint = QuicEndpoint(open_socket(family, any_address), until_idle=True)
         now = trio.current_time()
@@ -152,6 +164,7 @@ class _Attempt:
                 self._refused = error
                 link.reject(QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate, "not the pinned certificate")
                 return None
+        self._agreed(link.alpn)
         return self._handler
 
 

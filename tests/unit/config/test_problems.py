@@ -91,6 +91,16 @@ LISTENERS = [
         "protocol: [rustlog, fujin], tls: self-signed",
         "protocol: rustlog runs over tcp and fujin over quic: use two listeners",
     ),
+    (
+        "protocol: [rustlog, fujin], transport: tcp",
+        "protocol: rustlog and fujin cannot share a port: their first bytes do not tell them apart",
+    ),
+    ("protocol: flymq, transport: unix", "transport: flymq does not run over that: tcp"),
+    ("protocol: felix, transport: tcp", "transport: felix does not run over that: quic"),
+    ("protocol: fujin, transport: unix", "bind: a Unix socket is at a path: write /run/gateway/fujin.sock, or ./fujin.sock"),
+    ("protocol: fujin, transport: tcp, mode: 0600", "mode: only a Unix socket has a mode (transport: unix)"),
+    ("protocol: fujin, transport: tcp, origins: ['*']", "origins: only web pages have origins (transport: websocket)"),
+    ("protocol: flymq, mode: 999", "mode: not the mode of a file: '999' (write it as 0660)"),
     ("protocol: rustlog, dialect: stock", "dialect: rustlog has no dialects"),
     ("protocol: flymq, dialect: new", "dialect: expected auto, document, stock, 0.5 or v1, not 'new'"),
     ("protocol: flymq, dialect: v1", "dialect: flymq has no dialect 'v1': auto, document, stock"),
@@ -255,7 +265,7 @@ UPSTREAMS = [
     ("{protocol: flymk, address: 'h:1'}", "protocol: unknown or not available protocol 'flymk' (known: ...; did you mean 'flymq'?)"),
     ("{protocol: flymq, address: 'h:0'}", "address: h:0: nobody can be reached at port 0"),
     ("{protocol: flymq, address: h}", "address: not an address: 'h' (write it as host:port)"),
-    ("{protocol: flymq, address: ['h:1', 7]}", "address[1]: expected host:port, not a number (text that looks like it goes in quotes)"),
+    ("{protocol: flymq, address: ['h:1', 7]}", "address[1]: expected host:port, or a path, not a number (text that looks like it goes in quotes)"),
     ("{protocol: felix, address: 'h:1'}", "tls: felix runs over QUIC, which needs tls (system, or a mapping with ca)"),
     ("{protocol: rustlog, address: 'h:1', dialect: stock}", "dialect: rustlog has no dialects"),
     ("{protocol: flymq, address: 'h:1', tls: {ca: /nonexistent/ca}}",
@@ -575,5 +585,5 @@ def test_what_cannot_be_read_hides_nothing_else(text: str, expected: Sequence[st
 
 def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
     (found,) = examine(listener("protocol: rustlog, fresh_grup: empty"), "r.yaml", {}, TOYS).problems
-    known = "auth, bind, dialect, fresh_group, limits, protocol, tls"
+    known = "auth, bind, dialect, fresh_group, limits, mode, origins, protocol, tls, transport"
     assert found.message == f"unknown key 'fresh_grup' (known: {known}; did you mean 'fresh_group'?)"

@@ -155,6 +155,8 @@ TOYS: Mapping[str, ProtocolSpec] = {
             settings=FujinSettings,
             dialects=DOCUMENT_OR_STOCK,
             alpns=("fujin",),
+            other_transports={Transport.TCP: 4850, Transport.UNIX: 0},
+            shares_port_with=("flymq",),
             carries=carries(headers=True, min_value=1, max_value=65_536, consumer_acknowledges=True),
         ),
     )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from gateway.envelope import Columns, Headers
 
-KEY = "x-message-key"
-EXPIRES = "x-message-expires-ms"
+KEY = "x-gateway-key"
+EXPIRES = "x-gateway-expires-ms"
 """Milliseconds since the epoch, in decimal digits."""
 
 _LONGEST = 18
