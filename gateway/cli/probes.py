@@ -18,7 +18,7 @@ import trio
 from gateway import model
 from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
-from gateway.config.circles import check_circles, resolved
+from gateway.config.circles import check_circles, resolved, warn_of_pulling_back
 from gateway.config.document import Notebook
 from gateway.errors import ConfigProblem, GatewayError, RequestTimeout, StoreInUse, TargetError, TargetRefused
 from gateway.notation import show_endpoint
@@ -48,6 +48,8 @@ def probe(config: model.Config, notes: Notebook) -> None:
         if isinstance(trust, model.TlsTrust) and wanted is not None and _usable(trust, trust.ca, notes):
             _take(trust, functools.partial(client_context, wanted), notes)
     check_circles(config, protocols(), notes, resolved)
+    if not notes.problems:
+        warn_of_pulling_back(config, notes)
     problem = _cannot_store(StoreFiles(Path(config.storage.path)))
     if problem:
         notes.complain(config.storage, "path", problem)

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gateway import model
 from gateway.config.document import Notebook
+from gateway.errors import GatewayError
 from gateway.notation import show_endpoint
 from gateway.protocols.registry import ProtocolSpec
+from gateway.routing.compiled import compile_ingest
+from gateway.routing.patterns import overlap
+from gateway.routing.table import compile_table
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Addresses = Callable[[str], Iterable[Address]]
@@ -57,6 +61,27 @@ def check_circles(
                     if all(one.message != problem for one in notes.problems):  # who asks for names asks after us
                         notes.complain(upstream, "address", problem)
                     break
+
+
+def warn_of_pulling_back(config: model.Config, notes: Notebook) -> None:
+    """Say where what is sent to an upstream is pulled from it again: it would be stored, and sent, for ever. Looked for by an
+    example of what is pulled: whether a transform ends it in time, nobody can see here.
+    """
+    table = compile_table(config)
+    for upstream in config.upstreams.values():
+        for ingest in upstream.ingest:
+            rule = compile_ingest(ingest)
+            remote = overlap(rule.symbols, rule.symbols) or ""
+            try:
+                plan = table.writer(upstream.protocol, upstream.name, rule.address(remote) or "")
+            except GatewayError:
+                continue  # no such address, or nobody takes it
+            for way in (plan.route,) if plan.route is not None else plan.candidates:
+                for sent in (*way.compiled.forwards, *way.compiled.mirrors) if way.topics else ():
+                    there = config.upstreams[sent.target.upstream]
+                    if set(there.addresses) & set(upstream.addresses) and sent.remote_address(way.topic) == remote:
+                        place = f"what is pulled from {remote!r} is sent there again by route {way.name!r}"
+                        notes.warn(ingest, "from", f"{place}, and pulled again: it goes round")
 
 
 def _remote(config: model.Config) -> Iterator[model.Forward | model.Mirror | model.Proxy]:

@@ -134,6 +134,28 @@ def test_upstreams_that_are_somebody_else(tmp_path: Path, protocol: str, bind: s
     assert checked(tmp_path, text)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "into", "sent", "said"),
+    [
+        ("orders", "orders", "{topic}", "'orders'"),
+        ("far.*", "{1}", "far.{1}", "'far."),
+        ("orders", "orders", "copies", ""),
+        ("far.*", "near.{1}", "{topic}", ""),
+    ],
+)
+def test_what_is_sent_to_where_it_is_pulled_from(tmp_path: Path, source: str, into: str, sent: str, said: str) -> None:
+    code, lines = checked(
+        tmp_path,
+        "  fly: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+        f"upstreams: {{far: {{protocol: flymq, address: '192.0.2.1:1', ingest: [{{from: '{source}', into: '{into}'}}]}}}}\n"
+        f"routes: [{{name: r, match: {{topic: '**'}}, to: [{{store: {{topic: '{{1}}'}}}}, "
+        f"{{forward: {{upstream: far, address: '{sent}', accept_loss: all}}}}]}}]\n",
+    )
+    assert code == 0
+    found = [line for line in lines if "upstreams.far.ingest[0].from: what is pulled from" in line]
+    assert [said in line for line in found] == [True] * bool(said)
+
+
 def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
     tls = f"tls: {{cert: {tmp_path}/c, key: {tmp_path}/k}}"
     code, lines = checked(tmp_path, f"  a: {{protocol: flymq, bind: '127.0.0.1:0', {tls}}}\n")
