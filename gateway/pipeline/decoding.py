@@ -31,22 +31,35 @@ class Undecodable(StoreError):
 
 @attrs.frozen
 class Definition:
-    """One version of a registered Avro schema."""
+    """One version of a registered schema."""
 
     name: str
     version: int
     text: bytes
+    kind: str = _AVRO
+    compiled: bytes = b""
+    """Protobuf: the descriptor set."""
 
 
 class _Row(msgspec.Struct):
-    """What the registry keeps; fields that do not matter here are passed over."""
+    """What the registry keeps."""
 
     kind: str
     definition: bytes
+    compiled: bytes = b""
 
 
 def registered(store: str, name: str, version: int | None = None) -> Sequence[Definition]:
     """The versions of an Avro schema in a store's registry, the newest first. Raises NotFound, InvalidRequest."""
+    found = definitions(store, name, version)
+    other = next((one.kind for one in found if one.kind != _AVRO), "")
+    if other:
+        raise InvalidRequest(f"the schema {name} is {other}, not Avro")
+    return found
+
+
+def definitions(store: str, name: str, version: int | None = None) -> Sequence[Definition]:
+    """The versions of a schema in a store's registry, the newest first. Raises NotFound."""
     prefix = name.encode() + b"\0"
     found: list[Definition] = []
     with LogReader(store) as reader:
@@ -56,9 +69,7 @@ def registered(store: str, name: str, version: int | None = None) -> Sequence[De
             number = int.from_bytes(key[-_VERSION_BYTES:], "big")
             if len(key) == len(prefix) + _VERSION_BYTES and number and version in {None, number}:
                 kept = msgspec.msgpack.decode(row, type=_Row)
-                if kept.kind != _AVRO:
-                    raise InvalidRequest(f"the schema {name} is {kept.kind}, not Avro")
-                found.append(Definition(name, number, kept.definition))
+                found.append(Definition(name, number, kept.definition, kept.kind, kept.compiled))
     if not found:
         which = f" version {version}" if version is not None else ""
         raise NotFound(f"no schema {name}{which} is registered in {store}")

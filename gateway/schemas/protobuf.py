@@ -85,6 +85,11 @@ class ProtobufSchema:
         except (TypeError, KeyError) as problem:
             raise InvalidRequest(f"invalid schema: {problem!s:.{_LONGEST_TEXT}}") from None
 
+    @property
+    def message(self) -> Any:
+        """The class of its messages."""
+        return self._message
+
     def problems(self, value: bytes) -> list[str]:
         """What is wrong with a value; empty when nothing is. A field that the schema does not know is."""
         if len(value) > LARGEST_VALUE:
