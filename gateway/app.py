@@ -375,6 +375,8 @@ class Gateway:
 
     def _served(self, listener: Listener, name: str, house: House, port: int) -> Served:
         spec = protocol(name)
+        serve = spec.server
+        assert serve is not None  # the configuration has no listener of a protocol that is dialled alone
         context = SessionContext(
             listener=listener.name,
             settings=listener.settings.get(name, spec.settings()),
@@ -388,7 +390,7 @@ class Gateway:
         info = ListenerInfo(listener.name, name, listener.auth, context.settings, listener.limits)
         return Served(
             spec,
-            lambda alpn: spec.server(attrs.evolve(context, alpn=alpn)),
+            lambda alpn: serve(attrs.evolve(context, alpn=alpn)),
             lambda peer, callback: house.broker.attach(info, peer, callback),
         )
 

@@ -112,7 +112,8 @@ class Preference:
     at the same time, from several of them, count as one.
     """
 
-    addresses: tuple[tuple[str, int], ...]
+    addresses: int
+    """How many there are."""
     current: int = 0
     _candidate: int = 0
     _answers: int = 0
@@ -121,7 +122,7 @@ class Preference:
 
     def order(self) -> list[int]:
         """The addresses in the order they are to be tried: the one in use, then from the best down."""
-        return [self.current, *(index for index in range(len(self.addresses)) if index != self.current)]
+        return [self.current, *(index for index in range(self.addresses) if index != self.current)]
 
     def use(self, index: int) -> None:
         self.current = index

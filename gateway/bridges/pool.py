@@ -18,11 +18,11 @@ from gateway import model
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, is_outage, jittered, refuses_login
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
-from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.protocols.registry import ProtocolSpec, Remote, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect
-from gateway.transport.client import ClientDriver, dial
+from gateway.transport.client import dial
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
 
@@ -54,7 +54,7 @@ class PooledConnection:
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
-        self.driver: ClientDriver | None = None
+        self.driver: Remote | None = None
         self.waiting: dict[int, _Waiting] = {}
         self.over = trio.Event()
         self.useful = False
@@ -149,7 +149,9 @@ class UpstreamPool:
         timers: Pump,
         recorder: Recorder,
         chance: random.Random | None = None,
+        caller: str = "",
     ) -> None:
+        """`caller`: what it is called at the upstream, where that matters."""
         self.upstream = upstream
         self.spec = spec
         self.timers = timers
@@ -170,8 +172,10 @@ class UpstreamPool:
         self._chance = chance or random.Random()  # noqa: S311  # spreads retries, keeps no secret
         self.breaker = Breaker(self._chance)
         self._recorder = recorder
+        self._caller = caller
         self._connections: list[PooledConnection] = []
-        self._preference = Preference(upstream.addresses)
+        self._places = [upstream.addresses] if spec.one_cluster else [(one,) for one in upstream.addresses]
+        self._preference = Preference(len(self._places))
         self._ids = itertools.count(1)
         self._trial: Callable[[], None] | None = None
         self._tell_at = 0.0
@@ -357,7 +361,7 @@ class UpstreamPool:
             self._preference.was_useful(index)
         return refusal or connection
 
-    async def _use(self, index: int, connection: PooledConnection, driver: ClientDriver) -> None:
+    async def _use(self, index: int, connection: PooledConnection, driver: Remote) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, connection, driver)
             if index:
@@ -372,7 +376,7 @@ class UpstreamPool:
             await connection.over.wait()
             nursery.cancel_scope.cancel()
 
-    async def _watch(self, connection: PooledConnection, driver: ClientDriver) -> None:
+    async def _watch(self, connection: PooledConnection, driver: Remote) -> None:
         await driver.ended.wait()
         error = TargetLost("the connection to the upstream was lost")
         self.tell_people(error)
@@ -401,15 +405,17 @@ class UpstreamPool:
 
     def _dial(
         self, index: int, complete: Callable[[Sequence[Completion]], None]
-    ) -> contextlib.AbstractAsyncContextManager[ClientDriver]:
-        host, port = self.upstream.addresses[index]
+    ) -> contextlib.AbstractAsyncContextManager[Remote]:
         return dial(
             self.spec,
-            host,
-            port,
+            self._places[index],
             complete,
             context=ClientContext(
-                self.upstream.auth, self.upstream.dialect, says_copies=True, transport=self.upstream.transport
+                self.upstream.auth,
+                self.upstream.dialect,
+                says_copies=True,
+                transport=self.upstream.transport,
+                caller=self._caller,
             ),
             tls=client_tls(self.upstream, self.upstream.transport or self.spec.transport),
             timeout=self.upstream.timeout,

@@ -83,7 +83,15 @@ class Upstreams:
         for question, upstream in upstreams.items():
             pool = before.get(question)
             if pool is None or pool.upstream != upstream:
-                pool = UpstreamPool(upstream, protocol(upstream.protocol), self._pump, NullRecorder(), self._chance)
+                use, name = question
+                pool = UpstreamPool(
+                    upstream,
+                    protocol(upstream.protocol),
+                    self._pump,
+                    NullRecorder(),
+                    self._chance,
+                    caller=f"gateway-{name}-{use.value}",
+                )
                 scope = self._scopes[pool] = trio.CancelScope()
                 self._nursery.start_soon(_run, pool, scope)
             self._pools[question] = pool

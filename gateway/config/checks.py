@@ -6,6 +6,7 @@ Apart from `load`, which reads: these look at values that have been read, and at
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from gateway.config.records import suggestion
 from gateway.config.route_checks import check_routes
 from gateway.errors import ConfigProblem
 from gateway.notation import is_path, show_endpoint
-from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.protocols.registry import ProtocolSpec, Transport, dialled
 from gateway.routing.compiled import IngestRule, compile_ingest
 from gateway.routing.patterns import overlap
 
@@ -246,8 +247,13 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
             problem = f"unknown or not available protocol {upstream.protocol!r}{suggestion(upstream.protocol, specs)}"
             notes.complain(upstream, "protocol", problem)
     else:
-        if spec.client is None:
+        if not dialled(spec):
             notes.complain(upstream, "protocol", f"{spec.name} is served here and not dialled")
+        if spec.library is not None and importlib.util.find_spec(spec.library[0]) is None:
+            problem = f"{spec.name} needs a library that is not installed: install the gateway with its extra `{spec.library[1]}`"
+            notes.complain(upstream, "protocol", problem)
+        if spec.one_cluster and upstream.pool > 1:
+            notes.complain(upstream, "pool", f"a client of {spec.name} keeps its own connections")
         if spec.port_over(upstream.transport) is None:
             known = ", ".join(one.value for one in (spec.transport, *spec.other_transports))
             notes.complain(upstream, "transport", f"{spec.name} does not run over that: {known}")

@@ -501,6 +501,8 @@ class ListenerShape:
     """A listener: the keys all have, and those of its protocols' own settings."""
 
     specs: Specs
+    elsewhere: frozenset[str] = frozenset()
+    """Protocols that are dialled alone."""
 
     def read(self, place: Place) -> Any:
         """The listener; INVALID when a protocol of it is not there."""
@@ -532,7 +534,9 @@ class ListenerShape:
                 text = name.text("the name of a protocol")
                 if isinstance(text, str):
                     spoken.append(text)
-                    if text not in self.specs:
+                    if text in self.elsewhere:
+                        name.problem(f"{text} is for brokers elsewhere (upstreams), and not served here")
+                    elif text not in self.specs:
                         name.problem(f"unknown or not available protocol {text!r}{suggestion(text, self.specs)}")
             return tuple(spoken)
         return ()
@@ -571,6 +575,7 @@ def _own(spec: ProtocolSpec) -> Record:
 
 def grammar(specs: Specs) -> Record:
     """The shape of the whole file."""
+    served = {name: spec for name, spec in specs.items() if spec.server is not None}
     fields: Sequence[ConfigKey] = (
         ConfigKey(
             "version",
@@ -581,7 +586,7 @@ def grammar(specs: Specs) -> Record:
         ),
         ConfigKey(
             "listeners",
-            MapOf(ListenerShape(specs), _name, named=True, into="listeners"),
+            MapOf(ListenerShape(served, frozenset(specs) - frozenset(served)), _name, named=True, into="listeners"),
             required=True,
             says=Says("Where clients connect, by name."),
         ),

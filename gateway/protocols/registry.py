@@ -7,12 +7,15 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 import attrs
 
 import gateway.protocols
 from gateway.envelope import Run
+from gateway.errors import GatewayError
+from gateway.requests import Completion, Request
 from gateway.settings import Dialect, NoSettings
 from gateway.settings import Transport as Transport  # noqa: PLC0414 - every SPEC names it
 from gateway.wire.anatomy import Carried
@@ -73,8 +76,61 @@ class Carries:
     """Whether our client gives a message's expiry to a broker elsewhere, where the protocol has one."""
     copies: bool = False
     """Whether a publish can say which message of another gateway's log it copies, so that a resend is known (`Batch.copies`)."""
+    copies_where: str = "the remote is another gateway, which knows what it was sent before"
+    """What has to be for that, in words for the documentation."""
     final_refusals: Sequence[str] = ()
     """Refusals by an upstream that are not worth trying again, in words for the documentation."""
+
+
+class Ending(Protocol):
+    """Something that is over one day (a trio.Event)."""
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> None: ...
+
+
+class Remote(Protocol):
+    """A broker elsewhere, to whoever dialled it: one connection with a session, or whatever a library keeps."""
+
+    @property
+    def ended(self) -> Ending:
+        """It is gone, with everything under way."""
+        ...
+
+    async def refusal(self, timeout: float) -> GatewayError | None:
+        """Wait until the broker has let us in; or why it has not."""
+        ...
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Start requests; what became of them comes as completions."""
+        ...
+
+
+class Trust(Protocol):
+    """Whom to trust, and who we are: names of files, empty where there is none."""
+
+    @property
+    def ca(self) -> str: ...
+    @property
+    def cert(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def server_name(self) -> str: ...
+
+
+@attrs.frozen
+class Reach:
+    """What it takes to reach a broker elsewhere."""
+
+    addresses: Sequence[tuple[str, int]]
+    context: ClientContext
+    tls: Trust | None
+    """None: without TLS."""
+    timeout: float
+    complete: Callable[[Sequence[Completion]], None]
+    """Is given what became of requests."""
 
 
 @attrs.frozen
@@ -85,11 +141,18 @@ class ProtocolSpec:
     transport: Transport
     default_port: int
     carries: Carries
-    server: Callable[[SessionContext], ServerSession]
+    server: Callable[[SessionContext], ServerSession] | None
+    """None: it is dialled, and not served."""
     client: Callable[[ClientContext], ClientSession] | None = None
     """None: it is served, and neither dialled nor bridged to."""
     shows: Callable[[Run, str], Sequence[Carried]] | None = None
     """A run of one record taken apart, as clients at an address get it, made by what serves it; None: nobody can look."""
+    reach: Callable[[Reach], AbstractAsyncContextManager[Remote]] | None = None
+    """Where dialling is more than a session on a link, because a client library of the broker's does it."""
+    library: tuple[str, str] | None = None
+    """That library: the module, and the extra of the gateway that brings it."""
+    one_cluster: bool = False
+    """The addresses of an upstream are of one broker, which is reached by any of them; not one better than the other."""
     settings: type[Any] = NoSettings
     """attrs class of the listener keys that only this protocol has (fields: Seconds, Size, Backoff, bool, int, str,
     enums, nested attrs classes, Mapping[str, ...])."""
@@ -130,6 +193,16 @@ def protocols() -> Mapping[str, ProtocolSpec]:
     return found
 
 
+def served() -> Mapping[str, ProtocolSpec]:
+    """Those that clients find here, by name."""
+    return {name: spec for name, spec in protocols().items() if spec.server is not None}
+
+
 def protocol(name: str) -> ProtocolSpec:
     """One protocol; KeyError if there is none of that name."""
     return protocols()[name]
+
+
+def dialled(spec: ProtocolSpec) -> bool:
+    """Whether brokers that speak it can be reached."""
+    return spec.client is not None or spec.reach is not None

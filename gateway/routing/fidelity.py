@@ -165,9 +165,7 @@ def _promise(one: Carries, two: Carries, way: Way) -> str:
         sign = "says so" if two.acknowledgement is Acknowledgement.STORED else "answers the exchange behind it"
         again = f"{door}; it is delivered again until the remote {sign}: at least once, in order per key"
         if two.copies:
-            return (
-                f"{again}; effectively once where the remote is another gateway, which knows what it was sent before."
-            )
+            return f"{again}; effectively once where {two.copies_where}."
         return f"{again}; what is sent again is there again."
     if two.consumer_acknowledges:
         return f"{door}; a reader that does not confirm it gets it again, or reads on from its own position: at least once."

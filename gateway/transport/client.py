@@ -16,7 +16,7 @@ import trio
 from msgspec.structs import replace
 
 from gateway.errors import GatewayError, RequestTimeout, TargetError, TargetLost, Unsupported
-from gateway.protocols.registry import ProtocolSpec, Transport
+from gateway.protocols.registry import ProtocolSpec, Reach, Remote, Transport
 from gateway.requests import Completion, Outcome, Reply, Request
 from gateway.settings import Dialect
 from gateway.transport.edge import supervised
@@ -191,15 +191,21 @@ async def open_tcp(host: str, port: int, timeout: float) -> socket.socket:
 @contextlib.asynccontextmanager
 async def dial(
     spec: ProtocolSpec,
-    host: str,
-    port: int,
+    addresses: Sequence[tuple[str, int]],
     on_completions: Callable[[Sequence[Completion]], None],
     *,
     context: ClientContext,
     tls: ClientTls | None = None,
     timeout: float = 10.0,
-) -> AsyncIterator[ClientDriver]:
-    """A driver on an open connection. Leaving the block closes it."""
+) -> AsyncIterator[Remote]:
+    """A broker elsewhere, connected to: at the first address, or by whichever of them its library likes. Leaving the block
+    closes it.
+    """
+    if spec.reach is not None:
+        async with spec.reach(Reach(addresses, context, tls, timeout, on_completions)) as remote:
+            yield remote
+        return
+    (host, port), *_ = addresses
     if spec.client is None:
         raise Unsupported(f"{spec.name} is served here and not dialled")
     driver = ClientDriver(spec.client(context), trio.current_time, on_completions)
@@ -311,7 +317,7 @@ async def _shake_hands(sock: socket.socket, pipe: Pipe) -> None:
 class Connection:
     """A dialled connection that awaits replies one by one."""
 
-    driver: ClientDriver = attrs.field(init=False)
+    driver: Remote = attrs.field(init=False)
     _waiting: dict[int, trio.Event] = attrs.Factory(dict)
     _outcomes: dict[int, Outcome] = attrs.Factory(dict)
     _ids: itertools.count[int] = attrs.Factory(lambda: itertools.count(1))
@@ -359,6 +365,6 @@ async def connect(
     if context is None:
         context = ClientContext(credentials=credentials or Credentials())
     connection = Connection()
-    async with dial(spec, host, port, connection.complete, context=context, tls=tls, timeout=timeout) as driver:
+    async with dial(spec, [(host, port)], connection.complete, context=context, tls=tls, timeout=timeout) as driver:
         connection.driver = driver
         yield connection

@@ -241,6 +241,14 @@ class ServerBasics:
 # --- the other role ---
 
 
+class Mechanism(enum.Enum):
+    """How a name and a password are shown, where a protocol has several ways of it (SASL)."""
+
+    PLAIN = "PLAIN"
+    SCRAM_256 = "SCRAM-SHA-256"
+    SCRAM_512 = "SCRAM-SHA-512"
+
+
 @attrs.frozen
 class Credentials:
     """What a client may need to be let in."""
@@ -250,6 +258,9 @@ class Credentials:
     password: Annotated[str, Says("Its password.")] = attrs.field(default="", repr=False)
     tenant: Annotated[str, Says("The tenant a token is for.")] = ""
     token: Annotated[str, Says("The token that is shown.")] = attrs.field(default="", repr=False)
+    mechanism: Annotated[
+        Mechanism, Says("Kafka: how name and password are shown (a token is shown by OAUTHBEARER).")
+    ] = Mechanism.PLAIN
 
 
 @attrs.frozen
@@ -265,6 +276,8 @@ class ClientContext:
     """What is dialled; None: what carries the protocol where nothing else is said."""
     alpn: str | None = None
     """What was agreed upon over QUIC."""
+    caller: str = ""
+    """What we are called there, the same after a restart and nobody else's; empty: nothing."""
 
 
 Completions = Sequence[Completion]

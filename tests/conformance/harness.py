@@ -33,6 +33,7 @@ class Harness:
     ) -> None:
         spec = protocol(name)
         context = SessionContext("conformance", spec.settings(), auth_required=auth_required)
+        assert spec.server is not None
         self.session: ServerSession = spec.server(context)
         self.answer = answer if answer is not None else Replier()
         self.now = 100.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from gateway.protocols.registry import Transport, protocols
+from gateway.protocols.registry import Transport, served
 from tests.conformance.sample import Sample
 
 
@@ -21,7 +21,7 @@ def samples_of(name: str) -> list[Sample]:
     return found
 
 
-ALL = [(name, sample) for name in protocols() for sample in samples_of(name)]
+ALL = [(name, sample) for name in served() for sample in samples_of(name)]
 IDS = [f"{name}-{sample.name}" for name, sample in ALL]
-NAMES = list(protocols())
-TCP = [name for name, spec in protocols().items() if spec.transport is Transport.TCP]
+NAMES = list(served())
+TCP = [name for name, spec in served().items() if spec.transport is Transport.TCP]

@@ -16,19 +16,19 @@ import pytest
 import trio
 
 from gateway.envelope import Batch, Columns
-from gateway.protocols.registry import Transport, protocols
+from gateway.protocols.registry import Transport, served
 from gateway.requests import Publish
 from gateway.transport.client import Connection, connect
 from tests.integration.running import serving
 
-NAMES = sorted(protocols())
+NAMES = sorted(served())
 DEADLINE = 180.0
 
 
 def config(directory: Path) -> str:
     """One listener for each protocol there is."""
     listeners = []
-    for name, spec in protocols().items():
+    for name, spec in served().items():
         tls = ", tls: self-signed" if spec.transport is Transport.QUIC else ""
         auth = ", auth: {api_keys: [key]}" if spec.api_key_required else ""
         listeners.append(f'  {name}: {{protocol: {name}, bind: "127.0.0.1:0"{tls}{auth}}}')
@@ -44,7 +44,7 @@ class Shell:
 
     def command(self, verb: str, protocol: str, address: str, *args: str) -> list[str]:
         url = f"{protocol}://127.0.0.1:{self.port[protocol]}/{address}"
-        spec = protocols()[protocol]
+        spec = served()[protocol]
         trust = ["--insecure"] if spec.transport is Transport.QUIC else []
         key = ["--api-key", "key"] if spec.api_key_required else []
         return [sys.executable, "-m", "gateway", verb, url, *trust, *key, *args]
@@ -73,7 +73,7 @@ async def test_a_protocol_from_the_shell(protocol: str, tmp_path: Path) -> None:
         await a_subscriber_gets_what_is_published_from_now_on(shell, protocol)
         await the_bench_gets_back_what_it_sent(shell, protocol)
         await tail_follows(shell, protocol)
-        if protocols()[protocol].carries.offset:
+        if served()[protocol].carries.offset:
             await tail_shows_the_last_and_topics_what_there_is(shell, protocol)
             await a_group_goes_on_where_it_left_off(shell, protocol)
 
@@ -86,7 +86,7 @@ async def what_is_published_is_stored_byte_for_byte(shell: Shell, protocol: str,
     said = await shell.run("pub", protocol, "bytes", "--output", "json", stdin=b"a\nb\r\nc")
     report = json.loads(said.stdout)
     assert report["published"] == 3
-    assert report["first_offset"] == (3 if protocols()[protocol].carries.offset else None)
+    assert report["first_offset"] == (3 if served()[protocol].carries.offset else None)
     read = await shell.run("sub", "rustlog", "bytes", "--from", "earliest", "--count", "6", "--output", "json")
     values = [b64decode(json.loads(line)["value"]) for line in read.stdout.splitlines()]
     assert values == [b"one", "naïve".encode(), odd, b"a", b"b", b"c"]
@@ -108,7 +108,7 @@ async def a_subscriber_gets_what_is_published_from_now_on(shell: Shell, protocol
                 await connection.request(Publish(0, Batch("live", Columns.of([b"%d" % number]))))
 
         nursery.start_soon(subscribe)
-        async with connect(protocols()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
+        async with connect(served()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
             await publish(connection)
     first = int(read[0])
     assert read == [b"%d" % number for number in range(first, first + 3)]
@@ -130,7 +130,7 @@ async def tail_follows(shell: Shell, protocol: str) -> None:
     seen = b""
     try:
         assert tail.stdout is not None
-        async with tail.stdout, connect(protocols()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
+        async with tail.stdout, connect(served()["rustlog"], "127.0.0.1", shell.port["rustlog"]) as connection:
             while b"marked\nmarked\n" not in seen:
                 await connection.request(Publish(0, Batch("followed", Columns.of([b"marked"]))))
                 with trio.move_on_after(0.2):

@@ -12,7 +12,7 @@ import trio
 
 from gateway.envelope import Headers
 from gateway.pipeline.endpoint import Endpoint, EndpointLog
-from gateway.protocols.registry import protocols
+from gateway.protocols.registry import served
 from tests.integration.running import serving
 
 CONFIG = """
@@ -97,9 +97,9 @@ async def test_what_a_transform_left_out_is_told_where_the_answer_says_it(tmp_pa
             )
 
 
-@pytest.mark.parametrize("name", sorted(protocols()))
+@pytest.mark.parametrize("name", sorted(served()))
 async def test_elsewhere_it_says_where_they_do(name: str) -> None:
-    assert not protocols()[name].carries.headers
+    assert not served()[name].carries.headers
     said = await pub(f"{name}://127.0.0.1:1/orders", "--header", "k=v", "--data", "x", code=2)
     assert f"{name} carries no headers; the admin address does: http://HOST:9600/TOPIC" in " ".join(said.split())
     assert ("--dialect document" in said) is (name == "fujin")

@@ -25,7 +25,7 @@ CLUSTER = "Z2F0ZXdheS10ZXN0LWthZg"
 """The id of every cluster here: 16 bytes in base64, as Kafka writes them."""
 USER, PASSWORD = "alice", "alice-secret"
 """Who may log in to the listener SASL, by PLAIN and by SCRAM; OAUTHBEARER takes any unsigned token."""
-PATIENCE = 180.0
+PATIENCE = 120.0
 """Seconds for a start or an end, on a machine with other things to do."""
 LISTENERS = {"PLAIN": "PLAINTEXT", "TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 LOGGING = """\
@@ -314,7 +314,7 @@ class Kafka:
         """Kept: what was asked of one ends with it."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.brokers})
+        return AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
 
     def leader(self, topic: str, partition: int = 0) -> Node:
         described = self.admin.list_topics(topic, timeout=PATIENCE).topics[topic]

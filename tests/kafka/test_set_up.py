@@ -7,39 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.node import PASSWORD, PATIENCE, USER, Kafka
+from tests.kafka.foreign import consume, make, produce
+from tests.kafka.node import PASSWORD, USER, Kafka
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
-
-
-def make(kafka: Kafka, topic: str, **settings: str) -> None:
-    from confluent_kafka.admin import NewTopic
-
-    (made,) = kafka.admin.create_topics([NewTopic(topic, 1, config=settings)], operation_timeout=PATIENCE).values()
-    made.result(PATIENCE)
-
-
-def produce(topic: str, value: bytes, **settings: Any) -> Any:
-    """The message as it was taken, or the error."""
-    ends: list[tuple[Any, Any]] = []
-    producer = confluent_kafka.Producer({"message.timeout.ms": PATIENCE * 1000, "log_level": 0, **settings})
-    producer.produce(
-        topic, value, b"key", headers=[("a", b"1"), ("a", b"2")], on_delivery=lambda *end: ends.append(end)
-    )
-    assert producer.flush(PATIENCE) == 0
-    ((error, message),) = ends
-    return error or message
-
-
-def consume(topic: str, count: int, **settings: Any) -> list[Any]:
-    consumer = confluent_kafka.Consumer({"group.id": "g", "enable.auto.commit": False, **settings})
-    try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        messages = [consumer.poll(PATIENCE) for _ in range(count)]
-        assert [message.error() for message in messages if message is not None] == [None] * count
-        return messages
-    finally:
-        consumer.close()
 
 
 def security(kafka: Kafka, how: str) -> Mapping[str, Any]:

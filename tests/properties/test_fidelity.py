@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.envelope import Batch, Columns, Run
-from gateway.protocols.registry import Transport, protocol, protocols
+from gateway.protocols.registry import Transport, protocol, served
 from gateway.requests import Fetch, Fetched, Publish, Published, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.routing.fidelity import Fate, Fidelity, Way, fidelity
 from gateway.settings import Dialect
@@ -37,7 +37,7 @@ listeners:
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
 storage: {{path: "{data}", durability: memory}}
 """
-CARRIES = {name: spec.carries for name, spec in protocols().items()}
+CARRIES = {name: spec.carries for name, spec in served().items()}
 PAIRS = list(itertools.product(CARRIES, repeat=2))
 MESSAGES = st.lists(
     st.tuples(st.binary(min_size=0, max_size=40), st.none() | st.binary(min_size=1, max_size=8)), min_size=1, max_size=5

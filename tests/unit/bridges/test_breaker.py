@@ -6,7 +6,8 @@ import itertools
 
 from gateway.bridges.breaker import MOST_PROBES, PROBES_TO_RETURN, Preference
 
-THREE = (("a", 1), ("b", 1), ("c", 1))
+THREE = 3
+"""Addresses."""
 
 
 TIME = itertools.count(1)

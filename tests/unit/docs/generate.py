@@ -19,7 +19,7 @@ from gateway.bridges import breaker
 from gateway.cli.main import cli
 from gateway.config.schema import json_schema
 from gateway.observe import metrics
-from gateway.protocols.registry import protocols
+from gateway.protocols.registry import served
 from tests.unit.test_imports import RULES, VALUES
 
 PAGES = Path("gateway/docs")
@@ -215,7 +215,7 @@ def is_transition(key: object, to: object) -> bool:
 
 def state_tables() -> Iterator[tuple[str, Transitions]]:
     """Every table of states of a protocol, and the bridges' own."""
-    for name in protocols():
+    for name in served():
         module = importlib.import_module(f"gateway.protocols.{name}.states")
         for variable, value in vars(module).items():
             if isinstance(value, Mapping) and all(is_transition(*item) for item in value.items()):

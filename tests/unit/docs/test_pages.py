@@ -17,7 +17,7 @@ import yaml
 from gateway import docs
 from gateway.cli.main import cli
 from gateway.config.schema import json_schema
-from gateway.protocols.registry import protocols
+from gateway.protocols.registry import protocols, served
 
 README = Path("README.md")
 PAGES = [README, *(Path(f"gateway/docs/{name}.md") for name in docs.pages())]
@@ -95,7 +95,7 @@ def wrapped(fragment: str) -> str:
         fragment += "\nlisteners:\n" + "\n".join(
             f"  {name}: {{protocol: {name}, bind: '127.0.0.1:0'"
             + (", tls: self-signed}" if spec.transport.value == "quic" else ", auth: open}")
-            for name, spec in protocols().items()
+            for name, spec in served().items()
         )
     return f"version: 1\n{fragment}\n"
 

@@ -60,7 +60,7 @@ async def test_a_mistake_in_a_client_session_ends_its_connection_and_nothing_els
     made = attrs.evolve(spec(), client=Mistaken)
     with socket.create_server(("127.0.0.1", 0)) as listening, trio.fail_after(5):
         port = listening.getsockname()[1]
-        async with dial(made, "127.0.0.1", port, lambda _done: None, context=ClientContext()) as driver:
+        async with dial(made, [("127.0.0.1", port)], lambda _done: None, context=ClientContext()) as driver:
             peer, _address = await trio.to_thread.run_sync(listening.accept)
             with peer:
                 driver.submit([WhoAmI(1)])

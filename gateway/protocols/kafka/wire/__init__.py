@@ -1,0 +1,1 @@
+"""What a Kafka record, error and setting is here: values in, values out."""
