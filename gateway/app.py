@@ -425,7 +425,7 @@ class Gateway:
                 f"listening metrics: http on tcp {show_endpoint(self._config.metrics.bind[0], self.ports['metrics'])}"
             )
         for route in self._config.routes:
-            targets: Mapping[str, None] = dict.fromkeys(type(target).__name__.lower() for target in route.targets)
+            targets: Mapping[str, None] = dict.fromkeys(target.word for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import attrs
 
@@ -366,6 +366,8 @@ ACCEPTABLE = ("key", "headers", "ordering", "acknowledgement", "size", "atomicit
 class StoreTarget:
     """Append to a topic. The first of a route is its primary: it gives partition and offset."""
 
+    word: ClassVar[str] = "store"
+    """What the file calls such a target."""
     topic: str
     settings: TopicSettings = attrs.Factory(TopicSettings)
 
@@ -374,6 +376,7 @@ class StoreTarget:
 class Bridge:
     """The primary's topic, readable and writable at this address of a protocol on this gateway."""
 
+    word: ClassVar[str] = "bridge"
     protocol: Annotated[str, Says("Whose clients are to find the topic there.")]
     address: Annotated[str, Says("Where.")]
     accept_loss: Annotated[frozenset[str], Says("What may be lost on the way.")] = frozenset()
@@ -409,6 +412,7 @@ class ForwardStart(enum.Enum):
 class Forward:
     """Deliver what was stored to a broker elsewhere, with a durable cursor called `name`."""
 
+    word: ClassVar[str] = "forward"
     upstream: Annotated[str, Says("The broker it goes to.")]
     address: Annotated[str, Says("Where to, there.")]
     name: Annotated[str, Says("What its cursor and its metrics are called; otherwise after route and upstream.")]
@@ -436,6 +440,7 @@ class Compare(enum.Enum):
 class Mirror:
     """A share of the route's traffic to a second target, never affecting the first."""
 
+    word: ClassVar[str] = "mirror"
     upstream: Annotated[str, Says("The broker it goes to.")]
     address: Annotated[str, Says("Where to, there.")]
     percent: Annotated[float, Says("The share of the keys.")] = 100.0
@@ -446,6 +451,7 @@ class Mirror:
 class Proxy:
     """The remote's own answer is the reply."""
 
+    word: ClassVar[str] = "proxy"
     upstream: Annotated[str, Says("The broker that answers.")]
     address: Annotated[str, Says("Where to, there.")]
     timeout: Annotated[Seconds, Says("How long its answer is waited for.")] = Seconds(5.0)

@@ -84,7 +84,7 @@ class Overview:
         for listener in config.listeners.values():
             yield MapNode(f"target:{listener.name}", "target", listener.name, "readers", ["readers"])
         for upstream in config.upstreams.values():
-            uses = [type(one).__name__.lower() for route in config.routes for one in _remote(route, upstream.name)]
+            uses = [one.word for route in config.routes for one in _remote(route, upstream.name)]
             if uses:
                 label = f"{upstream.protocol}, {', '.join(dict.fromkeys(uses))}"
                 yield MapNode(f"target:{upstream.name}", "target", upstream.name, label, ["upstream"])

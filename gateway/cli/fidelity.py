@@ -62,7 +62,7 @@ def _routes(config: Config, carries: Mapping[str, Carries]) -> Sequence[dict[str
     return [
         {
             "route": route.name,
-            "target": type(found.target).__name__.lower(),
+            "target": found.target.word,
             "address": found.target.address,
             "accept_loss": sorted(found.target.accept_loss),
             "pairs": [_pair(pair) for pair in found.pairs],

@@ -121,8 +121,7 @@ def _check_shape(route: model.Route, notes: Notebook) -> None:
     if proxies or any(isinstance(target, model.StoreTarget) for target in route.targets):
         return
     for target in route.targets:
-        kind = type(target).__name__.lower()
-        notes.complain(target, "", f"a {kind} reads what was stored: the route needs a store target as well")
+        notes.complain(target, "", f"a {target.word} reads what was stored: the route needs a store target as well")
 
 
 def _check_templates(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:

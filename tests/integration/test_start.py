@@ -26,6 +26,8 @@ def at_ready(line):
     if line == "ready":
         announce(" ".join(sorted(sys.modules)))
         os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        announce(line)
 serve._announce = at_ready
 sys.argv = ["gateway", "serve", "--config", sys.argv[1], "--log-level", "error"]
 from gateway.cli.main import main
@@ -53,6 +55,7 @@ async def test_a_plain_configuration_starts_without_what_others_need(tmp_path: P
     config = tmp_path / "gateway.yaml"
     config.write_text(CONFIG.format(path=tmp_path / "data"))
     ended = await trio.run_process([sys.executable, "-c", SERVE, str(config)], capture_stdout=True)
+    assert b"\nroute all: store\n" in ended.stdout, "in the words of the file"
     loaded = set(ended.stdout.decode().split())
     assert {"gateway.app", "gateway.protocols.blipmq.server.session", "trio"} <= loaded
     assert {name: reason for name, reason in NOT_ASKED_FOR.items() if name in loaded} == {}
