@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ from gateway.model import (
 from gateway.notation import show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags
 from gateway.observe.health import Health, ProcessPhase
-from gateway.observe.http import bind_http, serve_http_when_asked
+from gateway.observe.http import bind_http, bind_http_here, serve_http_when_asked
 from gateway.observe.lag import watching_lag
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.observe.sizes import Sizes
@@ -56,11 +56,14 @@ from gateway.transport.driver import DriverContext
 from gateway.transport.limits import Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
 from gateway.transport.tls import ReloadingContext, server_context
+from gateway.transport.workers import Handover
 from gateway.wire.session import SessionContext
 
 if TYPE_CHECKING:  # what a configuration may do without is imported where it is used: a start waits for every module
     from starlette.types import ASGIApp
 
+    from gateway.observe.workers import Others
+    from gateway.supervisor import Part
     from gateway.transport.quic.certificates import CertificateFiles
     from gateway.transport.quic.trust import ClientTrust
     from gateway.transport.quic.udp import UdpSocket
@@ -102,11 +105,11 @@ Bound = BoundTcp | BoundUdp
 Announce = Callable[[str], None]
 
 
-async def serve(config: Config, *, announce: Announce) -> None:
+async def serve(config: Config, *, announce: Announce, part: Part | None = None) -> None:
     """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once;
     SIGHUP reads the configuration's file again.
     """
-    gateway = Gateway(config)
+    gateway = Gateway(config, part)
     async with trio.open_nursery() as nursery:
         # from before `ready` is printed: whoever waits for that may end the process at once
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -130,6 +133,11 @@ async def _obey(signals: AsyncIterator[int], gateway: Gateway, everything: trio.
         gateway.drain()
 
 
+async def _until(over: trio.CancelScope, run: Callable[[], Awaitable[None]]) -> None:
+    with over:
+        await run()
+
+
 async def _run_listener(listener: TcpListener | QuicListener, finished: trio.Event) -> None:
     try:
         await listener.run()
@@ -140,8 +148,15 @@ async def _run_listener(listener: TcpListener | QuicListener, finished: trio.Eve
 class Gateway:
     """One running gateway."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, part: Part | None = None) -> None:
+        """`part`: it is one process of several."""
+        if part is not None:  # each is a member of its own to the clients that ask who there is
+            cluster = attrs.evolve(config.cluster, id=f"{config.cluster.id}-{part.worker.number}")
+            config = attrs.evolve(config, cluster=cluster)
         self._config = config
+        self._part = part
+        self._worker = part.worker if part is not None else None
+        self._handover: Handover | None = None
         self.stopped = trio.Event()
         self._drain = trio.Event()
         self.recorder = PrometheusRecorder(
@@ -179,11 +194,16 @@ class Gateway:
         """Open everything, announce it, serve until drained."""
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
-            bound = [await self._bind(stack, listener) for listener in config.listeners.values()]
+            bound = [await self._bind(stack, listener) for listener in self._listened]
             web: dict[str, socket.socket] = {}
-            if config.admin is not None:
+            if self._worker is not None:
+                self._handover = Handover(self._worker)
+                stack.callback(self._handover.close)
+                web["worker"] = bind_http_here(self._worker.path("metrics"))
+                stack.callback(web["worker"].close)
+            if config.admin is not None and self._leads:
                 web["admin"] = self._bind_http(stack, "admin", config.admin.host, config.admin.port)
-            if config.metrics.bind is not None:
+            if config.metrics.bind is not None and self._leads:
                 web["metrics"] = self._bind_http(stack, "metrics", *config.metrics.bind)
             options = StoreOptions(
                 config.storage.tail_cache, config.storage.page_cache, config.storage.free_space_floor
@@ -220,8 +240,17 @@ class Gateway:
             listeners = [self._listener(one, house, budget) for one in bound]
             stop_admin = trio.Event()
             async with trio.open_nursery() as nursery:
+                if self._handover is not None:
+                    nursery.start_soon(_until, handing := trio.CancelScope(), self._handover.run)
+                    here = functools.partial(self._metrics_app, None)
+                    nursery.start_soon(functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin))
                 if "metrics" in web:
-                    serve = functools.partial(serve_http_when_asked, self._metrics_app, web["metrics"], stop=stop_admin)
+                    serve = functools.partial(
+                        serve_http_when_asked,
+                        functools.partial(self._metrics_app, self._others),
+                        web["metrics"],
+                        stop=stop_admin,
+                    )
                     nursery.start_soon(serve)
                 if "admin" in web:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
@@ -248,6 +277,8 @@ class Gateway:
                 bridges.drain()
                 await self._take_down(listeners, finished)
                 stop_admin.set()
+                if self._handover is not None:
+                    handing.cancel()
         self.stopped.set()
 
     async def _take_down(self, listeners: Sequence[TcpListener | QuicListener], finished: Sequence[trio.Event]) -> None:
@@ -260,14 +291,36 @@ class Gateway:
             listener.abort()
         log.info("drained")
 
+    @property
+    def _leads(self) -> bool:
+        """Of several processes the first does what one has to do."""
+        return self._worker is None or self._worker.number == 0
+
+    @property
+    def _listened(self) -> Sequence[Listener]:
+        """A Unix socket is one process's."""
+        every = self._config.listeners.values()
+        return [one for one in every if self._leads or one.transport is not Transport.UNIX]
+
+    @property
+    def _others(self) -> Others | None:
+        worker = self._worker
+        if worker is None:
+            return None
+        from gateway.observe.workers import Others
+
+        return Others([worker.path("metrics", number) for number in range(worker.of) if number != worker.number])
+
     async def _bind(self, stack: contextlib.AsyncExitStack, listener: Listener) -> Bound:
         bound: Bound
+        shared = self._part is not None
+        port = self._part.ports.get(listener.name, listener.port) if self._part is not None else listener.port
         try:
             carrier = listener.transport or protocol(listener.protocols[0]).transport
             if carrier is Transport.QUIC:
                 from gateway.transport.quic.server import open_udp_sockets
 
-                udp = await open_udp_sockets(listener.host, listener.port)
+                udp = await open_udp_sockets(listener.host, port, shared=shared)
                 for one in udp:
                     stack.callback(one.close)
                 bound = BoundUdp(listener, udp[0].address[1], udp)
@@ -277,7 +330,7 @@ class Gateway:
                 local = stack.enter_context(unix_listener(listener.host, listener.mode))
                 bound = BoundTcp(listener, 0, [local], carrier.value)
             else:
-                tcp = await open_tcp_sockets(listener.host, listener.port)
+                tcp = await open_tcp_sockets(listener.host, port, shared=shared)
                 for sock in tcp:
                     stack.callback(sock.close)
                 bound = BoundTcp(listener, tcp[0].getsockname()[1], tcp, carrier.value)
@@ -322,12 +375,20 @@ class Gateway:
             time.time,
         )
         api = Api(inside)
-        return admin_app(self.recorder, self.health, access, api.operations, pages=docs_routes(), lifespan=api.running)
+        return admin_app(
+            self.recorder,
+            self.health,
+            access,
+            api.operations,
+            pages=docs_routes(),
+            lifespan=api.running,
+            others=self._others,
+        )
 
-    def _metrics_app(self) -> ASGIApp:
+    def _metrics_app(self, others: Others | None) -> ASGIApp:
         from gateway.admin.app import metrics_app
 
-        return metrics_app(self.recorder, self.health)
+        return metrics_app(self.recorder, self.health, others)
 
     def _admin_tls(self) -> ssl.SSLContext | None:
         admin = self._config.admin
@@ -357,7 +418,15 @@ class Gateway:
         if isinstance(bound, BoundUdp):
             from gateway.transport.quic_listen import QuicListener
 
-            return QuicListener(context, bound.sockets, served, self._certificate(listener)[0], _client_trust(listener))
+            return QuicListener(
+                context,
+                bound.sockets,
+                served,
+                self._certificate(listener)[0],
+                _client_trust(listener),
+                self._handover,
+                list(self._config.listeners).index(listener.name),
+            )
         return TcpListener(context, bound.sockets, served, self._tls(listener), _websocket(listener))
 
     def _tls(self, listener: Listener | Admin) -> Callable[[], ssl.SSLContext] | None:

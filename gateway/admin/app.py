@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -25,6 +26,7 @@ from gateway.admin.operation import Operation, check_role, json_of, problem_resp
 from gateway.errors import GatewayError
 from gateway.observe.health import Health
 from gateway.observe.prometheus import PrometheusRecorder
+from gateway.observe.workers import Others
 
 PROBES = ("/livez", "/readyz")
 METRICS = "/metrics"
@@ -66,22 +68,23 @@ class Guard:
             await self._app(scope, receive, send)
 
 
-def watching_routes(recorder: PrometheusRecorder, health: Health) -> Sequence[BaseRoute]:
-    """`/metrics`, `/livez` and `/readyz`."""
+def watching_routes(recorder: PrometheusRecorder, health: Health, others: Others | None = None) -> Sequence[BaseRoute]:
+    """`/metrics`, `/livez` and `/readyz`, for other processes of this gateway too."""
 
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(recorder.registry), headers={"Content-Type": content_type})
+        shown: Any = recorder.registry if others is None else await others.joined(recorder.registry.collect)
+        return Response(encode(shown), headers={"Content-Type": content_type})
 
     async def livez(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(_request: Request) -> Response:
-        problems = health.problems()
+        problems = [*health.problems(), *(await others.problems() if others is not None else ())]
         body = {
             "ready": not problems,
             "phase": health.phase.value,
-            "problems": list(problems),
+            "problems": problems,
             "waiting": list(health.waiting()),
         }
         return JSONResponse(body, 503 if problems else 200)
@@ -99,6 +102,7 @@ def admin_app(
     open_paths: Sequence[str] = (),
     refuse: Refuse | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+    others: Others | None = None,
 ) -> Starlette:
     """Everything on the admin address. `open_paths`: those of `pages` that nobody has to be known for."""
     described = document(operations)
@@ -108,12 +112,12 @@ def admin_app(
         return json_of(described)
 
     return Starlette(
-        routes=[*watching_routes(recorder, health), Route(OPENAPI, openapi), *routes_of(operations), *pages],
+        routes=[*watching_routes(recorder, health, others), Route(OPENAPI, openapi), *routes_of(operations), *pages],
         middleware=[Middleware(Guard, access=access, open_paths=(*OPEN, *open_paths), refuse=refuse)],
         lifespan=lifespan,
     )
 
 
-def metrics_app(recorder: PrometheusRecorder, health: Health) -> Starlette:
+def metrics_app(recorder: PrometheusRecorder, health: Health, others: Others | None = None) -> Starlette:
     """Metrics and probes alone, on an address of their own."""
-    return Starlette(routes=list(watching_routes(recorder, health)))
+    return Starlette(routes=list(watching_routes(recorder, health, others)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -25,7 +26,15 @@ from gateway.observe.logging import LEVELS
     show_default=True,
     help="Logs on standard error: for people, as JSON lines, or whichever fits where they go.",
 )
-def command(config: Path, log_level: str, log_format: str) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that share the ports; more than one with a log on Kafka.",
+)
+@click.option("--part", default="", hidden=True)
+def command(config: Path, log_level: str, log_format: str, workers: int, part: str) -> None:
     """Serve every listener of a configuration file.
 
     Prints a line for each listener with its real port and the routes that are live, then `ready`. SIGTERM or SIGINT
@@ -40,10 +49,22 @@ def command(config: Path, log_level: str, log_format: str) -> None:
     from gateway.observe.logging import configure
 
     loaded = load(config)
+    if workers > 1:
+        from gateway.supervisor import check_workers, supervise
+
+        check_workers(loaded, workers)
+        configure(as_json=None if log_format == "auto" else log_format == "json", level=log_level)
+        arguments = ["--config", str(config), "--log-level", log_level, "--log-format", log_format]
+        sys.exit(trio.run(supervise, loaded, workers, arguments, _announce))
     configure(as_json=None if log_format == "auto" else log_format == "json", level=log_level)
     from gateway.app import serve  # after the configuration has turned out good: its mistakes show at once
 
-    trio.run(functools.partial(serve, loaded, announce=_announce))
+    whole = None
+    if part:
+        from gateway.supervisor import Part
+
+        whole = Part.from_text(part)
+    trio.run(functools.partial(serve, loaded, announce=_announce, part=whole))
 
 
 def _announce(line: str) -> None:

@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,6 +34,16 @@ def bind_http(host: str, port: int) -> socket.socket:
     except OSError:
         sock.close()
         raise
+    return sock
+
+
+def bind_http_here(path: Path) -> socket.socket:
+    """A listening Unix socket."""
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(str(path))
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
     return sock
 
 

@@ -1,7 +1,4 @@
-"""The store that everything else talks to: the `Store` interface over the committer, the tail cache and the readers.
-
-Apart from `sqlite`, which opens and closes what this is made of.
-"""
+"""The store that everything else talks to: the `Store` interface over the committer, the tail cache and the readers."""
 
 from __future__ import annotations
 

@@ -53,8 +53,12 @@ class _Refused(TargetError):
         self.reason = reason
 
 
-async def open_tcp_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for a host (every address it has) and a port (0 lets the system choose one for all of them)."""
+async def open_tcp_sockets(
+    host: str, port: int, *, shared: bool = False, listening: bool = True
+) -> list[socket.socket]:
+    """Listening sockets for a host (every address it has) and a port (0 lets the system choose one for all of them). `shared`:
+    with other processes that say so, too; one that does not listen keeps the port, and gets no connections.
+    """
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
@@ -66,8 +70,11 @@ async def open_tcp_sockets(host: str, port: int) -> list[socket.socket]:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:  # or it would take the IPv4 port, which has a socket of its own
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind((address[0], port, *address[2:]))
-            sock.listen(BACKLOG)
+            if listening:
+                sock.listen(BACKLOG)
             port = sock.getsockname()[1]  # what the system chose for the first, the others get too
     except OSError:
         for sock in sockets:

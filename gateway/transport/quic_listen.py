@@ -14,6 +14,7 @@ from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import QuicServer
 from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import UdpSocket
+from gateway.transport.workers import Handover
 from gateway.wire.session import ServerSession
 
 
@@ -41,7 +42,10 @@ class QuicListener:
         served: Sequence[Served],
         certificate: CertificateFiles,
         clients: ClientTrust | None = None,
+        handover: Handover | None = None,
+        number: int = 0,
     ) -> None:
+        """`handover` to other processes, to which this is the listener with this number."""
         self._context = context
         self._admission = ConnectionCounts(context.limits)
         self._drivers: dict[CountedDriver, str] = {}
@@ -53,6 +57,8 @@ class QuicListener:
             limits=QuicLimits(handshake=context.limits.handshake),
             clients=clients,
             on_refusal=lambda why: context.recorder.refused_connection(context.listener, why),
+            handover=handover,
+            listener=number,
         )
 
     @property

@@ -345,6 +345,13 @@ def check_congestion_window(pair: Pair) -> None:
     assert pair.client._loss._cc.congestion_window == pair.client._loss.congestion_window
 
 
+def check_initial_source_cid(pair: Pair) -> None:
+    """The peer checks that the id which the first packets come from is the one in the transport parameters."""
+    for core in (pair.client, pair.server):
+        assert core._local_initial_source_connection_id == core.host_cid == core._host_cids[0].cid
+    assert pair.client._remote_initial_source_connection_id == pair.server._local_initial_source_connection_id
+
+
 def check_host_cids(pair: Pair) -> None:
     fresh = QuicConnection(configuration=pair.server.configuration, original_destination_connection_id=b"01234567")
     (only,) = fresh._host_cids
@@ -405,6 +412,7 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_host_cids": check_host_cids,
     "_initialize": check_initialize_and_hello,
     "_is_client": check_is_client,
+    "_local_initial_source_connection_id": check_initial_source_cid,
     "_local_max_data": check_local_max_data,
     "_local_max_streams_bidi": check_local_max_streams,
     "_local_max_streams_uni": check_local_max_streams,
@@ -446,6 +454,7 @@ OURS = {
     "_core",
     "_ending",
     "_fresh",
+    "_ours",
     "_packet_full",
     "_peer_payload_limit",
     "_queue",
@@ -454,6 +463,7 @@ OURS = {
     "_sweep",
     "_table",
     "_until_full",
+    "_worker",
 }
 
 

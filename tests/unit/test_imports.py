@@ -236,6 +236,7 @@ ALLOWED_ANYWHERE_WITHOUT_RULE = {
     "gateway/__init__.py",
     "gateway/__main__.py",
     "gateway/app.py",
+    "gateway/supervisor.py",
     "gateway/cli",
     "gateway/protocols/__init__.py",
 }

@@ -99,6 +99,7 @@ class Core(CreditedConnection):
         alpns: Collection[Alpn] = (),
         ask_certificate: bool = False,
         reset_token: Callable[[bytes], bytes] | None = None,
+        worker: int | None = None,
         original_destination_connection_id: bytes | None = None,
         retry_source_connection_id: bytes | None = None,
     ) -> None:
@@ -113,6 +114,11 @@ class Core(CreditedConnection):
         self._alpns = alpns
         self._ask_certificate = ask_certificate
         self._reset_token = reset_token
+        self._worker = worker
+        """What every id begins with, where several processes share a port."""
+        if worker is not None:
+            first = self._host_cids[0]
+            first.cid = self.host_cid = self._local_initial_source_connection_id = self._ours(first.cid)
         if reset_token is not None:
             self._host_cids[0].stateless_reset_token = reset_token(self.host_cid)
         self._ending: dict[int, CoreStream] = {}
@@ -159,11 +165,18 @@ class Core(CreditedConnection):
         """The ids that the peer may send to: also those that it will only be told of by the next packet."""
         return [cid.cid for cid in self._host_cids]
 
+    def _ours(self, cid: bytes) -> bytes:
+        return bytes([self._worker or 0]) + cid[1:]
+
     def _replenish_connection_ids(self) -> None:
         # Called when ids may be issued and after each one that was retired, so before a packet names a new one. The event
         # that aioquic makes of it comes when that packet is built, and is seen when the peer may have used the id already.
         super()._replenish_connection_ids()
         self.ids_changed = True
+        if self._worker is not None:  # those that no packet has told the peer of yet
+            for cid in self._host_cids:
+                if not cid.was_sent:
+                    cid.cid = self._ours(cid.cid)
         if self._reset_token is not None:  # the same ones again for those that the peer has been told
             for cid in self._host_cids:
                 cid.stateless_reset_token = self._reset_token(cid.cid)

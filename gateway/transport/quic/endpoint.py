@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, MutableMapping, Sequence
 
 import trio
-from aioquic.quic.packet import QuicHeader, pull_quic_header
+from aioquic.quic.packet import QuicHeader, QuicPacketType, pull_quic_header
 
 from gateway.transport.quic.admission import CID_LENGTH, Admission, Admitted
 from gateway.transport.quic.aioquic_private import Buffer
@@ -28,11 +28,14 @@ DATAGRAMS = 128
 takes 0.1 ms for each.
 """
 
+HANDSHAKE = QuicPacketType.HANDSHAKE
 REMEMBERED = 32
 """Ids a connection is found by, of which eight are in use. A packet that was overtaken may still name one that is not, and
 "I know nothing of that" would be a lie that not every peer sees through.
 """
 
+Elsewhere = Callable[[bytes, bytes, Address], bool]
+"""Given an id that is not known here, a datagram and where it came from: whether another process has taken it."""
 Accept = Callable[[Admitted, Address, float], QuicLink]
 """Makes the connection of an admitted client."""
 
@@ -48,12 +51,16 @@ class QuicEndpoint:
         accept: Accept | None = None,
         resets: ResetTokens | None = None,
         by_cid: MutableMapping[bytes, QuicLink] | None = None,
+        elsewhere: Elsewhere | None = None,
         until_idle: bool = False,
     ) -> None:
         self._socket = socket
         self._admission = admission
         self._accept = accept
         self._resets = resets
+        self._elsewhere = elsewhere
+        self._handed: list[Datagram] = []
+        """What came to another process and is for one of ours."""
         self.until_idle = until_idle
         """Stop once there is no connection left."""
         self._links: dict[QuicLink, None] = {}
@@ -151,7 +158,10 @@ class QuicEndpoint:
         self.passes += 1
         out: list[Datagram] = []
         for data, address in self._socket.receive(DATAGRAMS):
-            self._feed(data, address, now, out)
+            self._feed(data, address, now, out, self._elsewhere)
+        handed, self._handed = self._handed, []
+        for data, address in handed:
+            self._feed(data, address, now, out, None)
         self._fire(now)
         self._dispatching, self._dirty = self._dirty, {}
         touched = list(self._dispatching)
@@ -163,18 +173,33 @@ class QuicEndpoint:
             self._settle(link)
         return out
 
-    def _feed(self, data: bytes, address: Address, now: float, out: list[Datagram]) -> None:
+    def hand(self, data: bytes, address: Address) -> None:
+        """Take a datagram that came to another process."""
+        if data:
+            self._handed.append((data, address))
+            self.interrupt()
+
+    def _feed(
+        self, data: bytes, address: Address, now: float, out: list[Datagram], elsewhere: Elsewhere | None
+    ) -> None:
         if data[0] & 0x80:
             try:
                 header = pull_quic_header(Buffer(data=data), host_cid_length=CID_LENGTH)
             except ValueError:
                 return
-            link = self._by_cid.get(header.destination_cid)
+            cid = header.destination_cid
+            link = self._by_cid.get(cid)
             if link is None:
+                # an Initial's id may be of the client's own choosing
+                if elsewhere is not None and header.packet_type is HANDSHAKE and cid and elsewhere(cid, data, address):
+                    return
                 link = self._meet(header, len(data), address, now, out)
         else:
-            link = self._by_cid.get(data[1 : 1 + CID_LENGTH])
+            cid = data[1 : 1 + CID_LENGTH]
+            link = self._by_cid.get(cid)
             if link is None:
+                if elsewhere is not None and len(cid) == CID_LENGTH and elsewhere(cid, data, address):
+                    return
                 self._unknown(data, address, out)
         if link in self._links:
             link.feed(data, address, now)

@@ -1,7 +1,4 @@
-"""The receiving half of a connection's channels: what came in, handed on in one piece per pass, consumed, credited.
-
-Apart from `output`: neither half of a channel knows the other, and each ends by itself.
-"""
+"""The receiving half of a connection's channels: what came in, handed on in one piece per pass, consumed, credited."""
 
 from __future__ import annotations
 

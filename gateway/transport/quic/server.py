@@ -18,6 +18,7 @@ from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.resets import ResetTokens
 from gateway.transport.quic.trust import ClientTrust
 from gateway.transport.quic.udp import Address, DatagramSocket, UdpSocket, open_socket
+from gateway.transport.workers import Handover
 
 AlpnHandlers = Mapping[str | None, Callable[[QuicLink], LinkHandler]]
 """By ALPN, what makes the handler of a connection whose handshake is done."""
@@ -27,13 +28,15 @@ def _ignore(reason: str) -> None:
     del reason
 
 
-async def open_udp_sockets(host: str, port: int, *, offload: bool = True) -> list[UdpSocket]:
-    """Sockets for a host (every address it has) and a port (0 lets the system choose one for all of them)."""
+async def open_udp_sockets(host: str, port: int, *, offload: bool = True, shared: bool = False) -> list[UdpSocket]:
+    """Sockets for a host (every address it has) and a port (0 lets the system choose one for all of them). `shared`: with other
+    processes that say so, too.
+    """
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
     sockets: list[UdpSocket] = []
     try:
         for family, _kind, _proto, _name, address in found:
-            opened = open_socket(family, (address[0], port, *address[2:]), offload=offload)
+            opened = open_socket(family, (address[0], port, *address[2:]), offload=offload, shared=shared)
             sockets.append(opened)
             port = opened.address[1]
     except OSError:
@@ -55,9 +58,14 @@ class QuicServer:
         limits: QuicLimits | None = None,
         clients: ClientTrust | None = None,
         on_refusal: Callable[[str], None] = _ignore,
+        handover: Handover | None = None,
+        listener: int = 0,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
+        """`handover`: to the other processes that serve this port, to which it is this `listener`."""
         self._limits = limits or QuicLimits()
+        self._handover = handover
+        self._listener = listener
         self._handlers = handlers
         self._certificate = certificate
         self._clients = clients
@@ -67,7 +75,7 @@ class QuicServer:
         self._sockets = sockets
         self._resets = ResetTokens(certificate.current().key, self.port)
         self._by_cid: dict[bytes, QuicLink] = {}
-        self._endpoints = [self._endpoint(sock) for sock in sockets]
+        self._endpoints = [self._endpoint(number, sock) for number, sock in enumerate(sockets)]
         self._scope = trio.CancelScope()
 
     @property
@@ -112,7 +120,9 @@ class QuicServer:
         """Go down now: one close packet for each peer."""
         self._scope.cancel()
 
-    def _endpoint(self, sock: DatagramSocket) -> QuicEndpoint:
+    def _endpoint(self, number: int, sock: DatagramSocket) -> QuicEndpoint:
+        handover, place = self._handover, (self._listener, number)
+
         def accept(admitted: Admitted, address: Address, now: float) -> QuicLink:
             core = Core(
                 server_configuration(self._limits, self._certificate.current()),
@@ -120,6 +130,7 @@ class QuicServer:
                 alpns=self._handlers.keys(),
                 ask_certificate=self._clients is not None,
                 reset_token=self._resets.token,
+                worker=handover.worker.number if handover is not None else None,
                 original_destination_connection_id=admitted.original_destination,
                 retry_source_connection_id=admitted.retry_source,
             )
@@ -128,8 +139,15 @@ class QuicServer:
             )
 
         endpoint = QuicEndpoint(
-            sock, admission=self._admission, accept=accept, resets=self._resets, by_cid=self._by_cid
+            sock,
+            admission=self._admission,
+            accept=accept,
+            resets=self._resets,
+            by_cid=self._by_cid,
+            elsewhere=handover.gives(place) if handover is not None else None,
         )
+        if handover is not None:
+            handover.receive(place, endpoint.hand)
         return endpoint
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:

@@ -1,7 +1,4 @@
-"""What the driver calls on a QUIC connection: the channel half of `gateway.transport.link.Link`.
-
-Apart from the connection, which knows packets and timers: this knows channels.
-"""
+"""What the driver calls on a QUIC connection: the channel half of `gateway.transport.link.Link`."""
 
 from __future__ import annotations
 

@@ -172,12 +172,14 @@ class UdpSocket:
         self._sock.close()
 
 
-def open_socket(family: int, address: Address, *, offload: bool = True) -> UdpSocket:
+def open_socket(family: int, address: Address, *, offload: bool = True, shared: bool = False) -> UdpSocket:
     """A UDP socket bound to an address."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(address)
         return UdpSocket(sock, offload=offload)
     except OSError:

@@ -1,7 +1,4 @@
-"""Subscriptions over a protocol that cannot wait: a position per partition, read round robin, again after a pause.
-
-Apart from the session: of all five protocols this one alone has to ask again.
-"""
+"""Subscriptions over a protocol that cannot wait: a position per partition, read round robin, again after a pause."""
 
 from __future__ import annotations
 
