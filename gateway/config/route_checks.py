@@ -1,5 +1,7 @@
 """What can be wrong with routes: names that lead nowhere, templates that do not fit, addresses claimed twice, routes that
 nothing reaches, losses nobody agreed to.
+
+Apart from `checks`: these need the compiled routing table, the others only the values.
 """
 
 from __future__ import annotations

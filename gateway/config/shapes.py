@@ -2,6 +2,8 @@
 
 A shape is made of smaller ones. The shape of an attrs class follows from its fields' types, so a protocol's listener keys
 are described by its settings class and by nothing else.
+
+Apart from `grammar`, which says what the keys of this file are: a shape knows no key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """How long messages were stored before they were handed out, by minute: read from the gateway's own topic `__stats`.
 
 There is one record for each minute, route, topic and protocol that something was delivered by, so this needs no cluster.
+
+Apart from the roll-up, which counts what the log holds: these are measurements that the gateway made.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The columns are `value` and, where they are there, `key`, `headers`, `expires`, `topic` and `partition`. What only the log
 can say of a message (its offset, its id, who sent it) may be among them, so that what was read can be written, and is left
 out.
+
+Apart from the sink, which knows Spark: this knows Arrow alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""When the next messages of a replay are due: as far apart as they once were, or no faster than a rate."""
+"""When the next messages of a replay are due: as far apart as they once were, or no faster than a rate.
+
+Apart from the replay: a pace is arithmetic over times, and is tested without any.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The table is the truth: what a run or a micro-batch found goes into it in one transaction, and a row that is there already
 is replaced, so doing it twice changes nothing. Parquet files are written from it, each put in place whole.
+
+Apart from the roll-up: this is the format that dashboards read, and stays when the counting changes.
 """
 
 from __future__ import annotations

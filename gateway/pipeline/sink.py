@@ -3,6 +3,8 @@
 Each task numbers its appends, and each append carries (producer, epoch, number): the query and its partition, and the
 micro-batch. What a retried task says again adds nothing; should it say something else than the first time, which happens
 where a query is not deterministic, it is refused and told so.
+
+Apart from the source: what it writes to is a running gateway, never a store.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The interpreter takes hundreds of microseconds for what is a dictionary look-up 
 every message. Here an operation is done only where its meaning is beyond doubt: known operators, both sides of one type.
 Anything else (another operator, mixed types, a missing field, a number beyond 64 bits) raises `Unsure`, and the
 interpreter decides, errors included. A test holds both to the same answers.
+
+Apart from `expression`, so that what is quick and what is complete can be held against each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The store that everything else talks to: the `Store` interface over the committer, the tail cache and the readers."""
+"""The store that everything else talks to: the `Store` interface over the committer, the tail cache and the readers.
+
+Apart from `sqlite`, which opens and closes what this is made of.
+"""
 
 from __future__ import annotations
 

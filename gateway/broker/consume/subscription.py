@@ -2,6 +2,9 @@
 
 It is a position in the log, not a queue: what was not read yet costs nothing. Messages of several partitions are merged
 by store time, then partition.
+
+Apart from `subscriptions`, which finds, bounds and expires all of them: this is what one does, and its tests have no
+other.
 """
 
 from __future__ import annotations

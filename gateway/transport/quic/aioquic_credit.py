@@ -2,6 +2,8 @@
 
 aioquic raises its limits with the bytes *received*, so an unread stream is delivered whole. Here they are raised from outside
 (`grant_stream`, `grant_connection`), and the doubling never sees a received byte.
+
+Apart from `aioquic_private`, which only names what is private: this changes what it does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The receiving half of a connection's channels: what came in, handed on in one piece per pass, consumed, credited."""
+"""The receiving half of a connection's channels: what came in, handed on in one piece per pass, consumed, credited.
+
+Apart from `output`: neither half of a channel knows the other, and each ends by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The sending half of a connection's channels: what waits for a stream, for room, or for being alone in its packet."""
+"""The sending half of a connection's channels: what waits for a stream, for room, or for being alone in its packet.
+
+Apart from `input`: neither half of a channel knows the other, and each ends by itself.
+"""
 
 from __future__ import annotations
 

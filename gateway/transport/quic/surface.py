@@ -1,4 +1,7 @@
-"""What the driver calls on a QUIC connection: the channel half of `gateway.transport.link.Link`."""
+"""What the driver calls on a QUIC connection: the channel half of `gateway.transport.link.Link`.
+
+Apart from the connection, which knows packets and timers: this knows channels.
+"""
 
 from __future__ import annotations
 

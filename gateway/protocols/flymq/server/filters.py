@@ -4,6 +4,9 @@ A filter comes from any client and runs over thousands of records, and a value m
 grows with the text alone; where a pattern has too many states for RE2's memory that is up to (its size) times (the
 text's), so what one look may cost is bounded as well. RE2 lets go of the interpreter while it searches: beside the event
 loop it holds up nobody.
+
+Apart from the topics' operations: what a pattern means and may cost is the original's, and has a page of examples to
+agree with.
 """
 
 from __future__ import annotations

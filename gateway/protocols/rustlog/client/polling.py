@@ -1,4 +1,7 @@
-"""Subscriptions over a protocol that cannot wait: a position per partition, read round robin, again after a pause."""
+"""Subscriptions over a protocol that cannot wait: a position per partition, read round robin, again after a pause.
+
+Apart from the session: of all five protocols this one alone has to ask again.
+"""
 
 from __future__ import annotations
 
