@@ -413,7 +413,8 @@ class Gateway:
 
     def _listener(self, bound: Bound, house: House, budget: Budget) -> TcpListener | QuicListener:
         listener = bound.listener
-        context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time)
+        hold, release = house.broker.hold, house.broker.release
+        context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time, hold, release)
         served = [self._served(listener, name, house, bound.port) for name in listener.protocols]
         if isinstance(bound, BoundUdp):
             from gateway.transport.quic_listen import QuicListener

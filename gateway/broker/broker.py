@@ -100,9 +100,9 @@ class Broker:
         self._lane = lane
         self._waiters = waiters
         self._refused = refused
-        self._hold = hold
+        self.hold = hold
         """Around the requests of one read, so that the store commits together what came together."""
-        self._release = release
+        self.release = release
         self._numbers = itertools.count(1)
 
     def attach(
@@ -116,8 +116,8 @@ class Broker:
             dispatch=self._dispatch,
             soon=self._pump.soon,
             on_completions=on_completions,
-            hold=self._hold,
-            release=self._release,
+            hold=self.hold,
+            release=self.release,
         )
 
     def _dispatch(self, caller: AttachedClient, request: Request) -> None:

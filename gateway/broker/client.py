@@ -60,22 +60,32 @@ class AttachedClient:
 
     def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         """Start requests; what ends at once is returned."""
-        self._collecting = True
         self._hold()
         try:
-            for request in requests:
-                if self._waiting or self._subscribing is not None:
-                    self._waiting.append(request)
-                elif isinstance(request, Write):
-                    self._writes.add(request.id)
-                    self._dispatch(self, request)
-                elif self._writes:
-                    self._waiting.append(request)
-                else:
-                    self._read(request)
+            self.start(requests)
         finally:
             self._release(self.id)
-            self._collecting = False
+        return self.collect()
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Start requests, of which `collect` says how they ended: for who holds the commit himself, until others have started
+        theirs.
+        """
+        self._collecting = True
+        for request in requests:
+            if self._waiting or self._subscribing is not None:
+                self._waiting.append(request)
+            elif isinstance(request, Write):
+                self._writes.add(request.id)
+                self._dispatch(self, request)
+            elif self._writes:
+                self._waiting.append(request)
+            else:
+                self._read(request)
+
+    def collect(self) -> Sequence[Completion]:
+        """What has ended; the rest is reported when it is known."""
+        self._collecting = False
         done, self._done = self._done, []
         return done
 

@@ -47,6 +47,14 @@ class BrokerClient(Protocol):
         """Start requests; those that end at once are returned, the others come through the callback given to attach."""
         ...
 
+    def start(self, requests: Sequence[Request]) -> None:
+        """Start requests; `collect` returns those that have ended by then."""
+        ...
+
+    def collect(self) -> Sequence[Completion]:
+        """What has ended since `start`."""
+        ...
+
     def detach(self) -> None:
         """The connection is gone."""
         ...
@@ -65,6 +73,9 @@ class DriverContext:
     budget: Budget
     recorder: Recorder
     clock: Callable[[], float]
+    hold: Callable[[], None] = lambda: None
+    """Requests of several connections are coming that should be committed together: until `release`."""
+    release: Callable[[int], None] = lambda _by: None
 
 
 class Driver:
@@ -100,6 +111,8 @@ class Driver:
         self._busy = False
         self._stirred = False
         """The session was told something since its outputs were taken."""
+        self._gathered = False
+        """Requests are under way of which the next turn asks whether they have ended."""
         self._handshaken = False
         self._deadline: float | None = None
         self._backlog: list[Request] = []
@@ -147,6 +160,25 @@ class Driver:
         self._run(self._session.room(channel, self._now))
 
     @supervised
+    def gather(self, channel: int, data: bytes, now: float) -> None:
+        """As `received`, for who reads many connections before their turns: what they ask for is committed together, and known
+        when their turn comes.
+        """
+        if self._closed:
+            return
+        self._now = self._heard_at = now
+        self._fed += len(data)
+        requests = self._session.receive(channel, data, now)
+        if self._backlog or len(requests) > MOST_AT_ONCE:
+            self._run(requests)
+            return
+        self._stirred = True
+        if requests:
+            self._account(requests)
+            self._client.start(requests)
+            self._gathered = True
+
+    @supervised
     def turn(self, now: float) -> None:
         """Answer what came in, look at the clocks, decide whether to go on reading."""
         if self._closed or self._busy:
@@ -154,6 +186,11 @@ class Driver:
         self._now = now
         self._busy = True
         try:
+            if self._gathered:
+                self._gathered = False
+                following = self._finish(self._client.collect())
+                if following:
+                    self._run(following)
             due = self._session.timeout_at()
             if due is not None and due <= now:
                 self._run(self._session.on_timeout(now))
@@ -308,6 +345,10 @@ class Driver:
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:
             return ()
+        self._account(requests)
+        return self._client.submit(requests)
+
+    def _account(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if isinstance(request, Publish):
                 columns = request.batch.columns
@@ -316,7 +357,6 @@ class Driver:
                     size += columns.beside_values()
                 self._sizes[request.id] = size
                 self._writing += size
-        return self._client.submit(requests)
 
     def _finish(self, completions: Sequence[Completion]) -> list[Request]:
         following: list[Request] = []

@@ -116,6 +116,14 @@ class LinkHandler(Protocol):
         ...
 
 
+class GatheringHandler(LinkHandler, Protocol):
+    """One that can be read beside others, by a task that they share."""
+
+    def gather(self, channel: int, data: bytes, now: float) -> None:
+        """Bytes came in. What follows from them may wait for `turn`: until then others are read too."""
+        ...
+
+
 def apply(outputs: Iterable[Output], link: Link) -> None:
     """Do what a session put out, and send it: the same for both roles."""
     for output in outputs:

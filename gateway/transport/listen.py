@@ -17,6 +17,7 @@ from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
 from gateway.transport.limits import ConnectionCounts
 from gateway.transport.pipe import Pipe, PipeFailed, PipeInPipe
+from gateway.transport.shared import SharedReader
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
 from gateway.transport.tls import TlsPipe
 from gateway.wire.session import Kind, ServerSession
@@ -100,6 +101,7 @@ class TcpListener:
         self._tls = tls
         self._websocket = websocket
         self._admission = ConnectionCounts(context.limits)
+        self._reader = SharedReader(context.hold, context.release, context.clock)
         self._drivers: set[Driver] = set()
         self._accepting = trio.CancelScope()
         self._sniffing: set[trio.CancelScope] = set()
@@ -121,16 +123,19 @@ class TcpListener:
 
     async def run(self) -> None:
         """Serve until drained."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for sock in self._sockets:
-                            accepting.start_soon(self._accept, sock)
-            finally:
-                for sock in self._sockets:
-                    sock.close()
+        async with trio.open_nursery() as reading:
+            reading.start_soon(self._reader.run)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for sock in self._sockets:
+                                accepting.start_soon(self._accept, sock)
+                finally:
+                    for sock in self._sockets:
+                        sock.close()
+            reading.cancel_scope.cancel()
 
     def drain(self) -> None:
         """Accept no more; every session says goodbye."""
@@ -199,7 +204,7 @@ class TcpListener:
         try:
             if pipe is not None and pipe.ready:
                 driver.opened(0, Kind.DUPLEX)
-            await link.run(driver, already)
+            await link.share(self._reader, driver, already)
         finally:
             self._drivers.discard(driver)
             if link.failed:

@@ -1,5 +1,5 @@
-"""One TCP connection as a Link. One task reads; sending is synchronous, and only what the kernel does not take at once
-gets a task of its own until it is gone.
+"""One TCP connection as a Link. A task of its own reads, or one that it shares with others and which leaves to its own only
+what waits for a time; sending is synchronous, and only what the kernel does not take at once gets a task until it is gone.
 """
 
 from __future__ import annotations
@@ -7,13 +7,16 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from gateway.transport.link import LinkHandler
+from gateway.transport.link import GatheringHandler, LinkHandler
 from gateway.transport.pipe import Pipe, PipeFailed
 from gateway.wire.session import Kind
+
+if TYPE_CHECKING:
+    from gateway.transport.shared import SharedReader
 
 READ_SIZE: Final = 131_072
 """Half of it costs twice as much per byte (a 128 KiB block is handed back to the system, a 64 KiB one is copied)."""
@@ -59,6 +62,12 @@ class TcpLink:
         """What of the pipe was refused."""
         self._hurries = sock.family != socket.AF_UNIX
         self._handler: LinkHandler | None = None
+        self._gathering: GatheringHandler | None = None
+        """The same, where somebody else reads for us."""
+        self._reader: SharedReader | None = None
+        self._watched = False
+        self._silent = False
+        """Nothing was sent since the last read, so nothing has told the peer that it came."""
         self._queue: list[bytes] = []
         self._out: list[bytes | memoryview] = []
         """What goes to the kernel as it is: joined, and encrypted under TLS."""
@@ -104,6 +113,7 @@ class TcpLink:
     def close(self, code: int, reason: str) -> None:  # noqa: ARG002
         """Close after what is queued."""
         self._closing = self._finishing = True
+        self._watch()
         self.wake()
 
     def abort(self) -> None:
@@ -112,16 +122,33 @@ class TcpLink:
         self._queue.clear()
         self._out.clear()
         self._size = 0
+        self._watch()
         self.wake()
 
     def pause(self, _channel: int | None = None, /) -> None:
         """Stop reading: there is one channel."""
         self._paused = True
+        self._watch()
 
     def resume(self, _channel: int | None = None, /) -> None:
         """Read again."""
         self._paused = False
-        self.wake()
+        if self._reader is None:
+            self.wake()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Have the shared reader look at us, or not."""
+        reader = self._reader
+        if reader is not None:
+            wanted = not (self._paused or self._eof or self._closing or self._dead)
+            if wanted != self._watched:
+                self._watched = wanted
+                if wanted:
+                    reader.add(self._sock.fileno(), self)
+                else:
+                    reader.remove(self._sock.fileno())
 
     def waiting(self) -> tuple[int, int]:
         """Bytes the kernel has not taken, twice: there is one channel, and reading less is what bounds it."""
@@ -155,6 +182,7 @@ class TcpLink:
             while self._out:
                 piece = self._out[0]
                 sent = self._sock.send(piece)
+                self._silent = False
                 self._size -= sent
                 if sent < len(piece):
                     self._out[0] = memoryview(piece)[sent:]
@@ -187,6 +215,11 @@ class TcpLink:
 
     # --- the tasks ---
 
+    async def share(self, reader: SharedReader, handler: GatheringHandler, already: bytes = b"") -> None:
+        """As `run`, but a reader reads."""
+        self._reader, self._gathering = reader, handler
+        await self.run(handler, already)
+
     async def run(self, handler: LinkHandler, already: bytes = b"") -> None:
         """Read until the connection ends. `already`: what was read (and decrypted) to find out which protocol it is.
 
@@ -199,6 +232,7 @@ class TcpLink:
             if already:
                 handler.received(0, already)
             handler.turn(self._clock())
+            self._watch()
             while self._going():
                 await self._until_woken(handler)
                 handler.turn(self._clock())
@@ -206,6 +240,7 @@ class TcpLink:
                 await self._say_goodbye()
         finally:
             self._dead = True
+            self._watch()
             handler.lost()
             # or who waits to write would be woken by the next connection that is given this number
             trio.lowlevel.notify_closing(self._sock)
@@ -227,29 +262,65 @@ class TcpLink:
 
     async def _step(self, handler: LinkHandler) -> None:
         """Wait for something to read, unless the last read may have left something, and read it."""
-        if self._paused or self._eof or self._closing:
+        if self._reader is not None or self._paused or self._eof or self._closing:
             await trio.sleep(math.inf)
         if self._drained:
             await trio.lowlevel.wait_readable(self._sock)
-        try:
-            data = self._sock.recv(READ_SIZE)
-        except BlockingIOError:
-            self._drained = True
+        data = self._receive()
+        if data is None:
             return
-        except OSError:
-            self.abort()
-            return
-        self._drained = len(data) < READ_SIZE
-        if self._drained and data and self._hurries:
-            # Stock clients write one request in two segments with Nagle on: without this each costs them 40 ms.
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         if data and self._pipe is None:
             handler.received(0, data)
         else:
             self._take(data)
         handler.turn(self._clock())
+        self._confirm()
         if not self._drained:
             await trio.lowlevel.checkpoint()
+
+    def _receive(self) -> bytes | None:
+        """What there is to read, nothing at its end; None if there is nothing yet, or no connection any more."""
+        try:
+            data = self._sock.recv(READ_SIZE)
+        except BlockingIOError:
+            self._drained = True
+            return None
+        except OSError:
+            self.abort()
+            return None
+        self._silent = True
+        self._drained = len(data) < READ_SIZE
+        return data
+
+    def _confirm(self) -> None:
+        """Stock clients write one request in two segments with Nagle on, and what is not answered at once they wait for: without
+        this each costs them 40 ms. An answer says it too.
+        """
+        if self._hurries and self._silent and self._drained and not (self._dead or self._eof):
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def gather(self, now: float) -> int:
+        """Read, for the reader that is shared; returns how many bytes."""
+        handler = self._gathering
+        if not self._watched or handler is None:
+            return 0  # one that was read before has led to this
+        data = self._receive()
+        if data is None:
+            return 0
+        if data and self._pipe is None:
+            handler.gather(0, data, now)
+        else:
+            self._take(data)
+        return len(data)
+
+    def answer(self, now: float) -> None:
+        """What was gathered is under way or done."""
+        if self._handler is not None:
+            self._handler.turn(now)
+        self._confirm()
+        if self._finishing or self._eof:
+            self._watch()
+            self.wake()
 
     def _take(self, data: bytes) -> None:
         handler = self._handler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -85,10 +85,12 @@ async def running(
     served: int = 1,
     budget: int = 1 << 20,
     host: str = "127.0.0.1",
+    hold: Callable[[], None] = lambda: None,
+    release: Callable[[int], None] = lambda _by: None,
 ) -> AsyncIterator[Running]:
     limits = limits or Limits()
     broker, recorder, shared = EchoBroker(later=later), Refusals(), Budget(budget)
-    context = DriverContext("toy", limits, shared, recorder, trio.current_time)
+    context = DriverContext("toy", limits, shared, recorder, trio.current_time, hold, release)
     specs = [spec(b"")] if served == 1 else [spec(b"A"), spec(b"BB")]
     all_served = [
         Served(one, lambda _alpn: LineSession(SessionContext("toy", None, limits=limits)), broker.attach)

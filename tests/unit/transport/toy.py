@@ -132,6 +132,7 @@ class EchoClient:
     def __init__(self, broker: EchoBroker, on_completions) -> None:
         self.broker = broker
         self.on_completions = on_completions
+        self.ended: Sequence[Completion] = ()
 
     def submit(self, requests) -> Sequence[Completion]:
         self.broker.submitted += len(requests)
@@ -146,6 +147,12 @@ class EchoClient:
             self.broker.held += [(self, completion) for completion in completions]
             return ()
         return completions
+
+    def start(self, requests) -> None:
+        self.ended = self.submit(requests)
+
+    def collect(self) -> Sequence[Completion]:
+        return self.ended
 
     def detach(self) -> None:
         self.broker.detached += 1

@@ -1,0 +1,84 @@
+"""Many connections read by one task: their sockets share an epoll, which is one of those that the event loop waits for.
+
+All that is ready is read, and what it asks for committed together; then all of them are answered. A task for each would
+be woken for each, and none of them would know of the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from gateway.transport.tcp import TcpLink
+
+PASS_BYTES: Final = 256 << 10
+"""So much is read before others get the event loop; the rest of those that are ready come first then."""
+AT_ONCE: Final = 512
+"""Connections that are asked for at once."""
+
+
+class SharedReader:
+    """Reads the connections that are added to it."""
+
+    _numbers = itertools.count(-1, -1)
+
+    def __init__(self, hold: Callable[[], None], release: Callable[[int], None], clock: Callable[[], float]) -> None:
+        self._hold = hold
+        self._release = release
+        self._clock = clock
+        self._number = next(self._numbers)
+        """Unlike any connection's: by it the store knows whether we are alone."""
+        self._epoll = select.epoll()
+        self._connections: dict[int, TcpLink] = {}
+        self._ready: list[TcpLink] = []
+        """Found ready, not read yet."""
+
+    def add(self, number: int, connection: TcpLink) -> None:
+        """Read it from now on whenever there is something: `number` is its socket's."""
+        if not self._epoll.closed:
+            self._connections[number] = connection
+            self._epoll.register(number, select.EPOLLIN)
+
+    def remove(self, number: int) -> None:
+        """Leave it alone; before its socket is closed."""
+        if self._connections.pop(number, None) is not None:
+            self._epoll.unregister(number)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                if not self._ready:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    self._find()
+                else:
+                    await trio.lowlevel.checkpoint()
+                self._pass()
+        finally:
+            self._connections.clear()  # who is cancelled with us has nothing to take back
+            trio.lowlevel.notify_closing(self._epoll.fileno())
+            self._epoll.close()
+
+    def _find(self) -> None:
+        connections = self._connections
+        self._ready = [connections[number] for number, _events in self._epoll.poll(0, AT_ONCE)]
+
+    def _pass(self) -> None:
+        now = self._clock()
+        ready, read, room = self._ready, 0, PASS_BYTES
+        self._hold()
+        try:
+            for connection in ready:
+                room -= connection.gather(now)
+                read += 1
+                if room <= 0:
+                    break
+        finally:
+            self._release(self._number)
+        self._ready = ready[read:]
+        for connection in ready[:read] if self._ready else ready:
+            connection.answer(now)
