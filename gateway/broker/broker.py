@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Protocol
 
 import trio
@@ -39,6 +39,10 @@ class Authorises(Protocol):
 
     def authorise(self, caller: Caller, request: Request) -> None:
         """Raise Unauthenticated or Denied unless the caller may do this."""
+        ...
+
+    def open_to_all(self, listener: ListenerInfo) -> Container[type[Request]]:
+        """Of which requests that need not be asked at all."""
         ...
 
 
@@ -96,6 +100,7 @@ class Broker:
         for service in services:
             self._handlers.update(service.handlers())
         self._authorise = authorisation.authorise
+        self._open_to_all = authorisation.open_to_all
         self._pump = pump
         self._lane = lane
         self._waiters = waiters
@@ -113,6 +118,7 @@ class Broker:
             next(self._numbers),
             listener,
             peer,
+            open_to_all=self._open_to_all(listener),
             dispatch=self._dispatch,
             soon=self._pump.soon,
             on_completions=on_completions,
@@ -121,20 +127,24 @@ class Broker:
         )
 
     def _dispatch(self, caller: AttachedClient, request: Request) -> None:
-        try:
-            self._authorise(caller, request)
-        except GatewayError as error:
-            if isinstance(request, Publish):
-                self._refused(caller, request, error)
-            caller.answer(request.id, error)
-            return
+        if type(request) not in caller.open_to_all:
+            try:
+                self._authorise(caller, request)
+            except GatewayError as error:
+                if isinstance(request, Publish):
+                    self._refused(caller, request, error)
+                caller.answer(request.id, error)
+                return
         handler = self._handlers.get(type(request))
         if handler is None:
             caller.answer(request.id, Unsupported(f"{type(request).__name__} is not available here"))
         elif type(request) in LONG and not getattr(request, "address", ""):
             self._lane.add(caller.id, lambda: self._handle(handler, caller, request))
         else:
-            self._handle(handler, caller, request)
+            try:
+                handler(caller, request)
+            except GatewayError as error:
+                caller.answer(request.id, error)
 
     @staticmethod
     def _handle(handler: Handler, caller: AttachedClient, request: Request) -> None:

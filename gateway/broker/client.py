@@ -6,7 +6,7 @@ Apart from the broker: there is one of these for each connection, and one broker
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ class AttachedClient:
         listener: ListenerInfo,
         peer: str,
         *,
+        open_to_all: Container[type[Request]],
         dispatch: Callable[[AttachedClient, Request], None],
         soon: Callable[[object, Callable[[], None]], None],
         on_completions: Callable[[Sequence[Completion]], None],
@@ -40,6 +41,8 @@ class AttachedClient:
         self.listener = listener
         self.identity = Identity(authenticated=False)
         self.origin = Origin(listener.protocol, listener.name, "", peer)
+        self.open_to_all = open_to_all
+        """What anybody may ask on this listener."""
         self.ways: dict[str, Any] = {}
         self._dispatch = dispatch
         self._soon = soon

@@ -66,11 +66,11 @@ class Topic(TopicState):
 
     id: int
     logs: list[Log]
+    memory: bool = attrs.field(init=False)
+    """Whether it never touches the disk. It is one or the other for good."""
 
-    @property
-    def memory(self) -> bool:
-        """Whether it never touches the disk."""
-        return self.config.durability is Durability.MEMORY
+    def __attrs_post_init__(self) -> None:
+        self.memory = self.config.durability is Durability.MEMORY
 
     def grow(self, slots: list[int]) -> None:
         """Add empty partitions."""

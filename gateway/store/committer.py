@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from gateway.envelope import PREFIX
+from gateway.envelope import PREFIX, Run
 from gateway.errors import (
     CommitFailed,
     GatewayError,
@@ -27,8 +27,8 @@ from gateway.errors import (
     StoreReadOnly,
 )
 from gateway.recorder import Recorder
-from gateway.store.interface import StoreHealth, Ticket
-from gateway.store.plan import CommitPlan, Result
+from gateway.store.interface import Placement, StoreHealth, Ticket
+from gateway.store.plan import CommitPlan, Lone, Result
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer, WrittenChunk
 
@@ -51,7 +51,7 @@ class CommitUnderWay(msgspec.Struct, eq=False):
     """One commit on its way: the units it has taken, and what became of them."""
 
     tickets: Sequence[Ticket]
-    plan: CommitPlan
+    plan: CommitPlan | Lone
     written: Sequence[WrittenChunk] = ()
     error: StoreError | None = None
     seconds: float = 0.0
@@ -163,6 +163,24 @@ class Committer:
             commit.plan = CommitPlan(plan.catalogue, plan.connection, plan.number, plan.now_ms, plan.results)
         return commit
 
+    def write_lone(self, ticket: Ticket, lone: Lone) -> CommitUnderWay:
+        """The same for a unit of which nothing has to be planned."""
+        append, log = lone.append, lone.log
+        state, columns = log.state, append.columns
+        now, last = self._now_ms(), state.last_time_ms
+        times = [max(last, now)] * columns.count
+        run = Run(append.topic, log.number, state.end, columns, times, [(0, append.first_index, append.meta)])
+        commit = CommitUnderWay((ticket,), lone)
+        began = time.perf_counter()
+        try:
+            commit.written = (self.writer.append(log, run, lone.synced),)
+        except StoreError as error:
+            commit.error = error
+        except (ValueError, OverflowError, struct.error):
+            return self.write((ticket,))  # which says what of it no chunk can hold
+        commit.seconds = time.perf_counter() - began
+        return commit
+
     def finish(self, taken: Sequence[Ticket], commit: CommitUnderWay) -> None:
         self.settle(self.apply(taken, commit))
 
@@ -184,6 +202,10 @@ class Committer:
         elif plan.interval is not None and self.mode is Mode.THREAD:
             wait = max(plan.interval - SYNC_MARGIN, plan.interval / 2)
             self.sync_at = min(self.sync_at, trio.current_time() + wait)
+        if isinstance(plan, Lone):
+            (chunk,) = commit.written
+            self._visible.grown(chunk)
+            return ((commit.tickets[0], [Placement(chunk.run.base_offset, chunk.run.times[0])]),)
         return self._visible.apply(plan, commit.written)
 
     def settle(self, results: Sequence[tuple[Ticket, Result]]) -> None:

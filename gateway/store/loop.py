@@ -2,8 +2,10 @@
 
 A commit begins when a connection has handed in all that one read brought (`hold`, `release`), or in the next pass of the
 loop if several are at it: then one commit takes what they all have. It runs in a thread, or here and now when it is small
-and need not be synced: the hop costs more than such a write. What the thread has done is finished as soon as it says so,
-and the next thing begins there: no task has to be woken for any of it. The task keeps the time.
+and need not be synced: the hop costs more than such a write. Who goes on alone, one small unit after the other, on a disk that
+is quick, has synced ones here too: nobody else is there to wait for them, and the first who comes ends it. What the thread has
+done is finished as soon as it says so, and the next thing begins there: no task has to be woken for any of it. The task keeps
+the time.
 """
 
 from __future__ import annotations
@@ -22,8 +24,19 @@ from gateway.errors import ShuttingDown, StoreError
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, CommitUnderWay, Job
 from gateway.store.interface import Ticket
-from gateway.store.plan import small
+from gateway.store.plan import lone, small
+from gateway.store.writer import CHECKPOINT_PAGES
 
+ALONE_FOR = 16
+"""Commits in a row, each of one unit that one connection has waited for, after which it is taken to go on like that."""
+QUICK_COMMIT = 0.0004
+"""Seconds. On a disk where a small synced commit takes no longer, the hop to the thread and back takes as long again; and so long
+the event loop may wait for somebody who is alone.
+"""
+SLOW_COMMIT = 0.002
+"""Seconds. From the thread it looks longer than it takes: that one has to win back the interpreter."""
+SLOW_FOR = 256
+"""Commits that go to the thread after one in the loop that was not quick."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
 
@@ -85,6 +98,8 @@ class CommitLoop:
         self._held = 0
         self._last = 0
         """The connection that handed in the last units: if it comes again it is alone, and its commit waits for nobody."""
+        self._alone = 0
+        """How often in a row the last connection, and nobody else, has handed in one unit and waited for it."""
         self._patience = 0
         """Commits that still go before a step of maintenance."""
         self._scope: trio.CancelScope | None = None
@@ -104,9 +119,13 @@ class CommitLoop:
         it is left to the next pass of the loop, which has something of all of them.
         """
         self._held -= 1
-        if self._held or not self._committer.pending:
+        if self._held:
             return
-        alone, self._last = by is self._last, by
+        alone, self._last = by == self._last, by
+        if not alone:
+            self._alone = min(self._alone, 0)
+        if not self._committer.pending:
+            return
         if alone and self._thread is not None:
             self._advance(together=False)
         else:
@@ -132,39 +151,51 @@ class CommitLoop:
 
     def _advance(self, *, together: bool = True) -> None:
         """Begin what is next, unless something is under way; go on until something is, or nothing is left."""
-        while not self._busy and self._failure is None and self._begin(together=together):
-            pass
-        if self._scope is not None and (deadline := self._deadline()) < self._scope.deadline:
-            self._scope.deadline = deadline
-
-    def _begin(self, *, together: bool) -> bool:
-        committer = self._committer
-        if self._writer.checkpoint_due:
-            self._start(self._writer.checkpoint, lambda _nothing: None)
-        elif committer.pending and (self._patience or self._closing):
-            self._patience -= 1
-            self._commit(together=together)
-        elif not self._closing and self._maintain():
-            self._patience = COMMITS_PER_JOB
-        elif committer.pending:
-            self._patience = COMMITS_PER_JOB
-            self._commit(together=together)
-        else:
-            return False
-        return True
+        committer, writer = self._committer, self._writer
+        while not self._busy and self._failure is None:
+            if writer.pages >= CHECKPOINT_PAGES:
+                self._start(writer.checkpoint, lambda _nothing: None)
+            elif committer.pending and (self._patience or self._closing):
+                self._patience -= 1
+                self._commit(together=together)
+            elif not self._closing and self._maintain():
+                self._patience = COMMITS_PER_JOB
+            elif committer.pending:
+                self._patience = COMMITS_PER_JOB
+                self._commit(together=together)
+            else:
+                break
+        scope = self._scope
+        if scope is not None and (committer.sync_at < scope.deadline or committer.probe_at < scope.deadline):
+            scope.deadline = min(self._deadline(), scope.deadline)
 
     def _commit(self, *, together: bool) -> None:
         committer = self._committer
         taken = committer.take()
-        if small(taken, self._catalogue):
-            self._busy = True
-            self._ended(outcome.capture(lambda: self._written(taken, committer.write(taken), together=together)))
+        single = lone(taken, self._catalogue)
+        if single is not None:
+            work: Callable[[], CommitUnderWay] = functools.partial(committer.write_lone, taken[0], single)
+            here = single.small and (not single.synced or (not together and self._alone >= ALONE_FOR))
         else:
-            self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
+            work, here = functools.partial(committer.write, taken), small(taken, self._catalogue)
+        self._alone = self._alone + 1 if single is not None and not together else min(self._alone, 0)
+        if here:
+            self._busy = True
+            self._ended(outcome.capture(self._write_here, taken, work, together))
+        else:
+            self._start(work, functools.partial(self._written, taken))
+
+    def _write_here(self, taken: list[Ticket], work: Callable[[], CommitUnderWay], together: bool) -> None:
+        commit = work()
+        if commit.seconds > QUICK_COMMIT and commit.plan.synced:
+            self._alone = -SLOW_FOR
+        self._written(taken, commit, together=together)
 
     def _written(self, taken: list[Ticket], commit: CommitUnderWay, *, together: bool = True) -> None:
         # From inside a connection's own call, other connections hear of the commit in the next pass, as of anything.
         committer = self._committer
+        if commit.seconds > SLOW_COMMIT:
+            self._alone = min(self._alone, 0)
         around = committer.around if together else ()
         for before, _after in around:
             before()
@@ -180,7 +211,7 @@ class CommitLoop:
         thread has done is heard of when that is over.
         """
         committer = self._committer
-        if not committer.pending or not self._patience or self._writer.checkpoint_due:
+        if not committer.pending or not self._patience or self._writer.pages >= CHECKPOINT_PAGES:
             return
         if not small(committer.pending, self._catalogue):
             self._patience -= 1

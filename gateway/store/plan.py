@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -128,6 +129,49 @@ class Growth(msgspec.Struct, eq=False):
             position = stop
 
 
+class Lone(msgspec.Struct, frozen=True):
+    """All there is to write: records for one partition that is there, which fit into one chunk. Nothing has to be planned."""
+
+    append: Append
+    log: Log
+    synced: bool
+    interval: float | None
+    """Within which it must be synced."""
+    small: bool
+    """Unless it has to be synced it is quicker made in the event loop than handed to the thread."""
+    writes: ClassVar[bool] = True
+
+
+def lone(tickets: Sequence[Ticket], catalogue: Catalogue) -> Lone | None:
+    """What a commit of these comes to, if it is no more than that: as with every client that waits for its answers."""
+    if len(tickets) != 1:
+        return None
+    unit = tickets[0].unit
+    if len(unit.appends) != 1 or unit.puts or unit.requires or unit.creates or unit.alters or unit.deletes:
+        return None
+    append = unit.appends[0]
+    columns = append.columns
+    if append.indexes is not None or not 0 < columns.count <= CHUNK_RECORDS or len(columns.packed) > CHUNK_BYTES:
+        return None
+    log = appendable(catalogue, append)
+    if log is None:
+        return None
+    config = log.topic.config
+    durability = config.durability
+    synced = durability is Durability.FSYNC or unit.synced is True
+    interval = config.interval if durability is Durability.INTERVAL else None
+    return Lone(append, log, synced, interval, len(columns.packed) <= INLINE_BYTES)
+
+
+def appendable(catalogue: Catalogue, append: Append) -> Log | None:
+    """The partition on disk that these records can go to, if nothing is to be said about that."""
+    topic = catalogue.topics.get(append.topic)
+    if topic is None or topic.memory or not 0 <= append.partition < len(topic.logs):
+        return None
+    log = topic.logs[append.partition]
+    return None if log.sealed or log.state.end > MAX_OFFSET - _OFFSET_ROOM else log
+
+
 Result = list[Placement] | GatewayError | None
 """Where the appends of a unit go, or why it fails; None: some go to memory topics, when the commit is through."""
 
@@ -197,18 +241,13 @@ class CommitPlan(msgspec.Struct, eq=False):
 
     def _begin(self, append: Append) -> Growth | None:
         """Begin to append to a partition. None where something is to be said about that."""
-        topic = self.catalogue.topics.get(append.topic)
-        if topic is None or not 0 <= append.partition < len(topic.logs):
+        log = appendable(self.catalogue, append)
+        if log is None:
             return None
-        config = topic.config
-        durability = config.durability
-        log = topic.logs[append.partition]
-        state = log.state
-        if durability is Durability.MEMORY or log.sealed or state.end > MAX_OFFSET - _OFFSET_ROOM:
-            return None
-        if durability is Durability.FSYNC:
+        config, state = log.topic.config, log.state
+        if config.durability is Durability.FSYNC:
             self.synced = True
-        elif durability is Durability.INTERVAL:
+        elif config.durability is Durability.INTERVAL:
             self.interval = min(config.interval, self.interval or config.interval)
         growth = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
         self.growth[append.topic, append.partition] = growth

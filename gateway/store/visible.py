@@ -80,6 +80,13 @@ class Visible:
         self.announce(changed)
         return results
 
+    def grown(self, piece: WrittenChunk) -> None:
+        """Make a commit visible that is no more than this, and announce it."""
+        self._grow(piece)
+        keys = [(piece.run.topic, piece.run.partition)]
+        for callback in self._callbacks:
+            callback(keys)
+
     def _grow(self, piece: WrittenChunk) -> None:
         log, run, size = piece.log, piece.run, piece.size
         state = log.state

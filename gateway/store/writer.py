@@ -29,6 +29,10 @@ _INSERT = [
     ",".join(["INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)"] + ["(?,?,?,?,?,?,?,?,?)"] * (rows - 1))
     for rows in range(_ONE_STATEMENT + 1)
 ]
+_ANCHOR = "SELECT name FROM meta"
+"""As long as nobody asks for the rest of its rows, a read transaction is open, and goes along with what we write: to begin and
+end one for each commit takes four of its six locks.
+"""
 _LATEST_EXPIRY = slice(32, 40)  # of a chunk's head
 _MODES = ("NORMAL", "FULL")
 """SQLite's `synchronous` for commits that need not be on the disk, and for those that do."""
@@ -89,7 +93,9 @@ class Writer:
         self._log_file: int | None = None
         self._floor = floor
         self._mode = ""
-        self._pages = 0
+        self.pages = 0
+        """About so many have gone to the write-ahead log since it was carried over."""
+        self._anchor: sqlite3.Cursor | None = None
         self._unchecked = 0
         self._check_at = 0.0
 
@@ -128,11 +134,34 @@ class Writer:
         except sqlite3.Error as error:
             raise self.undo(error) from error
         for row in rows:
-            self._pages += 1 + row[6] // PAGE_SIZE
+            self.pages += 1 + row[6] // PAGE_SIZE
         if plan.puts:
-            self._pages += 1 + len(plan.puts) // 8
+            self.pages += 1 + len(plan.puts) // 8
         self._committed(plan.number, plan.synced)
         return written
+
+    def append(self, log: Log, run: Run, synced: bool) -> WrittenChunk:
+        """Commit one chunk and nothing else. Raises as `write`."""
+        row = chunk_row(log, run, log.position, self.number + 1)
+        size = row[6]
+        self.check_space(size)
+        if self._mode != _MODES[synced]:
+            self._set_mode(synced)
+        try:
+            self.connection.execute(_INSERT[1], row)
+            if self._anchor is None:
+                self._anchor = self.connection.execute(_ANCHOR)
+        except sqlite3.Error as error:
+            raise self.undo(error) from error
+        self.pages += 1 + size // PAGE_SIZE
+        self._committed(self.number + 1, synced)
+        return WrittenChunk(log, run, size)
+
+    def _let_go(self) -> None:
+        """Without this nothing that was written since would be carried over."""
+        if self._anchor is not None:
+            self._anchor.close()
+            self._anchor = None
 
     def transact(self, work: Callable[[sqlite3.Connection], None], *, synced: bool = False) -> None:
         """Commit something else than a plan: a step of maintenance, a probe."""
@@ -148,13 +177,14 @@ class Writer:
         except StoreError:
             self.rollback()
             raise
-        self._pages += 4
+        self.pages += 4
         self._committed(number, synced)
 
     def undo(self, error: sqlite3.Error) -> StoreError:
         """End a failed transaction; returns what to tell."""
         name = getattr(error, "sqlite_errorname", "")
         try:
+            self._let_go()
             self.rollback()
         except sqlite3.Error as again:
             error.add_note(f"the rollback failed too: {again}")
@@ -289,15 +319,11 @@ class Writer:
             self.synced = number
             self.mark.write(number)
 
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the write-ahead log has grown long."""
-        return self._pages >= CHECKPOINT_PAGES
-
     def checkpoint(self) -> None:
         """Carry the write-ahead log over into the database as far as readers allow."""
-        self._pages = 0
+        self.pages = 0
         try:
+            self._let_go()
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error:
             # Nothing is lost: the log is still whole, and the next commit will meet the same disk and tell.
@@ -308,5 +334,6 @@ class Writer:
         if self._log_file is not None:
             os.close(self._log_file)
             self._log_file = None
+        self._let_go()
         self.connection.close()
         self.mark.close()

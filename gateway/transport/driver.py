@@ -114,7 +114,10 @@ class Driver:
         self._gathered = False
         """Requests are under way of which the next turn asks whether they have ended."""
         self._handshaken = False
-        self._deadline: float | None = None
+        self._due = math.inf
+        """When the session wants to be called."""
+        self._deadline = math.inf
+        """When the link calls us at the latest. It may be too early: to put it off for every turn costs more than to look."""
         self._backlog: list[Request] = []
         self._progress = (0, self._now)
         self._hits = 0
@@ -191,9 +194,10 @@ class Driver:
                 following = self._finish(self._client.collect())
                 if following:
                     self._run(following)
-            due = self._session.timeout_at()
-            if due is not None and due <= now:
-                self._run(self._session.on_timeout(now))
+            if self._due <= now:
+                due = self._session.timeout_at()
+                if due is not None and due <= now:
+                    self._run(self._session.on_timeout(now))
             if self._backlog:
                 backlog, self._backlog = self._backlog, []
                 self._run(backlog)
@@ -201,13 +205,20 @@ class Driver:
         finally:
             self._busy = False
         # looked up once for all that follows: this runs for every read and for every batch of replies
-        (buffered, replies), in_flight = self._link.waiting(), self._session.in_flight
+        session = self._session
+        (buffered, replies), in_flight = self._link.waiting(), session.in_flight
+        due = session.timeout_at()
+        self._due = math.inf if due is None else due
         if not (buffered or in_flight) and self._at_rest(now):
-            return
-        if self._timed_out(now, buffered, replies, in_flight):
-            return
-        self._throttle(buffered, replies, in_flight)
-        self._wait_until(self._next_deadline(buffered, replies, in_flight))
+            soonest = min(self._heard_at + self._context.limits.idle, self._due)
+        else:
+            if self._timed_out(now, buffered, replies, in_flight):
+                return
+            self._throttle(buffered, replies, in_flight)
+            soonest = self._next_deadline(buffered, replies, in_flight)
+        if soonest < self._deadline or self._deadline <= now:
+            self._deadline = soonest
+            self._link.set_deadline(soonest if soonest < math.inf else None)
 
     def _at_rest(self, now: float) -> bool:
         """Most turns end with all that was asked answered and sent: then there is nothing to bound, and little to look at."""
@@ -215,26 +226,17 @@ class Driver:
         if self._hit or self._paused or self._writing or self._charged or self._kept or not self._handshaken:
             self._handshaken = session.handshaken
             return False
-        idle_until = self._heard_at + context.limits.idle
         if (
             session.kept
             or self._closed
             or session.held
-            or now >= idle_until
+            or now >= self._heard_at + context.limits.idle
             or context.budget.used >= context.budget.limit
         ):
             return False
         self._fed = 0
         self._progress = (0, now)
-        due = session.timeout_at()
-        soonest = idle_until if due is None or idle_until < due else due
-        self._wait_until(soonest if soonest < math.inf else None)
         return True
-
-    def _wait_until(self, deadline: float | None) -> None:
-        if deadline != self._deadline:
-            self._deadline = deadline
-            self._link.set_deadline(deadline)
 
     @supervised
     def lost(self) -> None:
@@ -457,7 +459,7 @@ class Driver:
         self._abort(reason)
         return True
 
-    def _next_deadline(self, buffered: int, replies: int, in_flight: int) -> float | None:
+    def _next_deadline(self, buffered: int, replies: int, in_flight: int) -> float:
         limits, session = self._context.limits, self._session
         if not session.handshaken:
             soonest = self._opened_at + limits.handshake
@@ -465,11 +467,9 @@ class Driver:
             soonest = self._heard_at + limits.idle
         else:
             soonest = math.inf
-        due = session.timeout_at()
-        if due is not None and due < soonest:
-            soonest = due
+        soonest = min(soonest, self._due)
         if replies:
             soonest = min(soonest, self._progress[1] + limits.write_timeout)
         if self._hit == "budget":
             soonest = min(soonest, self._context.budget.relief_at)
-        return soonest if soonest < math.inf else None
+        return soonest

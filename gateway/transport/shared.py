@@ -6,7 +6,7 @@ be woken for each, and none of them would know of the others.
 
 from __future__ import annotations
 
-import itertools
+import operator
 import select
 from collections.abc import Callable
 from typing import Final
@@ -20,22 +20,23 @@ PASS_BYTES: Final = 256 << 10
 AT_ONCE: Final = 512
 """Connections that are asked for at once."""
 
+TOGETHER: Final = 0
+_NUMBER = operator.itemgetter(0)
+
 
 class SharedReader:
     """Reads the connections that are added to it."""
-
-    _numbers = itertools.count(-1, -1)
 
     def __init__(self, hold: Callable[[], None], release: Callable[[int], None], clock: Callable[[], float]) -> None:
         self._hold = hold
         self._release = release
         self._clock = clock
-        self._number = next(self._numbers)
-        """Unlike any connection's: by it the store knows whether we are alone."""
         self._epoll = select.epoll()
         self._connections: dict[int, TcpLink] = {}
         self._ready: list[TcpLink] = []
         """Found ready, not read yet."""
+        self._by = TOGETHER
+        """Who they are, for the store, which serves at once who is alone: below zero, where no connection's own number is."""
 
     def add(self, number: int, connection: TcpLink) -> None:
         """Read it from now on whenever there is something: `number` is its socket's."""
@@ -54,7 +55,9 @@ class SharedReader:
             while True:
                 if not self._ready:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    self._find()
+                    found = self._epoll.poll(0, AT_ONCE)
+                    self._ready = list(map(self._connections.__getitem__, map(_NUMBER, found)))
+                    self._by = ~found[0][0] if len(found) == 1 else TOGETHER
                 else:
                     await trio.lowlevel.checkpoint()
                 self._pass()
@@ -62,10 +65,6 @@ class SharedReader:
             self._connections.clear()  # who is cancelled with us has nothing to take back
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
-
-    def _find(self) -> None:
-        connections = self._connections
-        self._ready = [connections[number] for number, _events in self._epoll.poll(0, AT_ONCE)]
 
     def _pass(self) -> None:
         now = self._clock()
@@ -78,7 +77,7 @@ class SharedReader:
                 if room <= 0:
                     break
         finally:
-            self._release(self._number)
+            self._release(self._by)
         self._ready = ready[read:]
         for connection in ready[:read] if self._ready else ready:
             connection.answer(now)

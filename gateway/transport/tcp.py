@@ -274,7 +274,8 @@ class TcpLink:
         else:
             self._take(data)
         handler.turn(self._clock())
-        self._confirm()
+        if self._silent:
+            self._confirm()
         if not self._drained:
             await trio.lowlevel.checkpoint()
 
@@ -296,7 +297,7 @@ class TcpLink:
         """Stock clients write one request in two segments with Nagle on, and what is not answered at once they wait for: without
         this each costs them 40 ms. An answer says it too.
         """
-        if self._hurries and self._silent and self._drained and not (self._dead or self._eof):
+        if self._hurries and self._drained and not (self._dead or self._eof):
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def gather(self, now: float) -> int:
@@ -317,7 +318,8 @@ class TcpLink:
         """What was gathered is under way or done."""
         if self._handler is not None:
             self._handler.turn(now)
-        self._confirm()
+        if self._silent:
+            self._confirm()
         if self._finishing or self._eof:
             self._watch()
             self.wake()

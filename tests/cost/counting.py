@@ -51,6 +51,7 @@ listeners:
   flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1, durability: memory}}
 """
+SERVED = (sys.executable, "-m", "tests.cost.served")
 PATIENCE = 120.0
 Counted = Mapping[str, Sequence[int]]
 """By row: what was counted in each turn."""
@@ -100,8 +101,7 @@ class Inside:
             self._library = [str(library)]
 
     def command(self, config: Path) -> list[str]:
-        served = [sys.executable, "-m", "tests.cost.served", self._what]
-        return [*served, str(self._file), str(config), *self._library]
+        return [*SERVED, str(config), self._what, str(self._file), *self._library]
 
     def mark(self, pid: int) -> None:
         self._marks.append(int.from_bytes(self._shared, sys.byteorder))
@@ -123,9 +123,8 @@ class Traced:
         self._trace = directory / "trace"
 
     def command(self, config: Path) -> list[str]:
-        served = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--log-level", "error"]
         # -D: the gateway is our child, and the tracer its own
-        return ["strace", "-D", "-f", "-qq", "-o", str(self._trace), *served]
+        return ["strace", "-D", "-f", "-qq", "-o", str(self._trace), *SERVED, str(config)]
 
     def mark(self, pid: int) -> None:
         os.kill(pid, signal.SIGURG)

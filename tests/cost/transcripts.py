@@ -78,6 +78,21 @@ async def flymq_fetch(side: Side) -> AsyncIterator[Turn]:
         yield turn
 
 
+@asynccontextmanager
+async def flymq_beside(side: Side) -> AsyncIterator[Turn]:
+    """Who has a neighbour is not alone: the commit is the thread's."""
+    frame = loads_flymq.produce_frame(b"durable.beside", len(VALUE))
+    async with flymq_fetch(side) as fetch:
+        with loads.connect(side.ports["flymq"]) as sock:
+
+            async def turn() -> None:
+                await fetch()
+                side.rest()
+                _flymq(sock, frame)
+
+            yield turn
+
+
 # --- RustLog ---
 
 
@@ -292,6 +307,7 @@ TRANSCRIPTS: Mapping[str, Transcript] = {
     "FlyMQ PRODUCE, none": flymq_produce("none.one"),
     "FlyMQ PRODUCE, interval": flymq_produce("lazy.one"),
     "FlyMQ PRODUCE, fsync": flymq_produce("durable.one"),
+    "FlyMQ PRODUCE, fsync, beside a FETCH": flymq_beside,
     "FlyMQ FETCH": flymq_fetch,
     "RustLog Produce, interval": rustlog_produce(b"lazy.two"),
     "RustLog Fetch": rustlog_fetch,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from gateway.store import loop
 from gateway.store.interface import Durability, MakeTopic, Ticket, TopicConfig
 from gateway.store.sqlite import open_store
 from tests.store.kit import SMALL, append, everything, unit
@@ -107,3 +108,55 @@ async def test_a_mistake_in_a_callback_ends_the_store_and_not_who_asked(tmp_path
             store.submit(unit(append("t", b"1"))).on_done(mistaken)
             store.release(1)  # it does not come out here
             await trio.sleep(5)
+
+
+async def one_at_a_time(store, by: int, topic: str, times: int) -> int:
+    """How many of so many synced commits were made in the loop: done when they are handed in."""
+    made_here = 0
+    for number in range(times):
+        (ticket,) = handed_in(store, by, topic, b"%d" % number)
+        made_here += ticket.done
+        await ticket.wait()
+    return made_here
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the disk of this machine, and whoever else is at it."""
+    monkeypatch.setattr(loop, "QUICK_COMMIT", 60.0)
+    monkeypatch.setattr(loop, "SLOW_COMMIT", 60.0)
+
+
+@pytest.mark.usefixtures("quick_disk")
+async def test_who_goes_on_alone_has_synced_commits_at_once_too(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=TopicConfig())
+        await handed_in(store, 1, "t", b"the first")[0].wait()
+        assert await one_at_a_time(store, 1, "t", loop.ALONE_FOR) == 0
+        assert await one_at_a_time(store, 1, "t", 10) == 10
+        assert store.committer.writer.synced == store.committer.writer.number
+        assert len(await everything(store, "t")) == 2 + loop.ALONE_FOR + 10
+
+
+@pytest.mark.usefixtures("quick_disk")
+async def test_who_has_a_neighbour_or_does_not_wait_for_answers_has_the_thread(tmp_path: Path) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=TopicConfig())
+        await one_at_a_time(store, 1, "t", loop.ALONE_FOR + 2)
+        store.hold()  # somebody else reads: nothing to commit
+        store.release(2)
+        assert await one_at_a_time(store, 1, "t", loop.ALONE_FOR) == 0
+        assert await one_at_a_time(store, 1, "t", 2) > 0
+        for ticket in handed_in(store, 1, "t", b"two", b"at once"):
+            await ticket.wait()
+        assert await one_at_a_time(store, 1, "t", loop.ALONE_FOR) == 0
+
+
+async def test_on_a_slow_disk_the_loop_waits_for_one_commit_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SLOW_COMMIT", 60.0)
+    monkeypatch.setattr(loop, "QUICK_COMMIT", 0.0)
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=TopicConfig())
+        assert await one_at_a_time(store, 1, "t", loop.ALONE_FOR + loop.SLOW_FOR) == 1

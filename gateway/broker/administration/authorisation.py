@@ -6,7 +6,7 @@ then the caller must be logged in, its account enabled, and its roles or the top
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from gateway.broker.administration.accounts import Accounts
 from gateway.broker.administration.acls import AccessLists
@@ -20,7 +20,7 @@ from gateway.broker.administration.permissions import (
     resource_of,
 )
 from gateway.broker.administration.tokens import permitted
-from gateway.broker.service import Caller, Clock
+from gateway.broker.service import Caller, Clock, ListenerInfo
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
 from gateway.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
 from gateway.requests import Request, Settle, Take
@@ -45,7 +45,7 @@ class Authorisation:
     def authorise(self, caller: Caller, request: Request) -> None:
         """Raise Unauthenticated or Denied unless the caller may do this (Unsupported: nobody can, on this listener)."""
         auth = caller.listener.auth
-        if isinstance(auth, (AuthNone, AuthOpen)) and type(request) in OPEN_TO_ALL:
+        if type(request) in self.open_to_all(caller.listener):
             return
         permission = needed(request)
         if permission is Permission.ANYONE:
@@ -64,6 +64,10 @@ class Authorisation:
             return
         resource, address = resource_of(request)
         self._judge(caller, permission, resource, address)
+
+    def open_to_all(self, listener: ListenerInfo) -> Container[type[Request]]:
+        """The requests for which `authorise` lets everybody pass on this listener."""
+        return OPEN_TO_ALL if isinstance(listener.auth, (AuthNone, AuthOpen)) else ()
 
     def permit(self, caller: Caller, permission: Permission, address: str) -> None:
         """The same for a right on a topic that only the handler knows the need of."""

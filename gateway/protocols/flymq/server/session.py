@@ -165,7 +165,7 @@ class FlymqServer:
     def outputs(self) -> Sequence[Output]:
         """Every answer whose turn it is, in one send; the close once all are given."""
         outputs: list[Output] = []
-        if len(self._replies) and (ready := self._replies.ready()):
+        if ready := self._replies.ready():
             data = ready[0] if len(ready) == 1 else b"".join(ready)
             self._unsent += len(data)
             outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))

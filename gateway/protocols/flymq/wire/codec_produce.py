@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate, repeat
 
+import msgspec
+
 from gateway.envelope import Batch, Columns
 from gateway.errors import TooLarge, WireError
 from gateway.protocols.flymq.wire.codec import REQUESTS
@@ -69,18 +71,15 @@ class Target:
         )
 
 
-class Run:
+class Run(msgspec.Struct, eq=False):
     """Consecutive PRODUCE frames to one target and partition."""
 
-    __slots__ = ("keys", "partition", "pieces", "slot", "target")
-
-    def __init__(self, target: Target, partition: int, pieces: list[bytes], keys: list[bytes | None] | None) -> None:
-        self.target = target
-        self.partition = partition
-        self.pieces = pieces
-        self.keys = keys
-        self.slot = -1
-        """The place of its answers among all answers."""
+    target: Target
+    partition: int
+    pieces: list[bytes]
+    keys: list[bytes | None] | None
+    slot: int = -1
+    """The place of its answers among all answers."""
 
     def batch(self) -> Batch:
         """The messages, as the log wants them."""
@@ -179,7 +178,7 @@ class Collector:
         if not pieces:
             return None, position
         try:
-            target = self.target(prefix)
+            target = self._targets.get(prefix) or self.target(prefix)
         except WireError:
             return None, first
         return Run(target, int.from_bytes(where, "big", signed=True), pieces, keys), position
