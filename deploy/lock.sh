@@ -24,6 +24,7 @@ compile() { # name, then the extras
 # the largest first: the smaller ones take its versions
 compile dev --extra dev
 compile pipeline --extra pipeline --constraints deploy/locks/dev.txt
+compile image --extra kafka --constraints deploy/locks/dev.txt
 compile requirements --constraints deploy/locks/dev.txt
 
 # the jars too, where there is a Maven to ask

@@ -99,6 +99,7 @@ def test_the_smaller_locks_are_part_of_the_larger() -> None:
         return set(re.findall(r"^([\w.-]+==\S+)", Path(f"deploy/locks/{name}.txt").read_text(), re.MULTILINE))
 
     assert pins("requirements") < pins("pipeline") < pins("dev")
+    assert pins("requirements") < pins("image") < pins("dev")
 
 
 @pytest.fixture(scope="module")

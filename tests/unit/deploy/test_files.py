@@ -127,7 +127,7 @@ def test_the_image_exposes_what_its_configuration_serves(ports: set[tuple[int, s
 
 def test_the_image_installs_from_the_lock_and_runs_as_nobody_special() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
-    assert "--require-hashes -r deploy/locks/requirements.txt" in text
+    assert "--require-hashes -r deploy/locks/image.txt" in text
     assert re.search(r"^USER (?!0\b|root\b)\S+", text, re.MULTILINE)
 
 
@@ -146,7 +146,7 @@ def test_the_image_is_built_from_files_that_are_there_and_that_its_build_sees() 
     sources = [
         source for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for source in line.split()[:-1]
     ]
-    assert {"gateway", "pyproject.toml", "deploy/gateway.yaml", "deploy/locks/requirements.txt"} <= set(sources)
+    assert {"gateway", "pyproject.toml", "deploy/gateway.yaml", "deploy/locks/image.txt"} <= set(sources)
     assert [source for source in sources if not Path(source).exists()] == []
     assert [source for source in sources if not admitted(source)] == []
     assert not admitted("tests")
