@@ -6,12 +6,11 @@ every topic, its epoch and the next offset of each partition; Spark writes it in
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import attrs
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -19,43 +18,32 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from gateway.arrow.schema import SCHEMA, chosen
-from gateway.bulk import wire
 from gateway.errors import InvalidRequest, Unsupported
+from gateway.pipeline.history import EPOCH, WITH_EPOCH, archived_batches, history
 from gateway.pipeline.jvm import add_jar
+from gateway.pipeline.manifest import ArchiveFile
 from gateway.pipeline.options import TO_THE_END, ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, cut, meant, record_batches, selected, starts, whole
 from gateway.pipeline.sink import GatewayStreamWriter, GatewayWriter, WriteOptions
-from gateway.pipeline.source import ReadableLog, open_log
+from gateway.pipeline.source import open_log
 from gateway.store.reader import StoredTopic
-
-FIRST_YEAR = 1970
-"""The log counts milliseconds from here, so no message is older."""
 
 Position = dict[str, dict[str, int]]
 """Topic -> {"epoch": its epoch, "0": next offset, ...}."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("gateway")` known to a session, and let conditions reach it.
+    """Make `format("gateway")` known to a session.
 
     It is the data source in the JVM where its jar can be had, else the one in Python, which is always there as `gateway-python`.
     """
-    # without it Spark refuses every batch of a source in Python that takes filters
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(PythonDataSource)
     add_jar(spark)
     try:
@@ -83,13 +71,20 @@ class GatewayDataSource(DataSource):
     def schema(self) -> StructType:
         """Every column; a schema of the user's own with fewer of them reads only those."""
         options = ReadOptions.parse(self.options)
-        return StructType([one for one in from_arrow_schema(SCHEMA).fields if options.headers or one.name != "headers"])
+        columns = from_arrow_schema(WITH_EPOCH if options.history else SCHEMA).fields
+        return StructType([one for one in columns if options.headers or one.name != "headers"])
 
     def reader(self, schema: StructType) -> GatewayReader:
-        return GatewayReader(ReadOptions.parse(self.options), _columns(schema))
+        options = ReadOptions.parse(self.options)
+        return GatewayReader(options, _columns(schema, WITH_EPOCH if options.history else SCHEMA))
 
     def streamReader(self, schema: StructType) -> GatewayStreamReader:  # noqa: N802  # Spark's name
-        return GatewayStreamReader(ReadOptions.parse(self.options), _columns(schema))
+        options = ReadOptions.parse(self.options)
+        if options.history:
+            raise InvalidRequest(
+                "history is for a batch: a stream reads the log; an archive is a stream of Parquet files to Spark"
+            )
+        return GatewayStreamReader(options, _columns(schema, SCHEMA))
 
     def writer(self, schema: StructType, overwrite: bool) -> GatewayWriter:
         """For a batch; always adds."""
@@ -112,126 +107,62 @@ class PythonDataSource(GatewayDataSource):
         return "gateway-python"
 
 
-def _columns(schema: StructType) -> tuple[str, ...]:
-    full = {field.name: field.dataType for field in from_arrow_schema(SCHEMA).fields}
+def _columns(schema: StructType, there: pa.Schema) -> tuple[str, ...]:
+    full = {field.name: field.dataType for field in from_arrow_schema(there).fields}
     for field in schema.fields:
         if field.name in full and field.dataType != full[field.name]:
             raise InvalidRequest(f"the column {field.name} is {full[field.name].simpleString()}")
-    chosen(schema.names)
+    chosen([name for name in schema.names if name != EPOCH or EPOCH not in there.names])
     return tuple(schema.names)
 
 
 def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if partition is None or partition.value is None:
         return  # how Spark asks when there was nothing to plan
+    wanted = chosen([name for name in columns if name != EPOCH])
+    what = partition.value
+    if isinstance(what, ArchiveFile):
+        for batch in archived_batches(Path(options.history), what, wanted):
+            yield _with_epoch(batch, what.epoch, columns)
+        return
     with open_log(options.source) as reader:
-        yield from record_batches(reader, partition.value, chosen(columns), fail_on_data_loss=options.fail_on_data_loss)
+        for batch in record_batches(reader, what, wanted, fail_on_data_loss=options.fail_on_data_loss):
+            yield _with_epoch(batch, what.epoch, columns)
+
+
+def _with_epoch(batch: pa.RecordBatch, epoch: int, columns: Sequence[str]) -> pa.RecordBatch:
+    if EPOCH not in columns:
+        return batch
+    said = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [said if name == EPOCH else batch.column(name) for name in columns], list(columns)
+    )
 
 
 # --- a batch ---
 
 
-@attrs.define
-class Narrowing:
-    """What filters say about where to look. Spark applies the filters again, so this may take too much, never too little."""
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    low: int = 0
-    high: int | None = None
-    """Offsets [low, high)."""
-    from_ms: int | None = None
-    before_ms: int | None = None
-
-    def add(self, one: Filter) -> None:
-        """Take a filter into account, if it is about a place in the log."""
-        column = ".".join(getattr(one, "attribute", ()))
-        value: Any = getattr(one, "value", None)
-        if isinstance(one, In | EqualTo):
-            values = frozenset(each for each in (one.value if isinstance(one, In) else [value]) if each is not None)
-            if not values:
-                return
-            if column == "topic":
-                self.topics = values if self.topics is None else self.topics & values
-            elif column == "partition":
-                self.partitions = values if self.partitions is None else self.partitions & values
-            elif column == "offset":
-                self._offsets(min(values), max(values) + 1)
-            elif column == "timestamp":
-                self._times(min(map(_earliest, values)), max(map(_latest, values)))
-        elif isinstance(one, GreaterThan | GreaterThanOrEqual):
-            if column == "offset":
-                self._offsets(value + isinstance(one, GreaterThan), None)
-            elif column == "timestamp":
-                self._times(_earliest(value), None)
-        elif isinstance(one, LessThan | LessThanOrEqual):
-            if column == "offset":
-                self._offsets(0, value + isinstance(one, LessThanOrEqual))
-            elif column == "timestamp":
-                self._times(None, _latest(value))
-
-    def _offsets(self, low: int, high: int | None) -> None:
-        self.low = max(self.low, low)
-        self.high = high if self.high is None else self.high if high is None else min(self.high, high)
-
-    def _times(self, first: int | None, last: int | None) -> None:
-        if first is not None:
-            self.from_ms = first if self.from_ms is None else max(self.from_ms, first)
-        if last is not None:
-            self.before_ms = last + 1 if self.before_ms is None else min(self.before_ms, last + 1)
-
-    def apply(self, reader: ReadableLog, what: Range) -> Range:
-        """What is left of a range; it may be empty."""
-        if (self.topics is not None and what.topic not in self.topics) or (
-            self.partitions is not None and what.partition not in self.partitions
-        ):
-            return attrs.evolve(what, end=what.start)
-        start = max(what.start, self.low)
-        end = what.end if self.high is None else min(what.end, self.high)
-        if self.from_ms is not None:
-            start = max(start, reader.offset_for_time(what.topic, what.partition, self.from_ms))
-        if self.before_ms is not None:
-            end = min(end, reader.offset_for_time(what.topic, what.partition, self.before_ms))
-        return attrs.evolve(what, start=start, end=end)
-
-
-def _earliest(time: dt.datetime) -> int:
-    return min(_instants(time))
-
-
-def _latest(time: dt.datetime) -> int:
-    return max(_instants(time)) + 1
-
-
-def _instants(time: dt.datetime) -> Sequence[int]:
-    """Spark gives local time without a zone: in the hour that autumn repeats it may be either."""
-    if time.year < FIRST_YEAR:
-        return (0,)  # nothing was ever stored so early
-    if time.year == dt.MAXYEAR:
-        return (wire.LATEST,)  # west of Greenwich it ends in a year that Python does not know
-    return [max(0, int(time.replace(fold=fold).timestamp() * 1000)) for fold in (0, 1)]
-
-
 class GatewayReader(DataSourceReader):
-    """Reads what there is at the moment of planning."""
+    """Reads what there is at the moment of planning.
+
+    It takes no conditions: what a source in Python has planned by those of one query, Spark keeps for others on the same frame.
+    """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
-        self._narrowing = Narrowing()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Look only where the filters leave something; Spark applies them all the same."""
-        for one in filters:
-            self._narrowing.add(one)
-            yield one
 
     def partitions(self) -> Sequence[InputPartition]:
         """A task for each partition of the log, several for a long one."""
         options = self._options
+        files: list[ArchiveFile] = []
         with open_log(options.source) as reader:
-            ranges = [self._narrowing.apply(reader, one) for one in whole(reader, options)]
-        return [LogRange(one) for one in cut(ranges, options.per_partition, options.least_partitions)]
+            if options.history:
+                files, ranges = history(Path(options.history), reader, options)
+            else:
+                ranges = whole(reader, options)
+        of_files: list[InputPartition] = [InputPartition(one) for one in files]
+        return of_files + [LogRange(one) for one in cut(ranges, options.per_partition, options.least_partitions)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)

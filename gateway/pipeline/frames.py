@@ -11,6 +11,7 @@ import attrs
 
 from gateway.arrow.schema import COLUMNS, SCHEMA
 from gateway.errors import InvalidRequest, UnknownTopic
+from gateway.pipeline.history import EPOCH
 from gateway.pipeline.manifest import Archive, ArchiveFile, named_topic
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
@@ -19,9 +20,6 @@ from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-EPOCH = "epoch"
-"""The one column more than a message has: which life of its topic it is from."""
 
 
 @attrs.frozen

@@ -21,6 +21,7 @@ PLACE_NAMES = ("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure"
 NAMES = (
     "path",
     *PLACE_NAMES,
+    "history",
     "topics",
     "subscribe",
     "subscribePattern",
@@ -156,6 +157,8 @@ class ReadOptions:
     per_partition: int = RECORDS_PER_PARTITION
     least_partitions: int = 0
     headers: bool = True
+    history: str = ""
+    """Where the archive is whose records come before the log's; empty: none."""
     fail_on_data_loss: bool = True
 
     @property
@@ -170,6 +173,12 @@ class ReadOptions:
         least = _positive(given, "minOffsetsPerTrigger")
         if most is not None and least is not None and least > most:
             raise InvalidRequest("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+        history = given.get("history", "")
+        both = [name for name in NAMES if name.startswith(("starting", "ending")) and name.lower() in given]
+        if history and both:
+            raise InvalidRequest(
+                f"history and {both[0]} exclude each other: all there is is read, but for what conditions rule out"
+            )
         strategy = given.get("startingoffsetsbytimestampstrategy", "latest").lower()
         if strategy not in {"error", "latest"}:
             raise InvalidRequest(f"startingOffsetsByTimestampStrategy: error or latest, not {strategy!r}")
@@ -185,6 +194,7 @@ class ReadOptions:
             per_partition=_positive(given, "maxRecordsPerPartition") or RECORDS_PER_PARTITION,
             least_partitions=_positive(given, "minPartitions") or 0,
             headers=flag(given.get("includeheaders", "true"), "includeHeaders"),
+            history=history,
             fail_on_data_loss=flag(given.get("failondataloss", "true"), "failOnDataLoss"),
         )
 

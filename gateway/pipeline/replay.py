@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest
-from gateway.pipeline.frames import EPOCH, MessagesToRead, Span, is_endpoint
+from gateway.pipeline.frames import MessagesToRead, Span, is_endpoint
+from gateway.pipeline.history import EPOCH
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.pacing import Pacer
 from gateway.pipeline.progress import Place, Progress, ProgressFile, Wanted

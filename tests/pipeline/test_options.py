@@ -19,9 +19,9 @@ from tests.store.kit import START_MS
 PAGE = Path("gateway/docs/pipeline.md")
 pytestmark = pytest.mark.spark
 
-ELSEWHERE = {"path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience",
+ELSEWHERE = {"path", "history", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience",
              "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "failOnDataLoss", "maxRecordsPerTrigger"}  # fmt: skip
-"""Tested where places, tokens, certificates, patience, loss and streams are."""
+"""Tested where places, tokens, certificates, patience, loss, streams and history are."""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,8 @@ def test_which_records_are_read(
         ({"minPartitions": "x"}, "minPartitions: a number from 1 on, not 'x'"),
         ({"includeHeaders": "maybe"}, "includeHeaders: true or false, not 'maybe'"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: true or false, not 'maybe'"),
+        ({"history": "x", "startingOffsets": "latest"}, "history and startingOffsets exclude each other"),
+        ({"history": "/none"}, "there is no archive at /none"),
         ({"kafka.bootstrap.servers": "a:9092"}, "unknown option kafka.bootstrap.servers; there are path, endpoint"),
     ],
 )  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructType
@@ -45,9 +43,6 @@ async def orders(log: Log) -> None:
         await log.append("orders.eu", [b"c"], 1)
         log.clock.ms += 1000
     await log.append("other", [b"x"])
-
-
-FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)  # noqa: DTZ001  # as Spark gives them
 
 
 def reader(store: Place, **options: str) -> Any:
@@ -97,31 +92,6 @@ def test_where_nothing_was_planned_nothing_is_read(store: Place) -> None:
 )
 def test_options_choose_offsets(store: Place, options: dict[str, str], expected: list[str]) -> None:
     assert planned(reader(store, **options).partitions()) == expected
-
-
-TIME = dt.datetime.fromtimestamp(START_MS / 1000 + 5)  # noqa: DTZ006  # Spark gives local time without a zone
-
-
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        ([EqualTo(("topic",), "other")], ["other/0 [0, 1)"]),
-        ([In(("topic",), ("other", "none")), IsNotNull(("value",))], ["other/0 [0, 1)"]),
-        ([EqualTo(("partition",), 1)], ["orders.eu/1 [0, 10)"]),
-        ([GreaterThan(("offset",), 3), LessThan(("offset",), 6)], ["orders.eu/0 [4, 6)", "orders.eu/1 [4, 6)"]),
-        ([GreaterThanOrEqual(("offset",), 9), LessThanOrEqual(("offset",), 9)], ["orders.eu/0 [9, 10)", "orders.eu/1 [9, 10)"]),
-        ([GreaterThanOrEqual(("timestamp",), TIME), EqualTo(("partition",), 0)], ["orders.eu/0 [10, 20)", "other/0 [0, 1)"]),
-        ([LessThan(("timestamp",), TIME), EqualTo(("partition",), 1)], ["orders.eu/1 [0, 6)"]),
-        ([GreaterThan(("timestamp",), FIRST), LessThan(("timestamp",), LAST), EqualTo(("topic",), "other")], ["other/0 [0, 1)"]),
-        ([LessThanOrEqual(("timestamp",), FIRST)], []),
-        ([GreaterThan(("timestamp",), LAST)], []),
-        ([EqualTo(("topic",), None)], ["orders.eu/0 [0, 20)", "orders.eu/1 [0, 10)", "other/0 [0, 1)"]),
-    ],
-)  # fmt: skip
-def test_filters_narrow_what_is_read_and_stay_with_spark(store: Place, filters: list[Any], expected: list[str]) -> None:
-    made = reader(store)
-    assert list(made.pushFilters(filters)) == filters
-    assert planned(made.partitions()) == expected
 
 
 @pytest.mark.parametrize(

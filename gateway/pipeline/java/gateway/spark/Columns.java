@@ -20,36 +20,41 @@ final class Columns {
           + "headers array<struct<name: string, value: binary>>, id binary, protocol string, listener string, "
           + "principal string, route string, delivery string");
 
+  /** Which life of its topic a message is from: beside the others where there may be several. */
+  static final String EPOCH = "epoch";
+
+  static final StructType WITH_EPOCH = ALL.add(EPOCH, DataTypes.LongType);
+
   private static final UTF8String AT_MOST_ONCE = UTF8String.fromString("at_most_once");
   private static final UTF8String AT_LEAST_ONCE = UTF8String.fromString("at_least_once");
 
   private Columns() {}
 
   /** Raises InvalidRequest for columns that there are not, or not of this type. */
-  static void check(StructType schema) {
+  static void check(StructType schema, StructType all) {
     var missing = new java.util.ArrayList<String>();
     for (StructField field : schema.fields()) {
-      if (!Arrays.asList(ALL.fieldNames()).contains(field.name())) {
+      if (!Arrays.asList(all.fieldNames()).contains(field.name())) {
         missing.add(field.name());
         continue;
       }
-      DataType whole = ALL.apply(field.name()).dataType();
+      DataType whole = all.apply(field.name()).dataType();
       if (!field.dataType().asNullable().equals(whole.asNullable()))
         throw new InvalidRequest("the column " + field.name() + " is " + whole.simpleString());
     }
     if (!missing.isEmpty())
       throw new InvalidRequest(
-          "a message has no column " + String.join(", ", missing) + "; there are " + String.join(", ", ALL.fieldNames()));
+          "a message has no column " + String.join(", ", missing) + "; there are " + String.join(", ", all.fieldNames()));
   }
 
   /** Some records of a chunk. */
-  static ColumnarBatch batch(Chunk chunk, UTF8String topic, int partition, StructType schema, int skip, int rows) {
+  static ColumnarBatch batch(Chunk chunk, UTF8String topic, Range range, StructType schema, int skip, int rows) {
     ColumnVector[] vectors = new ColumnVector[schema.length()];
-    for (int i = 0; i < vectors.length; i++) vectors[i] = column(chunk, topic, partition, schema.fields()[i], skip, rows);
+    for (int i = 0; i < vectors.length; i++) vectors[i] = column(chunk, topic, range, schema.fields()[i], skip, rows);
     return new ColumnarBatch(vectors, rows);
   }
 
-  private static ColumnVector column(Chunk chunk, UTF8String topic, int partition, StructField field, int skip, int rows) {
+  private static ColumnVector column(Chunk chunk, UTF8String topic, Range range, StructField field, int skip, int rows) {
     DataType type = field.dataType();
     switch (field.name()) {
       case "topic":
@@ -63,7 +68,14 @@ final class Columns {
         return new Vector(type) {
           @Override
           public int getInt(int row) {
-            return partition;
+            return range.partition;
+          }
+        };
+      case EPOCH:
+        return new Vector(type) {
+          @Override
+          public long getLong(int row) {
+            return range.epoch;
           }
         };
       case "offset":

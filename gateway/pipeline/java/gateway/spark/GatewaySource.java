@@ -37,10 +37,11 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
-    new Options(options.asCaseSensitiveMap()); // what is wrong with them is said by load()
-    if (Options.headersWanted(options.asCaseSensitiveMap())) return Columns.ALL;
+    Options given = new Options(options.asCaseSensitiveMap()); // what is wrong with them is said by load()
+    StructType all = given.columns();
+    if (given.headers) return all;
     StructField[] fields =
-        Arrays.stream(Columns.ALL.fields()).filter(one -> !one.name().equals("headers")).toArray(StructField[]::new);
+        Arrays.stream(all.fields()).filter(one -> !one.name().equals("headers")).toArray(StructField[]::new);
     return new StructType(fields);
   }
 
@@ -72,8 +73,9 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-      Columns.check(fields);
-      return new LogScan.Builder(new Options(options.asCaseSensitiveMap()), fields);
+      Options given = new Options(options.asCaseSensitiveMap());
+      Columns.check(fields, given.columns());
+      return new LogScan.Builder(given, fields);
     }
 
     @Override

@@ -8,6 +8,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.TreeSet;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -45,6 +46,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   private final Filter[] pushed;
   private final long limit;
   private List<Range> planned;
+  private List<Archive.File> files = List.of();
 
   private LogScan(Options options, StructType schema, Narrowing narrowing, Filter[] pushed, long limit) {
     this.options = options;
@@ -71,6 +73,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    if (!options.history.isEmpty())
+      throw new InvalidRequest("history is for a batch: a stream reads the log; an archive is a stream of Parquet files to Spark");
     return new LogStream(options, schema, checkpoint);
   }
 
@@ -88,7 +92,13 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   private synchronized List<Range> ranges() {
     if (planned == null) {
       try (Log log = Log.open(options.source)) {
-        planned = left(log, options, narrowing);
+        if (options.history.isEmpty()) {
+          planned = left(log, options, narrowing);
+        } else {
+          Archive archive = new Archive(options.history); // before the log: what is added meanwhile is read from there
+          planned = behind(archive, log);
+          files = archive.files(options, narrowing);
+        }
       } catch (IOException error) {
         throw new UncheckedIOException(error);
       }
@@ -105,10 +115,37 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return found;
   }
 
+  /** What the log has and the archive has not. */
+  private List<Range> behind(Archive archive, Log log) throws IOException {
+    Map<String, Log.Topic> topics = log.topics();
+    TreeSet<String> missing = new TreeSet<>(options.topics.named());
+    missing.removeAll(topics.keySet());
+    missing.removeAll(archive.topics());
+    if (!missing.isEmpty())
+      throw new UnknownTopic("there is no topic " + String.join(", ", missing) + " in " + options.source + " or " + options.history);
+    List<Range> found = new ArrayList<>();
+    List<String> lost = new ArrayList<>();
+    for (Log.Topic topic : Planning.selected(topics, options, false)) {
+      for (Log.Partition one : topic.partitions) {
+        if (!options.topics.has(topic.name, one.number)) continue;
+        String place = Archive.place(topic.name, topic.epoch, one.number);
+        long done = archive.ends.getOrDefault(place, one.start);
+        if (done < one.start && !archive.accepts(place, done, one.start))
+          lost.add(topic.name + "/" + one.number + " [" + done + ", " + one.start + ")");
+        Range range = new Range(topic.name, one.number, Math.max(done, one.start), one.end, topic.epoch);
+        if (!range.empty()) range = narrowing.apply(log, range);
+        if (!range.empty()) found.add(range);
+      }
+    }
+    if (!lost.isEmpty() && options.failOnDataLoss) throw new HistoryGone(String.join("; ", lost) + ": removed before it was archived");
+    return found;
+  }
+
   @Override
   public Statistics estimateStatistics() {
     long rows = 0;
     for (Range one : ranges()) rows += one.end - one.start;
+    for (Archive.File one : files) rows += one.end - one.start;
     long found = rows;
     return new Statistics() {
       @Override
@@ -137,7 +174,9 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
       }
       wanted = some;
     }
-    return Range.cut(wanted, options.perPartition, options.leastPartitions).toArray(new InputPartition[0]);
+    List<InputPartition> tasks = new ArrayList<>(files);
+    tasks.addAll(Range.cut(wanted, options.perPartition, options.leastPartitions));
+    return tasks.toArray(new InputPartition[0]);
   }
 
   @Override
@@ -167,7 +206,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     @Override
     public Filter[] pushFilters(Filter[] filters) {
       List<Filter> taken = new ArrayList<>(), rest = new ArrayList<>();
-      for (Filter one : filters) (narrowing.add(one) ? taken : rest).add(one);
+      // of a file of the archive all records are read, so Spark has to look again
+      for (Filter one : filters) (narrowing.add(one) && options.history.isEmpty() ? taken : rest).add(one);
       pushed = taken.toArray(new Filter[0]);
       return rest.toArray(new Filter[0]);
     }
@@ -180,11 +220,15 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     @Override
     public void pruneColumns(StructType required) {
       schema = required;
+      if (options.history.isEmpty()) return;
+      StructType whole = new StructType();
+      for (String name : required.fieldNames()) whole = whole.add(Columns.WITH_EPOCH.apply(name));
+      schema = whole; // a file gives a header whole
     }
 
     @Override
     public boolean pushLimit(int count) {
-      if (!options.failOnDataLoss || !dense()) return false; // a range may turn out to have fewer
+      if (!options.failOnDataLoss || !options.history.isEmpty() || !dense()) return false; // a range may turn out to have fewer
       limit = count;
       return true;
     }
@@ -204,7 +248,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public boolean supportCompletePushDown(Aggregation aggregation) {
-      return can(aggregation);
+      return can(aggregation) && options.history.isEmpty();
     }
 
     private static boolean can(Aggregation aggregation) {
@@ -230,7 +274,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
-      if (!can(aggregation)) return false;
+      if (!can(aggregation) || !options.history.isEmpty()) return false;
       try (Log log = Log.open(options.source)) {
         if (!log.dense()) return false; // only where offsets can be subtracted
         told = told(log, aggregation);

@@ -114,6 +114,12 @@ final class Narrowing {
     return seconds * 1_000_000 + time.getNano() / 1000;
   }
 
+  /** Whether nothing of a file can be meant, whose records are stored in [fromMs, beforeMs). */
+  boolean rulesOut(String topic, int partition, long start, long end, long fromMs, long beforeMs) {
+    return topics != null && !topics.contains(topic) || partitions != null && !partitions.contains(partition)
+        || !topic.startsWith(prefix) || end <= low || start >= high || beforeMs <= this.fromMs || fromMs >= this.beforeMs;
+  }
+
   /** What is left of a range; it may be empty. */
   Range apply(Log log, Range range) throws IOException {
     boolean out = topics != null && !topics.contains(range.topic) || partitions != null && !partitions.contains(range.partition)

@@ -25,6 +25,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 import org.apache.spark.network.util.JavaUtils;
+import org.apache.spark.sql.types.StructType;
 
 /** What a reader may be told; gateway/pipeline/options.py says the same for the Python side, in the same words. */
 final class Options {
@@ -38,7 +39,7 @@ final class Options {
   private static final List<String> PLACE =
       List.of("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience");
   private static final List<String> NAMES = List.of(
-      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience", "topics", "subscribe",
+      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience", "history", "topics", "subscribe",
       "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
       "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
       "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition",
@@ -69,7 +70,9 @@ final class Options {
   final long perTrigger, leastPerTrigger, delayMs;
   final long perPartition;
   final int leastPartitions;
-  final boolean failOnDataLoss;
+  final boolean headers, failOnDataLoss;
+  /** Where the archive is whose records come before the log's; empty: none. */
+  final String history;
 
   private final Map<String, String> given;
 
@@ -92,13 +95,17 @@ final class Options {
       throw new InvalidRequest("minOffsetsPerTrigger is more than maxOffsetsPerTrigger");
     perPartition = positive("maxRecordsPerPartition", RECORDS_PER_PARTITION);
     leastPartitions = (int) Math.min(Integer.MAX_VALUE, positive("minPartitions", 0));
+    headers = flag("includeHeaders", true);
     failOnDataLoss = flag("failOnDataLoss", true);
+    history = text("history");
+    if (!history.isEmpty())
+      for (String name : NAMES)
+        if (name.matches("(starting|ending).*") && has(name))
+          throw new InvalidRequest("history and " + name + " exclude each other: all there is is read, but for what conditions rule out");
   }
 
-  static boolean headersWanted(Map<String, String> options) {
-    for (Map.Entry<String, String> one : options.entrySet())
-      if (one.getKey().equalsIgnoreCase("includeHeaders")) return truth("includeHeaders", one.getValue());
-    return true;
+  StructType columns() {
+    return history.isEmpty() ? Columns.ALL : Columns.WITH_EPOCH;
   }
 
   private static Map<String, String> checked(Map<String, String> options) {

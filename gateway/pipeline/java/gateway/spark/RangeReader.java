@@ -77,7 +77,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   @Override
   public ColumnarBatch get() {
-    return Columns.batch(chunk, topic, range.partition, schema, skip, rows);
+    return Columns.batch(chunk, topic, range, schema, skip, rows);
   }
 
   @Override
@@ -151,6 +151,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       try {
+        if (partition instanceof Archive.File file) return new ArchiveReader(file, schema);
         return new RangeReader(source, (Range) partition, schema, failOnDataLoss);
       } catch (IOException error) {
         throw new java.io.UncheckedIOException(error);
