@@ -24,7 +24,8 @@ from gateway.broker.assembly import House, open_house
 from gateway.broker.consume.deliveries import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
-from gateway.errors import TargetError
+from gateway.errors import TargetError, Unsupported
+from gateway.files import make_private_directory
 from gateway.model import (
     Admin,
     AuthNone,
@@ -33,9 +34,11 @@ from gateway.model import (
     ClientCert,
     ClusterSettings,
     Config,
+    Kafka,
     Listener,
     TlsFiles,
     TlsNone,
+    TlsTrust,
 )
 from gateway.notation import show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags
@@ -73,6 +76,9 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
 DRAIN_SECONDS = 10.0
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound
 log = structlog.get_logger()
+
+
+NO_CLIENT = "a log on Kafka needs its client: pip install 'gateway[kafka]'"
 
 
 class CannotListen(TargetError):
@@ -205,11 +211,7 @@ class Gateway:
                 web["admin"] = self._bind_http(stack, "admin", config.admin.host, config.admin.port)
             if config.metrics.bind is not None and self._leads:
                 web["metrics"] = self._bind_http(stack, "metrics", *config.metrics.bind)
-            options = StoreOptions(
-                config.storage.tail_cache, config.storage.page_cache, config.storage.free_space_floor
-            )
-            store = await stack.enter_async_context(open_store(config.storage.path, options, recorder=self.recorder))
-            store.set_retention_floor(stored_floor(store))
+            store = await self._open_store(stack)
             table = self._table
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
             house = await stack.enter_async_context(
@@ -266,7 +268,8 @@ class Gateway:
                 for listener, event in zip(listeners, finished, strict=True):
                     nursery.start_soon(_run_listener, listener, event)
                 self._announce(announce, bound)
-                note_serving(Path(config.storage.path), self._addresses())
+                if config.storage.kafka is None:
+                    note_serving(Path(config.storage.path), self._addresses())
                 self.health.enter(ProcessPhase.READY)
                 announce("ready")
                 bridges.admit()
@@ -310,6 +313,16 @@ class Gateway:
         from gateway.observe.workers import Others
 
         return Others([worker.path("metrics", number) for number in range(worker.of) if number != worker.number])
+
+    async def _open_store(self, stack: contextlib.AsyncExitStack) -> Store:
+        storage = self._config.storage
+        if storage.kafka is not None:
+            make_private_directory(Path(storage.path))
+            return await stack.enter_async_context(_kafka_store(self._config, storage.kafka, self.recorder))
+        options = StoreOptions(storage.tail_cache, storage.page_cache, storage.free_space_floor)
+        store = await stack.enter_async_context(open_store(storage.path, options, recorder=self.recorder))
+        store.set_retention_floor(stored_floor(store))
+        return store
 
     async def _bind(self, stack: contextlib.AsyncExitStack, listener: Listener) -> Bound:
         bound: Bound
@@ -506,6 +519,40 @@ def _websocket(listener: Listener) -> WebSocketRules | None:
     from gateway.transport.websocket import WebSocketRules
 
     return WebSocketRules(f"/{listener.protocols[0]}", listener.origins)
+
+
+def _kafka_store(
+    config: Config, kafka: Kafka, recorder: PrometheusRecorder
+) -> contextlib.AbstractAsyncContextManager[Store]:
+    try:
+        from gateway.store.kafka.opening import open_kafka_store
+        from gateway.store.kafka.options import KafkaOptions, security
+    except ModuleNotFoundError as error:
+        raise Unsupported(NO_CLIENT) from error
+    tls, sasl = kafka.tls, kafka.sasl
+    trust = tls if isinstance(tls, TlsTrust) else TlsTrust()
+    options = KafkaOptions(
+        brokers=[show_endpoint(host, port) for host, port in kafka.brokers],
+        prefix=kafka.prefix,
+        replication=kafka.replication,
+        min_insync=kafka.insync,
+        timeout=kafka.timeout,
+        largest=kafka.largest,
+        security=security(
+            tls=not isinstance(tls, TlsNone),
+            ca=trust.ca,
+            cert=trust.cert,
+            key=trust.key,
+            mechanism=sasl.mechanism.value if sasl is not None else "",
+            username=sasl.username if sasl is not None else "",
+            password=sasl.password if sasl is not None else "",
+            token_url=sasl.token_url if sasl is not None else "",
+            scope=sasl.scope if sasl is not None else "",
+        ),
+        tail_cache=config.storage.tail_cache,
+        id=config.cluster.id,
+    )
+    return open_kafka_store(options, recorder=recorder)
 
 
 def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:

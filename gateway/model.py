@@ -187,6 +187,71 @@ class DurabilitySetting:
     interval: Seconds = Seconds(0.005)
 
 
+class Mechanism(enum.Enum):
+    """How a client of Kafka logs in."""
+
+    PLAIN = "plain"
+    SCRAM_SHA_256 = "scram-sha-256"
+    SCRAM_SHA_512 = "scram-sha-512"
+    OAUTHBEARER = "oauthbearer"
+
+
+@attrs.frozen
+class Sasl:
+    """A login at Kafka. With `oauthbearer` a token is fetched from `token_url` for `username` and `password`."""
+
+    mechanism: Annotated[Mechanism, Says("How to log in.")]
+    username: Annotated[str, Says("The account; with `oauthbearer` the client's id.")] = ""
+    password: Annotated[str, Says("Its password; with `oauthbearer` the client's secret.")] = attrs.field(
+        default="", repr=False
+    )
+    token_url: Annotated[str, Says("Where tokens are to be had (`oauthbearer`).")] = ""
+    scope: Annotated[str, Says("What a token is asked for (`oauthbearer`).")] = ""
+
+
+@attrs.frozen
+class TlsSystem:
+    """Verified against the system's roots."""
+
+
+@attrs.frozen
+class TlsTrust:
+    """Verified against `ca` (the system's roots if empty), with a client certificate if there is one."""
+
+    ca: Annotated[str, Says("The authorities that are trusted; the system's, if this is not given.")] = ""
+    cert: Annotated[str, Says("A certificate of ours, where the broker asks for one.")] = ""
+    key: Annotated[str, Says("Its key.")] = ""
+    server_name: Annotated[str, Says("What the certificate has to be for, if not the host that is dialled.")] = ""
+
+
+UpstreamTls = TlsNone | TlsSystem | TlsTrust
+
+
+@attrs.frozen
+class Kafka:
+    """A cluster of Kafka that holds the log, with any number of gateways in front of it."""
+
+    brokers: Annotated[tuple[tuple[str, int], ...], Says("Brokers to begin with; they name the others.")]
+    prefix: Annotated[str, Says("How the names of Kafka's topics begin that are this log's.")] = "gw."
+    replication: Annotated[int, Says("On how many brokers each topic is.")] = 3
+    min_insync: Annotated[
+        int, Says("How many of them have to have a message before it is acknowledged; 0: all but one.")
+    ] = 0
+    timeout: Annotated[
+        Seconds, Says("How long a write waits to be confirmed, and for how long a gateway that froze holds up others.")
+    ] = Seconds(10.0)
+    largest: Annotated[Size, Says("The largest value of a message.")] = Size(16 << 20)
+    tls: Annotated[UpstreamTls, Says("Whether brokers are dialled over TLS, and whom to trust.")] = attrs.Factory(
+        TlsNone
+    )
+    sasl: Annotated[Sasl | None, Says("How to log in.")] = None
+
+    @property
+    def insync(self) -> int:
+        """How many brokers have to have a message."""
+        return self.min_insync or max(1, self.replication - 1)
+
+
 @attrs.frozen
 class Storage:
     """Where the log lives and what it may use."""
@@ -201,6 +266,9 @@ class Storage:
     free_space_floor: Annotated[
         Size, Says("Free space below which writes are refused; a twentieth of the volume at most.")
     ] = Size(1 << 30)
+    kafka: Annotated[
+        Kafka | None, Says("Keeps the log on Kafka; `path` then only holds what is this machine's: certificates.")
+    ] = None
 
 
 @attrs.frozen
@@ -252,24 +320,6 @@ class TopicSettings:
 
 
 # --- upstreams ---
-
-
-@attrs.frozen
-class TlsSystem:
-    """Verified against the system's roots."""
-
-
-@attrs.frozen
-class TlsTrust:
-    """Verified against `ca` (the system's roots if empty), with a client certificate if there is one."""
-
-    ca: Annotated[str, Says("The authorities that are trusted; the system's, if this is not given.")] = ""
-    cert: Annotated[str, Says("A certificate of ours, where the broker asks for one.")] = ""
-    key: Annotated[str, Says("Its key.")] = ""
-    server_name: Annotated[str, Says("What the certificate has to be for, if not the host that is dialled.")] = ""
-
-
-UpstreamTls = TlsNone | TlsSystem | TlsTrust
 
 
 @attrs.frozen

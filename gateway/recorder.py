@@ -242,13 +242,15 @@ class ConsumerCounts:
     expired: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
+    absent: int = 0
+    """Offsets at which there was no record."""
     topic: str = ""
     partition: int = 0
 
     @property
     def unaccounted(self) -> int:
         """Anything but 0 is a message skipped or settled twice."""
-        settled = self.acknowledged + self.filtered + self.expired + self.dead_lettered + self.trimmed
+        settled = self.acknowledged + self.filtered + self.expired + self.dead_lettered + self.trimmed + self.absent
         return self.end - self.start - settled - self.backlog
 
 

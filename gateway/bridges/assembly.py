@@ -18,7 +18,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import attrs
 import trio
@@ -40,14 +39,6 @@ from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
 from gateway.transport.limits import Budget
-
-
-class TrimmingStore(Store, Protocol):
-    """A store that asks before it forgets."""
-
-    def set_retention_floor(self, floor: Callable[[str, int], int | None]) -> None:
-        """Ask this before trimming a partition."""
-        ...
 
 
 @attrs.frozen(eq=False)
@@ -137,7 +128,7 @@ class Bridges:
 @asynccontextmanager
 async def open_bridges(
     config: Config,
-    store: TrimmingStore,
+    store: Store,
     house: House,
     table: RoutingTable,
     recorder: Recorder,
@@ -154,12 +145,12 @@ async def open_bridges(
             nursery.start_soon(job)
 
         context = ForwardContext(
-            store, house.pump, house.clock, recorder, house.letters, start_soon, house.latencies, chance
+            store, house.pump, house.clock, recorder, house.letters, start_soon, house.latencies, chance, house.owners
         )
         forwards = Forwards(context)
         proxies = Proxies(house.pump, house.clock, recorder)
         ingests = Ingests(
-            IngestContext(store, house.pump, house.clock, recorder, chance, IngestMemory(budget)),
+            IngestContext(store, house.pump, house.clock, recorder, chance, IngestMemory(budget), house.owners),
             EntryContext(house.broker, store, house.pump, house.clock, recorder, house.letters, chance, BatchIds()),
             table,
             proxies.connected,
@@ -177,6 +168,8 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
+        house.owners.on_change(forwards.owned)
+        house.owners.on_change(lambda: ingests.owned(start_soon))
         house.proxying.sender = proxies
         try:
             yield bridges

@@ -14,6 +14,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.identity import identity_of
+from gateway.broker.ownership import Owners
 from gateway.broker.timers import Alarm
 from gateway.envelope import PREFIX, Batch, Copies
 from gateway.errors import GatewayError
@@ -22,7 +23,7 @@ from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.requests import Outcome, Publish, Published
 from gateway.routing.table import RemoteRule
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import PartitionState, Put
+from gateway.store.interface import PartitionState, Put, Require
 
 REQUEST_BYTES = 1 << 20
 LATE_CHECK = 1.0
@@ -37,6 +38,12 @@ class ForwardContext(ConsumerContext):
 
     latencies: Latencies
     chance: random.Random
+    owners: Owners
+
+
+def job_of(forward: str, topic: str, partition: int) -> str:
+    """What one gateway at a time does."""
+    return f"forward {forward} {topic} {partition}"
 
 
 class PartitionForward(Consumer):
@@ -57,6 +64,8 @@ class PartitionForward(Consumer):
         self.target = target
         self.rule = rule
         self.pool = pool
+        self._owners = context.owners
+        context.store.watch(name)
         self._clock = context.clock
         self._latencies = context.latencies
         self._recorder = context.recorder
@@ -70,12 +79,21 @@ class PartitionForward(Consumer):
         self.in_flight = 0
         self.stopped = ""
         """Why it does not read on, although there is more."""
+        self._dropped = False
         self.stopping = False
         """It sends nothing more."""
         self._alarm = Alarm(context.pump, self._turn)
 
     def rows(self, window: AckWindow, tally: Tally) -> Sequence[Put]:
         return [cursor_row(self.target.name, self.topic, self.partition, self.epoch, window, tally)]
+
+    @property
+    def job(self) -> str:
+        """By what name one gateway at a time owns it."""
+        return job_of(self.target.name, self.topic, self.partition)
+
+    def guard(self) -> Sequence[Require]:
+        return self._owners.guard(self.job)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -97,7 +115,10 @@ class PartitionForward(Consumer):
         self.save()
 
     def drop(self) -> None:
-        """The topic is gone."""
+        """The topic is gone, or it is another gateway's from here on."""
+        if not self._dropped:
+            self._dropped = True
+            self._context.store.unwatch(self.topic)
         self.stopping = True
         self.close()
         self._alarm.set(None)

@@ -20,7 +20,7 @@ from gateway.store.interface import Put, Store
 class _Row(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     window: bytes
-    tally: tuple[int, int, int, int, int, int] | None = None
+    tally: tuple[int, ...] | None = None
 
 
 def known_row(forward: str) -> Put:

@@ -8,18 +8,19 @@ from functools import partial
 
 import trio
 
-from gateway.bridges.forward import ForwardContext, PartitionForward
+from gateway.bridges.forward import ForwardContext, PartitionForward, job_of
 from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
+from gateway.errors import ConditionFailed
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
 from gateway.store.ack_window import MAX_SPAN, AckWindow
-from gateway.store.interface import Put, Store, TopicState, Unit
+from gateway.store.interface import Put, Require, Store, TopicState, Unit
 
 STOP_SECONDS = 2.0
 """How long going down waits for what is under way: what it does not wait for is sent again."""
@@ -48,6 +49,14 @@ class Forwards:
         """Find or make the cursors that these rules need and nobody has; what is made is on disk when this returns, and
         means nothing to anybody else. A GatewayError if it cannot be written.
         """
+        while True:
+            try:
+                await self._prepare(rules)
+            except ConditionFailed:  # another gateway prepares the same
+                continue
+            return
+
+    async def _prepare(self, rules: Sequence[RemoteRule]) -> None:
         puts = new_identity(self._store)
         known = self._store.table(TABLE)
         new = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
@@ -57,7 +66,19 @@ class Forwards:
             for rule, partition in _lacking(state, rules, letters, self._running.get(state.name, ())):
                 self._begin(_target(rule), state, partition, puts, existing=_target(rule).name in new)
         if puts:
-            await self._store.submit(Unit(puts=puts, synced=True)).wait()
+            seen = [Require(put.table, put.key, self._store.table(put.table).get(put.key)) for put in puts]
+            await self._store.submit(Unit(puts=puts, requires=seen, synced=True)).wait()
+
+    def owned(self) -> None:
+        """Some are this gateway's from here on, others are not any more."""
+        for topic, running in list(self._running.items()):
+            gone = [forward for forward in running if not self._context.owners.owns(forward.job)]
+            for forward in gone:
+                forward.drop()  # and writes nothing: who has it now goes on where it was written to be
+            if gone:
+                self._running[topic] = [forward for forward in running if forward not in gone]
+        for state in list(self._store.topics.values()):
+            self._look_at(state)
 
     def become(self, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
         """From now on there are these. Those that do what they did go on; all others stop, and who has the same name begins
@@ -209,13 +230,16 @@ class Forwards:
         begun: list[PartitionForward] = []
         for rule, partition in _lacking(state, self._rules, self._letters, staying):
             target = _target(rule)
+            if not self._context.owners.owns(job_of(target.name, state.name, partition)):
+                continue
             place = self._begin(target, state, partition, puts, existing=False)
             begun.append(PartitionForward(self._context, rule, self._pools[target.upstream], place))
         self._running[state.name] = [*staying, *begun]
         for forward in begun:
             forward.wake()
         if puts:
-            self._store.submit(Unit(puts=puts, synced=False))
+            requires = [one for made in begun for one in made.guard()]
+            self._store.submit(Unit(puts=puts, requires=requires, synced=False))
 
     def _goes_on(self, forward: PartitionForward) -> bool:
         return any(

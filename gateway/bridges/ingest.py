@@ -31,6 +31,7 @@ from gateway.bridges.breaker import BACKOFF, jittered, refuses_login
 from gateway.bridges.ingest_entry import IngestEntry, Stored
 from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.pool import PooledConnection, UpstreamPool
+from gateway.broker.ownership import Owners
 from gateway.broker.service import Clock
 from gateway.broker.timers import Alarm, Pump
 from gateway.errors import GatewayError, OffsetOutOfRange, Status, StoreDamaged, TargetLost, TargetRefused, Unsupported
@@ -81,6 +82,7 @@ class IngestContext:
     recorder: Recorder
     chance: random.Random
     memory: IngestMemory
+    owners: Owners
 
 
 @attrs.define(eq=False)

@@ -9,7 +9,7 @@ what its route needs besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -28,6 +28,11 @@ MOST_SOURCES = 4_096
 """Remote addresses of one ingest."""
 STOP_SECONDS = 2.0
 """How long going down waits for what is being stored: what it does not wait for comes again."""
+
+
+def job_of(upstream: str, rule: IngestRule) -> str:
+    """What one gateway at a time does."""
+    return f"ingest {upstream} {rule.ingest.source} {rule.ingest.group}"
 
 
 class RunningIngest:
@@ -199,11 +204,16 @@ class Ingests:
             if self._pools.get(name) is not pool:
                 pool.on_change.append(partial(self._changed, pool))
         self._pools = pools
-        staying = [ingest for ingest in self.all if pools.get(ingest.pool.name) is ingest.pool]
+        owns = self._context.owners.owns
+        staying = [
+            ingest
+            for ingest in self.all
+            if pools.get(ingest.pool.name) is ingest.pool and owns(job_of(ingest.pool.name, ingest.rule))
+        ]
         self._leaving = [*self._leaving, *(ingest for ingest in self.all if ingest not in staying)]
         for ingest in self._leaving:
             ingest.finish()
-        known = [ingest.pool for ingest in staying]
+        known = {job_of(ingest.pool.name, ingest.rule) for ingest in staying}
         self.all = staying + [
             RunningIngest(
                 self._context,
@@ -214,9 +224,19 @@ class Ingests:
                 lambda address, pool=pool: self._obstacle(pool, address),  # type: ignore[misc]
             )
             for name, pool in pools.items()
-            if pool not in known
             for rule in self._table.ingests[name]
+            if job_of(name, rule) not in known and owns(job_of(name, rule))
         ]
+
+    def owned(self, start_soon: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """Some are this gateway's from here on, others are not any more."""
+        self.become(self._pools)
+
+        async def change_over() -> None:
+            await self.finished()
+            self.follow()
+
+        start_soon(change_over)
 
     async def finished(self) -> None:
         """Until all that was stopped has stored what it had asked for and said so. Who follows may begin (`follow`) when its

@@ -24,9 +24,11 @@ from gateway.broker.consume.fetches import FetchService
 from gateway.broker.consume.groups import GroupService
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.consume.watch import Watchers
+from gateway.broker.freshness import Freshness
 from gateway.broker.lane import Lane
 from gateway.broker.letters import Letters
 from gateway.broker.offload import NurseryOffload
+from gateway.broker.ownership import Owners
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
 from gateway.broker.publish.delays import DelayService
@@ -60,6 +62,7 @@ class House:
     clock: Clock
     latencies: Latencies
     groups: GroupService
+    owners: Owners
     schemas: SchemaService
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
@@ -85,7 +88,8 @@ async def open_house(
     pump = Pump(clock.now)
     jobs = Jobs()
     offload = NurseryOffload()
-    watchers = Watchers(pump)
+    watchers = Watchers(pump, store)
+    owners = Owners(store, clock, pump)
     store.on_visible(watchers.changed)
     store.around_tickets(pump.hold, pump.release)
     topics = TopicService(store, table, jobs.start_soon)
@@ -99,7 +103,7 @@ async def open_house(
     deduplication = Deduplication(store, clock, doors)
     checking = NurseryOffload(threads=1)
     transactions = TransactionService(store, appending, clock, pump, authorisation.permit)
-    delays = DelayService(store, appending, clock, pump, offload)
+    delays = DelayService(store, appending, clock, pump, offload, owners)
     letters = Letters(store, table)
     proxying = Proxying(clock, recorder, doors)
     pipeline = Pipeline(
@@ -169,6 +173,7 @@ async def open_house(
             hold=store.hold,
             release=store.release,
             lane=lane,
+            fresh=None if store.capabilities.single_writer else Freshness(store, topics, jobs.start_soon),
         )
         nursery.start_soon(lane.run)
         nursery.start_soon(pump.run)
@@ -192,6 +197,7 @@ async def open_house(
                 clock,
                 latencies,
                 groups,
+                owners,
                 schemas,
             )
         finally:

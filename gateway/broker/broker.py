@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from gateway.broker.client import AttachedClient
+from gateway.broker.freshness import Freshness
 from gateway.broker.lane import Lane
 from gateway.broker.service import Caller, Handler, ListenerInfo, Service, Waiters
 from gateway.broker.timers import Pump
@@ -92,7 +93,9 @@ class Broker:
         hold: Callable[[], None],
         release: Callable[[int], None],
         lane: Lane,
+        fresh: Freshness | None = None,
     ) -> None:
+        """`fresh`: who asks the store before a request is served, where others write to it too."""
         self._handlers: dict[type[Request], Handler] = {
             Cancel: self._cancel,
             Pause: lambda caller, request: caller.answer(request.id, DONE),
@@ -103,6 +106,7 @@ class Broker:
         self._open_to_all = authorisation.open_to_all
         self._pump = pump
         self._lane = lane
+        self._fresh = fresh
         self._waiters = waiters
         self._refused = refused
         self.hold = hold
@@ -140,7 +144,7 @@ class Broker:
             caller.answer(request.id, Unsupported(f"{type(request).__name__} is not available here"))
         elif type(request) in LONG and not getattr(request, "address", ""):
             self._lane.add(caller.id, lambda: self._handle(handler, caller, request))
-        else:
+        elif self._fresh is None or not self._fresh.first(caller, request, self._handle, handler):
             try:
                 handler(caller, request)
             except GatewayError as error:

@@ -74,6 +74,21 @@ class CacheService:
             self._names.add(row.cache)
             self._stored.add((row.cache, row.key))
             self._keep(row)
+        store.on_rows(TABLE, self._put_elsewhere)
+
+    def _put_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Another gateway has put durable values, or dropped some."""
+        for key, raw in rows.items():
+            if raw is not None:
+                row = msgspec.msgpack.decode(raw, type=_Row)
+                self._names.add(row.cache)
+                self._stored.add((row.cache, row.key))
+                self._keep(row)
+                continue
+            place = _place(key)
+            self._stored.discard(place)
+            if place in self._entries:
+                self._drop(place)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {CachePut: self.put, CacheGet: self.get}
@@ -158,6 +173,11 @@ class CacheService:
             # or is dropped again for want of room
             same = Require(TABLE, key, msgspec.msgpack.encode(row))
             self._store.submit(Unit(puts=[Put(TABLE, key, None)], requires=[same], synced=False))
+
+
+def _place(key: bytes) -> tuple[str, str]:
+    size = int.from_bytes(key[:2], "big") + 2
+    return key[2:size].decode(), key[size:].decode()
 
 
 def _key(cache: str, key: str) -> bytes:

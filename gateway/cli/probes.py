@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import importlib.util
 import shutil
 import ssl
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import trio
 
 from gateway import model
+from gateway.app import NO_CLIENT
 from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
 from gateway.config.circles import check_circles, resolved, warn_of_pulling_back
@@ -51,7 +53,10 @@ def probe(config: model.Config, notes: Notebook) -> None:
     if not notes.problems:
         warn_of_pulling_back(config, notes)
     problem = _cannot_store(StoreFiles(Path(config.storage.path)))
-    if problem:
+    if config.storage.kafka is not None:
+        if importlib.util.find_spec("confluent_kafka") is None:
+            notes.complain(config.storage, "kafka", NO_CLIENT)
+    elif problem:
         notes.complain(config.storage, "path", problem)
     else:
         _compare_floor(config.storage, notes)

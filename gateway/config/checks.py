@@ -24,6 +24,7 @@ from gateway.notation import is_path, show_endpoint
 from gateway.protocols.registry import ProtocolSpec, Transport, dialled
 from gateway.routing.compiled import IngestRule, compile_ingest
 from gateway.routing.patterns import overlap
+from gateway.store.interface import Durability
 
 Specs = Mapping[str, ProtocolSpec]
 
@@ -57,6 +58,8 @@ def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
         _check_ingests(upstream, config.listeners, notes)
     check_circles(config, specs, notes)
     check_routes(config, specs, notes)
+    if config.storage.kafka is not None:
+        _check_kafka(config.storage.kafka, config, notes)
 
 
 def _check_listener(listener: model.Listener, specs: Specs, notes: Notebook) -> None:
@@ -270,6 +273,49 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
         _check_files(upstream.tls, ("ca", "cert", "key"), notes)
         if bool(upstream.tls.cert) != bool(upstream.tls.key):
             notes.complain(upstream.tls, "", "cert and key go together")
+
+
+def _check_kafka(kafka: model.Kafka, config: model.Config, notes: Notebook) -> None:
+    """What a log on Kafka cannot do, and what it does not promise."""
+    for host, port in kafka.brokers:
+        if port == 0:
+            notes.complain(kafka, "brokers", f"{show_endpoint(host, port)}: nobody can be reached at port 0")
+    if isinstance(kafka.tls, model.TlsTrust):
+        _check_files(kafka.tls, ("ca", "cert", "key"), notes)
+        if bool(kafka.tls.cert) != bool(kafka.tls.key):
+            notes.complain(kafka.tls, "", "cert and key go together")
+        if kafka.tls.server_name:
+            notes.complain(kafka.tls, "server_name", "Kafka's brokers are dialled by the names they give themselves")
+    if kafka.min_insync > kafka.replication:
+        notes.complain(
+            kafka,
+            "min_insync",
+            f"{kafka.min_insync} brokers cannot have what is on {kafka.replication}: nothing is stored",
+        )
+    if kafka.insync == 1:
+        key = "min_insync" if notes.has(kafka, "min_insync") else "replication"
+        notes.warn(kafka, key, "a message is acknowledged when one broker has it: it is lost with that broker's disk")
+    sasl = kafka.sasl
+    if sasl is not None:
+        if sasl.mechanism is model.Mechanism.OAUTHBEARER and not sasl.token_url:
+            notes.complain(sasl, "mechanism", "oauthbearer needs token_url, where tokens are to be had")
+        if not (sasl.username and sasl.password):
+            notes.complain(sasl, "mechanism", f"{sasl.mechanism.value} needs username and password")
+        if isinstance(kafka.tls, model.TlsNone) and sasl.mechanism in {
+            model.Mechanism.PLAIN,
+            model.Mechanism.OAUTHBEARER,
+        }:
+            notes.warn(
+                sasl, "mechanism", f"{sasl.mechanism.value} without tls shows the secret to everybody on the way"
+            )
+    memory = "a log on Kafka has no memory topics"
+    if config.storage.durability.kind is Durability.MEMORY:
+        notes.complain(config.storage, "durability", memory)
+    stored = [target for route in config.routes for target in route.targets if isinstance(target, model.StoreTarget)]
+    said = [(one, one) for one in config.topics.values()] + [(target, target.settings) for target in stored]
+    for value, settings in said:
+        if settings.durability is not None and settings.durability.kind is Durability.MEMORY:
+            notes.complain(value, "durability", memory)
 
 
 def _check_ingests(upstream: model.Upstream, listeners: Mapping[str, model.Listener], notes: Notebook) -> None:

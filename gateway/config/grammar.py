@@ -47,10 +47,12 @@ MOST_PARTITIONS = 10_000
 MOST_WINDOW = 1_000_000
 MOST_POOL = 1_000
 MOST_GROUPS = 100
+MOST_REPLICAS = 100
 
 Specs = Mapping[str, ProtocolSpec]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 LONGEST_HOST = 253
@@ -60,6 +62,12 @@ def _name(text: str) -> str:
     """Names become metric labels and names of cursors, so they stay simple."""
     if not _NAME.fullmatch(text):
         raise ConfigProblem(f"not a name: {text!r} (letters, digits, '_', '.', '-'; at most 64)")
+    return text
+
+
+def _prefix(text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise ConfigProblem(f"names on Kafka have letters, digits, '.', '_' and '-', and not {text!r}")
     return text
 
 
@@ -163,6 +171,17 @@ UPSTREAM_TLS = Either(
     "none, system or a mapping with ca, cert, key and server_name",
     scalar=Words({"none": model.TlsNone(), "system": model.TlsSystem()}),
     mappings=(record(model.TlsTrust),),
+)
+
+KAFKA = record(
+    model.Kafka,
+    brokers=ListOf(ENDPOINT, least=1, or_one=True),
+    prefix=Text("how names begin", _prefix, empty=True),
+    replication=Number(1, MOST_REPLICAS),
+    min_insync=Number(0, MOST_REPLICAS),
+    timeout=FINITE,
+    tls=UPSTREAM_TLS,
+    sasl=record(model.Sasl, secrets=("password",)),
 )
 
 _ADMIN_USER = Record(
@@ -596,7 +615,7 @@ def grammar(specs: Specs) -> Record:
             says=Says("The console, the admin API, health, metrics and the documentation; without it nothing of that."),
         ),
         ConfigKey("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
-        ConfigKey("storage", record(model.Storage, durability=DURABILITY), says=Says("The log.")),
+        ConfigKey("storage", record(model.Storage, durability=DURABILITY, kafka=KAFKA), says=Says("The log.")),
         ConfigKey("memory", record(model.Memory), says=Says("What everything together may use.")),
         ConfigKey("metrics", METRICS, says=Says("What is measured beside what always is.")),
         ConfigKey(

@@ -56,6 +56,7 @@ def gather(runs: Iterable[Run], offset: int, max_messages: int, max_bytes: int, 
         if room <= 0 or (budget <= 0 and taken):
             break
         columns, base = run.columns, run.base_offset
+        position = max(position, base)  # what is missing before it has not expired: there was nothing
         full = False
         for begin, end in alive(columns.expires, position - base, columns.count, now_ms):
             if room <= 0:

@@ -129,6 +129,30 @@ class Engine:
         """Call these before and after the tickets of each commit are finished."""
         self.committer.around.append((before, after))
 
+    def on_rows(self, table: str, callback: Callable[[Mapping[bytes, bytes | None]], None]) -> None:
+        """Nobody else writes."""
+
+    @property
+    def slots(self) -> int:
+        return 1
+
+    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
+        """There is one writer."""
+        callback(frozenset({0}))
+
+    def current(self, topic: str) -> bool:  # noqa: ARG002  # of all topics
+        """What this process has committed is all there is."""
+        return True
+
+    async def refresh(self, topic: str) -> None:
+        """There is nothing newer to ask for."""
+
+    def watch(self, topic: str) -> None:
+        """Every commit is told anyway."""
+
+    def unwatch(self, topic: str) -> None:
+        """See `watch`."""
+
     def set_retention_floor(self, floor: RetentionFloor) -> None:
         """Ask this before trimming a partition: how far it may go while somebody still reads."""
         self._maintenance.floor = floor

@@ -146,6 +146,12 @@ class Placement(msgspec.Struct, frozen=True):
 
     base_offset: int
     timestamp_ms: int
+    offsets: Sequence[int] | None = None
+    """Where each record went, if they do not follow each other: others may write to the same log."""
+
+    def offset(self, index: int) -> int:
+        """Where the record at this index of the append went."""
+        return self.base_offset + index if self.offsets is None else self.offsets[index]
 
 
 _PLACED = struct.Struct("<qq")
@@ -162,7 +168,9 @@ def read_placements(data: bytes) -> Sequence[Placement]:
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """A submitted unit. Callbacks run in the event loop, in submit order, after everything in the unit is visible."""
+    """A submitted unit. Callbacks run in the event loop, after everything in the unit is visible; of units that touch the same
+    topic or table, in submit order.
+    """
 
     unit: Unit
     first: Callable[[Ticket], None] | None = None
@@ -220,6 +228,7 @@ class Capabilities:
     atomic_units: bool = True
     dense_offsets: bool = True
     single_writer: bool = True
+    memory_topics: bool = True
 
 
 @attrs.frozen
@@ -265,12 +274,47 @@ class Store(Protocol):
         ...
 
     def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
-        """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
+        """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away. What others
+        write is told of topics that somebody watches.
+        """
         ...
 
     def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Call these before and after the tickets of each commit are finished, so that replies can leave together."""
         ...
+
+    def set_retention_floor(self, floor: Callable[[str, int], int | None]) -> None:
+        """Ask this before trimming a partition, if it is this store that trims."""
+        ...
+
+    def on_rows(self, table: str, callback: Callable[[Mapping[bytes, bytes | None]], None]) -> None:
+        """Call back when somebody else has written rows of a table, with their values now (None: gone). Where there is one
+        writer nobody else does.
+        """
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many parts there are of what only one writer may do."""
+        ...
+
+    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
+        """Call back with the slots that are handed out to this writer, whenever that changes."""
+        ...
+
+    def current(self, topic: str) -> bool:
+        """Whether `topics` says all there is to say about this one now: that it exists, where its partitions end."""
+        ...
+
+    async def refresh(self, topic: str) -> None:
+        """Let `topics` say what was so when this was called, or later."""
+        ...
+
+    def watch(self, topic: str) -> None:
+        """`on_visible` is to tell when it grows, whoever writes to it, until the `unwatch` that goes with this."""
+        ...
+
+    def unwatch(self, topic: str) -> None: ...
 
     def read_cached(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 import trio
 
 from gateway.envelope import BatchMeta, Columns, Headers, Origin
+from gateway.errors import Unsupported
 from gateway.store.committer import Mode
 from gateway.store.interface import (
     Append,
@@ -47,6 +49,22 @@ IMPLEMENTATIONS: dict[str, Opener] = {
     "sqlite, thread": partial(open_store, mode=Mode.THREAD),
 }
 """A new implementation joins the suite by being named here: called with a directory, `now_ms` and `options`."""
+KAFKA = "kafka"
+"""One that needs a cluster: `conftest` knows where that is."""
+
+
+@asynccontextmanager
+async def open_on_kafka(
+    brokers: str, prefix: str, *, now_ms: Callable[[], int] | None = None, options: StoreOptions | None = None
+) -> AsyncIterator[Any]:
+    from gateway.store.kafka.opening import open_kafka_store
+    from gateway.store.kafka.options import KafkaOptions
+
+    cache = options.tail_cache if options is not None else 1 << 20
+    asked = KafkaOptions([brokers], prefix=prefix, tail_cache=cache, timeout=30.0)
+    async with open_kafka_store(asked, now_ms=now_ms or Clock()) as store:
+        yield store
+
 
 SMALL = StoreOptions(tail_cache=1 << 20, page_cache=1 << 20, free_space_floor=0)
 NO_CACHE = StoreOptions(tail_cache=0, page_cache=1 << 20, free_space_floor=0)
@@ -78,6 +96,16 @@ async def create(store: Store, *topics: str, **config: Any) -> None:
     await store.submit(Unit(creates=[MakeTopic(topic, TopicConfig(**config)) for topic in topics])).wait()
 
 
+async def create_in_memory(store: Store, topic: str) -> bool:
+    """Make a memory topic; a store that has none says so, and this is False."""
+    if store.capabilities.memory_topics:
+        await create(store, topic, **MEMORY)
+        return True
+    with pytest.raises(Unsupported):
+        await create(store, topic, **MEMORY)
+    return False
+
+
 async def publish(store: Store, topic: str, *values: bytes, **others: Any) -> Placement:
     (placement,) = await store.submit(unit(append(topic, *values, **others))).wait()
     return placement
@@ -96,7 +124,7 @@ async def read(
 
 
 async def everything(store: Store, topic: str, offset: int = 0, partition: int = 0, now: int = 0) -> list[bytes]:
-    """All values of a partition from an offset on; checks on the way that offsets are dense."""
+    """All values of a partition from an offset on; checks on the way that offsets only grow."""
     values: list[bytes] = []
     end = store.topics[topic].partitions[partition].end
     while offset < end:

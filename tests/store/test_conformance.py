@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -25,17 +30,42 @@ from gateway.store.interface import (
     Unit,
     read_placements,
 )
-from tests.store.kit import MEMORY, START_MS, Clock, append, create, everything, publish, read, unit
+from tests.store.kit import (
+    IMPLEMENTATIONS,
+    KAFKA,
+    MEMORY,
+    SMALL,
+    START_MS,
+    Clock,
+    append,
+    create,
+    create_in_memory,
+    everything,
+    open_on_kafka,
+    publish,
+    read,
+    unit,
+    until,
+)
 
 
-async def test_offsets_are_dense_and_times_are_the_stores(opener, clock: Clock) -> None:
+@pytest.fixture(params=[*IMPLEMENTATIONS, pytest.param(KAFKA, marks=pytest.mark.kafka)])
+def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Callable[..., Any]:
+    """Opens the store of this test; again after it was closed."""
+    if request.param == KAFKA:
+        running, prefix = request.getfixturevalue("kafka"), request.getfixturevalue("topics")
+        return partial(open_on_kafka, running.brokers, prefix, options=SMALL, now_ms=clock)
+    return partial(IMPLEMENTATIONS[request.param], tmp_path / "store", options=SMALL, now_ms=clock)
+
+
+async def test_offsets_follow_each_other_and_times_are_the_stores(opener, clock: Clock) -> None:
     async with opener() as store:
         await create(store, "t")
         assert await publish(store, "t", b"a", b"b") == type(await publish(store, "t"))(0, START_MS)
         clock.ms += 5
         assert (await publish(store, "t", b"c")).base_offset == 2
         result = await read(store, "t")
-        assert [list(run.times) for run in result.runs] == [[START_MS, START_MS], [START_MS + 5]]
+        assert [time for run in result.runs for time in run.times] == [START_MS, START_MS, START_MS + 5]
         assert result.next_offset == 3
         assert await everything(store, "t") == [b"a", b"b", b"c"]
 
@@ -43,8 +73,7 @@ async def test_offsets_are_dense_and_times_are_the_stores(opener, clock: Clock) 
 async def test_store_time_never_goes_back(opener, clock: Clock) -> None:
     async with opener() as store:
         await create(store, "t")
-        await create(store, "m", **MEMORY)
-        for topic in ("t", "m"):
+        for topic in ("t", "m") if await create_in_memory(store, "m") else ("t",):
             first = await publish(store, topic, b"a")
             clock.ms -= 1000
             assert (await publish(store, topic, b"b")).timestamp_ms == first.timestamp_ms
@@ -88,7 +117,7 @@ async def test_a_unit_over_topics_applies_as_a_whole(opener) -> None:
                 await ticket.wait()
         assert await everything(store, "a") == [b"1", b"4"]
         assert await store.get("t", b"k") == b"v"
-        assert store.topics["b"].partitions[0].end == 2
+        assert await everything(store, "b") == [b"2", b"3"]
 
 
 async def test_a_condition_fails_its_unit_alone(opener) -> None:
@@ -116,7 +145,8 @@ async def test_tickets_finish_in_order_after_they_are_visible(opener) -> None:
             ticket.on_done(lambda t, number=number: seen.append((number, t.error, store.topics["a"].partitions[0].end)))
         await ticket.wait()
     numbers = [entry[0] for entry in seen if isinstance(entry[0], int)]
-    assert numbers == [0, 1, 2, 3]
+    assert [n for n in numbers if n % 2 == 0] + [n for n in numbers if n % 2] == [0, 2, 1, 3]  # topic by topic
+    assert numbers == sorted(numbers) or not store.capabilities.single_writer
     assert seen.index(("a", 0)) < seen.index(next(entry for entry in seen if entry[0] == 0))
     assert all(entry[1] is None and entry[2] > entry[0] // 2 for entry in seen if isinstance(entry[0], int))
 
@@ -213,9 +243,9 @@ async def test_what_was_stored_is_there_after_a_restart(reading) -> None:
         after = store.topics["t"]
         assert (after.name, after.epoch, after.config) == (before.name, before.epoch, before.config)
         for mine, theirs in zip(after.partitions, before.partitions, strict=True):
-            assert (mine.start, mine.end, mine.bytes, mine.last_time_ms) == (
-                theirs.start, theirs.end, theirs.bytes, theirs.last_time_ms,
-            )  # fmt: skip
+            assert (mine.start, mine.end) == (theirs.start, theirs.end)
+            if store.capabilities.single_writer:  # who alone writes knows these
+                assert (mine.bytes, mine.last_time_ms) == (theirs.bytes, theirs.last_time_ms)
         assert await everything(store, "t", partition=1) == [b"%d" % number for number in range(1, 20, 2)]
         assert dict(store.table("a")) == {b"k": b"1"}
         assert (await publish(store, "t", b"x", partition=1)).base_offset == 10
@@ -265,12 +295,16 @@ async def test_reading_in_pieces_gives_the_whole(reading) -> None:
 async def test_what_is_recent_is_served_without_waiting(opener) -> None:
     async with opener() as store:
         await create(store, "t")
+        store.watch("t")
+        await until(lambda: store.current("t"))
         await publish(store, "t", b"a", b"b")
+        await until(lambda: store.read_cached("t", 0, 1, 10, 100, 0) is not None)
         cached = store.read_cached("t", 0, 1, 10, 100, 0)
         assert [run.columns.values() for run in cached.runs] == [[b"b"]]
         assert store.read_cached("t", 0, 2, 10, 100, 0).next_offset == 2
         assert store.read_cached("nope", 0, 0, 10, 100, 0) is None
         assert store.read_cached("t", 5, 0, 10, 100, 0) is None
+        store.unwatch("t")
 
 
 async def test_the_end_of_a_log_is_in_memory_once_it_was_read(opener) -> None:
@@ -279,6 +313,8 @@ async def test_the_end_of_a_log_is_in_memory_once_it_was_read(opener) -> None:
         for number in range(10):
             await publish(store, "t", b"%d" % number)
     async with opener() as store:
+        if not store.capabilities.single_writer:
+            return  # what others have written since nobody knows: see who watches
         assert store.read_cached("t", 0, 9, 10, 100, 0) is None
         assert (await read(store, "t", 9)).next_offset == 10
         for value in (b"9", b"10"):
@@ -333,7 +369,8 @@ async def test_big_appends_are_cut_into_chunks_and_stay_contiguous(reading) -> N
         assert (await publish(store, "t", *big)).base_offset == 10_000
         assert await everything(store, "t") == values + big
         result = await read(store, "t", 9_999, 2)
-        assert [run.meta_of(0)[1] for run in result.runs] == [9_999, 0]
+        found = [envelope for run in result.runs for envelope in run.envelopes()]
+        assert [int.from_bytes(envelope.id[16:], "big") for envelope in found] == [9_999, 0]
 
 
 # --- time ---
@@ -342,8 +379,7 @@ async def test_big_appends_are_cut_into_chunks_and_stay_contiguous(reading) -> N
 async def test_offsets_by_time(reading, clock: Clock) -> None:
     async with reading() as store:
         await create(store, "t")
-        await create(store, "m", **MEMORY)
-        for topic in ("t", "m"):
+        for topic in ("t", "m") if await create_in_memory(store, "m") else ("t",):
             clock.ms = START_MS
             assert await store.offset_for_time(topic, 0, 0) == 0
             for _ in range(40):
@@ -381,20 +417,22 @@ async def test_tables(opener) -> None:
 async def test_a_row_says_where_its_unit_went(opener) -> None:
     async with opener() as store:
         await create(store, "t", partitions=2)
-        await create(store, "m", **MEMORY)
+        memory = await create_in_memory(store, "m")
         await publish(store, "t", b"before")
         mine = Put("p", b"k", b"mine", placed=True)
         units = [
             Unit(appends=[append("t", b"a", b"b"), append("t", b"c", partition=1)], puts=[mine]),
             Unit(appends=[append("t", b"d")], puts=[replace(mine, key=b"l"), Put("p", b"n", b"plain")]),
             Unit(puts=[replace(mine, key=b"nothing")]),
-            Unit(appends=[append("m", b"x")], puts=[replace(mine, key=b"memory")]),
+            *([Unit(appends=[append("m", b"x")], puts=[replace(mine, key=b"memory")])] if memory else []),
         ]
         tickets = [store.submit(one) for one in units]
         placed = [await ticket.wait() for ticket in tickets]
-    assert [one.base_offset for one in (*placed[0], *placed[1])] == [1, 0, 3]
+        found = [one.base_offset for one in (*placed[0], *placed[1])]
+        assert found == [1, 0, 3] or (not store.capabilities.dense_offsets and found[:2] == [1, 0] and found[2] > 3)
     async with opener() as store:
-        for key, placements in ((b"k", placed[0]), (b"l", placed[1]), (b"nothing", []), (b"memory", [])):
+        rows = ((b"k", placed[0]), (b"l", placed[1]), (b"nothing", []), (b"memory", []))
+        for key, placements in rows if memory else rows[:3]:
             row = await store.get("p", key)
             assert row is not None
             assert row[:4] == b"mine"
@@ -404,7 +442,8 @@ async def test_a_row_says_where_its_unit_went(opener) -> None:
 
 async def test_memory_topics_are_done_at_once_and_gone_after_a_restart(opener) -> None:
     async with opener() as store:
-        await create(store, "m", **MEMORY)
+        if not await create_in_memory(store, "m"):
+            return
         ticket = store.submit(unit(append("m", b"a", b"b"), append("m", b"c")))
         assert ticket.done
         assert [p.base_offset for p in ticket.placements] == [0, 2]
@@ -423,7 +462,8 @@ async def test_memory_topics_are_done_at_once_and_gone_after_a_restart(opener) -
 async def test_memory_and_disk_move_together(opener) -> None:
     async with opener() as store:
         await create(store, "d")
-        await create(store, "m", **MEMORY)
+        if not await create_in_memory(store, "m"):
+            return
         fresh = [MakeTopic("new", TopicConfig(**MEMORY)), MakeTopic("stored", TopicConfig())]
         seen: list[tuple[str, int]] = []
         store.on_visible(seen.extend)
@@ -463,7 +503,8 @@ async def test_memory_and_disk_move_together(opener) -> None:
 
 async def test_memory_appends_with_table_writes_move_together(opener) -> None:
     async with opener() as store:
-        await create(store, "m", **MEMORY)
+        if not await create_in_memory(store, "m"):
+            return
         good = unit(append("m", b"x"), requires=[Require("t", b"k", None)], puts=[Put("t", b"k", b"v")])
         (placement,) = await store.submit(good).wait()
         assert placement.base_offset == 0
@@ -477,6 +518,8 @@ async def test_memory_appends_with_table_writes_move_together(opener) -> None:
 async def test_a_memory_topic_does_not_overtake_a_unit_that_makes_it(opener) -> None:
     """Two producers make the same topic with different settings at the same time: one topic, and both are in it."""
     async with opener() as store:
+        if not await create_in_memory(store, "m"):
+            return
         first = store.submit(unit(append("t", b"1"), creates=[MakeTopic("t", TopicConfig())]))
         second = store.submit(unit(append("t", b"2"), creates=[MakeTopic("t", TopicConfig(**MEMORY))]))
         await first.wait()
@@ -499,6 +542,8 @@ async def test_an_append_of_nothing(opener) -> None:
 @pytest.mark.parametrize("settings", [{}, MEMORY], ids=["disk", "memory"])
 async def test_a_topic_is_dropped_only_as_it_was_seen(opener, settings) -> None:
     async with opener() as store:
+        if settings and not await create_in_memory(store, "m"):
+            return
         await create(store, "t", **settings)
         await publish(store, "t", b"a", b"b")
         seen = (store.topics["t"].epoch, 2)

@@ -17,7 +17,16 @@ import msgspec
 from gateway.broker.offload import Offload
 from gateway.broker.service import Caller, Handler
 from gateway.envelope import Columns
-from gateway.errors import Conflict, GatewayError, InvalidRequest, NotFound, SchemaViolation, Throttled, TooLarge
+from gateway.errors import (
+    ConditionFailed,
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    SchemaViolation,
+    Throttled,
+    TooLarge,
+)
 from gateway.requests import (
     DONE,
     DeleteSchema,
@@ -31,7 +40,7 @@ from gateway.requests import (
     ValidateSchema,
     Validation,
 )
-from gateway.store.interface import Put, Store, Ticket, Unit
+from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 TABLE = "schemas"
 LARGEST_DEFINITION = 64 << 10
@@ -191,6 +200,27 @@ class SchemaService:
                 self._names.setdefault(name, _Name()).last = int.from_bytes(raw, "big")
             else:
                 self._add(name, version, msgspec.msgpack.decode(raw, type=SchemaRow))
+        store.on_rows(TABLE, self._registered_elsewhere)
+
+    def _registered_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Another gateway has registered or deleted schemas."""
+        for key, raw in rows.items():
+            name, version = _split(key)
+            if raw is None:
+                self._forget(name, version)
+            elif version == _COUNTER:
+                self._names.setdefault(name, _Name()).last = int.from_bytes(raw, "big")
+            elif version not in self._names.setdefault(name, _Name()).versions:
+                self._add(name, version, msgspec.msgpack.decode(raw, type=SchemaRow))
+
+    def _forget(self, name: str, version: int) -> None:
+        entry = self._names.get(name)
+        if entry is None:
+            return
+        if version == _COUNTER:
+            del self._names[name]
+        elif entry.versions.pop(version, None) is not None:
+            self._count -= 1
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {
@@ -271,6 +301,11 @@ class SchemaService:
 
         def done(ticket: Ticket) -> None:
             outcome: Outcome
+            if isinstance(
+                ticket.error, ConditionFailed
+            ):  # another gateway was quicker: what it registered comes before
+                self._compile_next(caller, request, name, row.kind)
+                return
             if ticket.error is not None:
                 outcome = ticket.error
             else:
@@ -279,7 +314,9 @@ class SchemaService:
                 outcome = Schemas([added.info])
             self._end_turn(name, caller, request, outcome)
 
-        self._store.submit(Unit(puts=puts)).on_done(done)
+        before = self._names[name].last if name in self._names else 0
+        counted = Require(TABLE, _key(name, _COUNTER), _VERSION.pack(before) if before else None)
+        self._store.submit(Unit(puts=puts, requires=[counted])).on_done(done)
 
     def _get(self, caller: Caller, request: GetSchemas) -> None:
         entry = self._names.get(request.name)
@@ -333,10 +370,7 @@ class SchemaService:
         def done(ticket: Ticket) -> None:
             if ticket.error is None:
                 for version in gone:
-                    self._count -= version in entry.versions
-                    entry.versions.pop(version, None)
-                if _COUNTER in gone:
-                    self._names.pop(name, None)
+                    self._forget(name, version)
             self._end_turn(name, caller, request, ticket.error or DONE)
 
         self._store.submit(Unit(puts=[Put(TABLE, _key(name, version), None) for version in gone])).on_done(done)

@@ -23,6 +23,7 @@ from gateway.store.interface import (
     PartitionState,
     Put,
     ReadResult,
+    Require,
     Store,
     Ticket,
     TopicState,
@@ -71,6 +72,8 @@ class Tally:
     expired: int = 0
     dead_lettered: int = 0
     trimmed: int = 0
+    absent: int = 0
+    """Offsets without a record."""
 
 
 @attrs.frozen(eq=False)
@@ -149,6 +152,10 @@ class Consumer:
     def rows(self, window: AckWindow, tally: Tally) -> Sequence[Put]:
         raise NotImplementedError
 
+    def guard(self) -> Sequence[Require]:
+        """What has to hold for that to be written."""
+        return ()
+
     def wake(self) -> None:
         raise NotImplementedError
 
@@ -178,13 +185,24 @@ class Consumer:
             self._context.start_soon(lambda: self._load(most))
             return None
         wanted: list[Run] = []
+        missing = 0
         for run in result.runs:
-            self.expire(self.next, run.base_offset)
+            missing += self.pass_over(self.next, run.base_offset)
             wanted += self._wanted(run)
             self.next = run.next_offset
-        self.expire(self.next, result.next_offset)
+        missing += self.pass_over(self.next, result.next_offset)
         self.next = result.next_offset
+        if missing:
+            self._account_missing(missing, result.expired)
         return wanted
+
+    def _account_missing(self, offsets: int, expired: int) -> None:
+        """What was not there to be read has expired, or never was: a log need not have a record at each offset."""
+        expired = min(offsets, expired)
+        self.tally.absent += offsets - expired
+        if expired:
+            self.tally.expired += expired
+            self._context.recorder.dropped(self._route, "expired", expired)
 
     async def _load(self, most: int) -> None:
         context = self._context
@@ -326,7 +344,7 @@ class Consumer:
         unsaved, low = self.unsaved, window.low
         self._writing, self._dirty = True, False
         puts = self.rows(window, tally) if self._kept else ()
-        unit = Unit(creates=creates, appends=appends, puts=puts, synced=None if letters else False)
+        unit = Unit(appends, puts, self.guard(), creates, synced=None if letters else False)
         self._context.store.submit(unit).on_done(lambda ticket: self._saved(ticket, letters, unsaved, low))
 
     def _saved(self, ticket: Ticket, letters: Sequence[tuple[ConsumedMessage, str]], unsaved: int, low: int) -> None:

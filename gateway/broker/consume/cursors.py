@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 import attrs
 import msgspec
 
-from gateway.errors import StoreReadOnly
+from gateway.errors import ConditionFailed, StoreReadOnly
 from gateway.requests import Redelivery, Subscribe
-from gateway.store.interface import Put, Store, Ticket, Unit
+from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
@@ -96,40 +98,44 @@ class Numbers:
     """Subscription numbers from 2 upwards, reserved in blocks so that a restart never gives one out again."""
 
     store: Store
-    _next: int = FIRST_NUMBER
-    _reserved: int = FIRST_NUMBER
+    _blocks: deque[tuple[int, int]] = attrs.Factory(deque)
+    """What is reserved and not given out: from, up to."""
     _reserving: Ticket | None = None
 
     def __attrs_post_init__(self) -> None:
-        kept = self.store.table(COUNTERS).get(_COUNTER)
-        if kept is not None:
-            self._next = self._reserved = _ID.unpack(kept)[0]
         self._reserve()
 
     def take(self) -> int:
-        if self._next >= self._reserved:
+        if not self._blocks:
             self._reserve()
             raise StoreReadOnly("subscription numbers cannot be reserved: the store does not take writes")
-        number = self._next
-        self._next += 1
-        if self._reserved - self._next < BLOCK // 2:
+        number, upto = self._blocks.popleft()
+        if number + 1 < upto:
+            self._blocks.appendleft((number + 1, upto))
+        if sum(end - begin for begin, end in self._blocks) < BLOCK // 2:
             self._reserve()
         return number
 
     async def wait(self) -> None:
         """Until the first block is reserved. Raises the store's error if it cannot be."""
-        if self._reserving is not None:
-            await self._reserving.wait()
+        while self._reserving is not None:
+            with contextlib.suppress(ConditionFailed):
+                await self._reserving.wait()
 
     def _reserve(self) -> None:
         if self._reserving is not None:
             return
-        upto = self._reserved + BLOCK
-        self._reserving = self.store.submit(Unit(puts=[Put(COUNTERS, _COUNTER, _ID.pack(upto))]))
+        kept = self.store.table(COUNTERS).get(_COUNTER)
+        begin = _ID.unpack(kept)[0] if kept is not None else FIRST_NUMBER
+        upto = begin + BLOCK
+        reserve = Unit([], [Put(COUNTERS, _COUNTER, _ID.pack(upto))], [Require(COUNTERS, _COUNTER, kept)])
+        self._reserving = self.store.submit(reserve)
 
         def done(ticket: Ticket) -> None:
             self._reserving = None
-            if ticket.error is None:
-                self._reserved = upto
+            if isinstance(ticket.error, ConditionFailed):  # another gateway was quicker: the next block then
+                self._reserve()
+            elif ticket.error is None:
+                self._blocks.append((begin, upto))
 
         self._reserving.on_done(done)

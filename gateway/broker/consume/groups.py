@@ -81,6 +81,23 @@ class GroupService:
         for topic, group in self._sorted:
             self._topics_of.setdefault(group, set()).add(topic)
         topics.after_delete.append(self._forget_topic)
+        store.on_rows(TABLE, self._committed_elsewhere)
+
+    def _committed_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Another gateway has written offsets."""
+        for row, value in rows.items():
+            topic, group, partition = decode_key(row)
+            key = topic, group
+            if value is not None:
+                self._know(key)
+                self._offsets.setdefault(key, {})[partition] = offset_of(value)
+                continue
+            offsets = self._offsets.get(key)
+            if offsets is not None:
+                offsets.pop(partition, None)
+                if not offsets:
+                    del self._offsets[key]
+                    self._forget_unless_used(key)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """Committing, reading, joining, listing, deleting."""

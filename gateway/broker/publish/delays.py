@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from gateway.broker.offload import Offload
+from gateway.broker.ownership import Owners
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.delayed_rows import DelayedRow, decode, due_of, encode, id_of, key_of, key_of_id, rows_of
 from gateway.broker.publish.publication import Prepared
@@ -21,6 +23,8 @@ from gateway.requests import DONE, CancelDelayed, Delayed, Publish, Request
 from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 TABLE = "delays"
+JOB = "delays"
+"""What one gateway at a time does."""
 LONGEST_DELAY_MS = 86_400_000
 MOST_WAITING = 1_000_000
 MOST_BYTES = 4 << 30
@@ -46,16 +50,26 @@ class DelayService:
     """Serves CancelDelayed; publishing hands over what is due later."""
 
     def __init__(
-        self, store: Store, appending: Appending, clock: Clock, timers: Timers, offload: Offload, head: int = HEAD
+        self,
+        store: Store,
+        appending: Appending,
+        clock: Clock,
+        timers: Timers,
+        offload: Offload,
+        owners: Owners,
+        head: int = HEAD,
     ) -> None:
         self._store = store
+        self._owners = owners
+        store.on_rows(TABLE, self._written_elsewhere)
+        owners.on_change(self._arm)
         self._appending = appending
         self._clock = clock
         self._timers = timers
         self._offload = offload
         self._head_size = head
-        self._numbers = itertools.count(clock.now_ms() << 20)
-        """A million a millisecond since the process started: no number of an earlier process comes again."""
+        self._numbers = itertools.count(clock.now_ms() << 20 | secrets.randbits(20))
+        """A million a millisecond since the process started: no number of an earlier process comes again, or of another."""
         self._heap: list[bytes] = []
         self._head: dict[bytes, _Waiting] = {}
         self._horizon: bytes | None = None
@@ -80,6 +94,22 @@ class DelayService:
     @property
     def in_memory(self) -> int:
         return len(self._head)
+
+    def _written_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Another gateway has kept messages, has taken some back, or has fired them."""
+        for key, raw in rows.items():
+            if raw is not None:
+                waiting = _Waiting(decode(raw), raw)
+                self._appending.adopt(waiting.row.parts())
+                self._count(raw, 1)
+                self._place(key, waiting)
+            elif key not in self._firing:
+                gone = self._head.pop(key, None)
+                if gone is not None:
+                    self._forget(gone)
+                elif self._refilling:
+                    self._meanwhile[key] = None
+        self._arm()
 
     async def start(self) -> None:
         """Take over what an earlier process left: count it, and load the head."""
@@ -171,7 +201,7 @@ class DelayService:
     def _fire(self) -> None:
         """Append what is due, one unit at a time: while one waits for the store, the others wait on disk."""
         self._timer = None
-        if self._firing:
+        if self._firing or not self._owners.owns(JOB):
             return
         now_ms = self._clock.now_ms()
         together = FIRED_TOGETHER if self._failures < _PATIENCE else 1  # one bad message does not hold up the others

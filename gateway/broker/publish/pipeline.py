@@ -31,7 +31,16 @@ from gateway.broker.publish.delays import DelayService
 from gateway.broker.publish.door import Door, Doors
 from gateway.broker.publish.partitions import Partitioner
 from gateway.broker.publish.proxying import Proxying
-from gateway.broker.publish.publication import Failed, Part, Prepared, Publication, Share, composed, with_ttl
+from gateway.broker.publish.publication import (
+    Failed,
+    Part,
+    Prepared,
+    Publication,
+    Share,
+    composed,
+    published,
+    with_ttl,
+)
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, SchemaGate
 from gateway.broker.service import Caller, Clock, Handler, LetterMaker
@@ -302,6 +311,8 @@ class Pipeline:
                     meter.collect()
                 placement = ticket.placements[0]
                 reply = Published(batch.address, placement.timestamp_ms, partition, placement.base_offset)
+                if placement.offsets is not None:
+                    reply = published(batch, placement, partition)
                 caller.answer(request.id, reply)
             else:
                 door.held += count

@@ -138,7 +138,7 @@ class Publication:
         batch, shares = self.batch, self.shares
         if len(shares) == 1 and shares[0].indexes is None:
             placement = placements[shares[0].position]
-            return Published(batch.address, placement.timestamp_ms, shares[0].partition, placement.base_offset)
+            return published(batch, placement, shares[0].partition)
         scattered = [(0, 0)] * batch.columns.count
         timestamp = 0
         for share in shares:
@@ -146,8 +146,16 @@ class Publication:
             timestamp = max(timestamp, placement.timestamp_ms)
             indexes = share.indexes if share.indexes is not None else range(batch.columns.count)
             for order, index in enumerate(indexes):
-                scattered[index] = (share.partition, placement.base_offset + order)
+                scattered[index] = (share.partition, placement.offset(order))
         return Published(batch.address, timestamp, scattered=scattered, refused=self.refused)
+
+
+def published(batch: Batch, placement: Placement, partition: int) -> Published:
+    """The answer where all went to one partition."""
+    if placement.offsets is None:
+        return Published(batch.address, placement.timestamp_ms, partition, placement.base_offset)
+    scattered = [(partition, offset) for offset in placement.offsets]
+    return Published(batch.address, placement.timestamp_ms, partition, placement.base_offset, scattered)
 
 
 def _failing(failed: Failed) -> Sequence[bytes]:

@@ -23,6 +23,7 @@ from gateway.broker.administration.schemas import SchemaService
 from gateway.broker.administration.topics import TopicService
 from gateway.broker.letters import Letters
 from gateway.broker.offload import NurseryOffload
+from gateway.broker.ownership import Owners
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
 from gateway.broker.publish.delays import DelayService
@@ -196,7 +197,7 @@ async def open_bench(
         doors = Doors(recorder)
         appending = Appending(store, clock, recorder, doors)
         transactions = TransactionService(store, appending, clock, pump)
-        delays = DelayService(store, appending, clock, pump, offload, head=8)
+        delays = DelayService(store, appending, clock, pump, offload, Owners(store, clock, pump), head=8)
         letters = Letters(store, table)
         pipeline = Pipeline(
             store,

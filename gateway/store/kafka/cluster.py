@@ -1,0 +1,262 @@
+"""What is asked of the cluster itself: which topics there are, where they begin and end; making, changing, dropping them.
+
+Everything here blocks, and is called in threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import attrs
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from gateway.errors import GatewayError, InvalidRequest, StoreReadOnly, UnknownTopic
+from gateway.store.interface import TopicConfig
+from gateway.store.kafka.options import RECORD_ROOM, KafkaOptions
+from gateway.store.kafka.slots import SLOTS
+
+T = TypeVar("T")
+ASK_AGAIN = 0.02
+"""Seconds after which what a broker does not know yet is asked again."""
+Bounds = tuple[int, int]
+"""The first offset there is, and the one behind the last that is decided."""
+
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+_SOON = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    }
+)
+"""Another broker will know, or this one a moment later."""
+_REFUSED = frozenset(
+    {
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.POLICY_VIOLATION,
+    }
+)
+
+
+@attrs.frozen
+class Known:
+    """A topic, as Kafka says it is."""
+
+    epoch: int
+    partitions: int
+    led: bool = True
+    """Whether each partition has a leader."""
+
+
+def translated(error: KafkaException) -> GatewayError:
+    found = error.args[0]
+    if not isinstance(found, KafkaError):
+        return StoreReadOnly(str(error))
+    if found.code() in _GONE:
+        return UnknownTopic(found.str())
+    if found.code() in _REFUSED:
+        return InvalidRequest(f"Kafka refuses: {found.str()}")
+    return StoreReadOnly(f"Kafka does not do it: {found.str()}")
+
+
+def settings_of(config: TopicConfig, options: KafkaOptions) -> dict[str, str]:
+    """Kafka's own settings for a topic."""
+    seconds, size = config.retention_seconds, config.retention_bytes
+    return {
+        "retention.ms": "-1" if seconds is None else str(int(seconds * 1000)),
+        "retention.bytes": "-1" if size is None else str(max(1, size // config.partitions)),
+        "min.insync.replicas": str(options.min_insync),
+        "max.message.bytes": str(options.largest + RECORD_ROOM),
+    }
+
+
+class Cluster:
+    """Questions and orders."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._admin = AdminClient(options.client())
+        self._pause = threading.Event()
+
+    def names(self) -> Mapping[str, int]:
+        """All topics there are, with how many partitions each has."""
+        try:
+            found = self._admin.list_topics(timeout=self._options.timeout)
+        except KafkaException as error:
+            raise translated(error) from error
+        return {name: len(one.partitions) for name, one in found.topics.items() if one.error is None}
+
+    def describe(self, names: Iterable[str]) -> dict[str, Known]:
+        """Those of them that exist."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        futures = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._options.timeout)
+        found: dict[str, Known] = {}
+        for name, future in futures.items():
+            try:
+                one = _wait(future)
+            except UnknownTopic:
+                continue
+            found[name] = Known(_epoch(one.topic_id), len(one.partitions), all(_led(each) for each in one.partitions))
+        return found
+
+    def create(self, name: str, config: TopicConfig) -> Known:
+        """Make a topic; what exists is kept."""
+        return self._create(name, config.partitions, settings_of(config, self._options))
+
+    def create_state(self) -> None:
+        """The log of the state, and the topic that says who owns what."""
+        compacted = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.3",
+            "segment.bytes": str(64 << 20),
+            "min.insync.replicas": str(self._options.min_insync),
+            "max.message.bytes": str(self._options.largest + RECORD_ROOM),
+        }
+        self._create(self._options.state_topic, 1, compacted)
+        short = {"retention.ms": "3600000", "min.insync.replicas": str(self._options.min_insync)}
+        self._create(self._options.turns_topic, 1, short)
+        self._create(self._options.owners_topic, SLOTS, {"min.insync.replicas": "1"})
+
+    def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Known:
+        new = NewTopic(name, partitions, self._options.replication, config=dict(settings))
+        future = self._admin.create_topics([new], request_timeout=self._options.timeout)[name]
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translated(error) from error
+        return self._when_there(name)
+
+    def _when_there(self, name: str) -> Known:
+        """Brokers learn of a topic one after the other."""
+        until = time.monotonic() + self._options.timeout
+        while time.monotonic() < until:
+            found = self.describe([name])
+            if name in found and found[name].led:
+                return found[name]
+            self._pause.wait(ASK_AGAIN)
+        raise StoreReadOnly(f"Kafka has made the topic {name}, and does not know it")
+
+    def alter(self, name: str, config: TopicConfig, more: bool) -> None:
+        if more:
+            grown = self._admin.create_partitions(
+                [NewPartitions(name, config.partitions)], request_timeout=self._options.timeout
+            )
+            _wait(grown[name])
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in settings_of(config, self._options).items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        for future in self._admin.incremental_alter_configs([resource], request_timeout=self._options.timeout).values():
+            _wait(future)
+
+    def delete(self, name: str) -> None:
+        _wait(self._admin.delete_topics([name], request_timeout=self._options.timeout)[name])
+
+    def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:
+        """Where partitions begin and end; those that are gone are left out."""
+        if not partitions:
+            return {}
+        first = self._offsets(partitions, OffsetSpec.earliest())
+        last = self._offsets(partitions, OffsetSpec.latest())
+        found: dict[tuple[str, int], Bounds] = {}
+        for key in partitions:
+            begin, end = first.get(key), last.get(key)
+            if begin is not None and end is not None:
+                found[key] = begin, max(begin, end)
+        return found
+
+    def offset_at(self, name: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first offset at or after a time, if there is one."""
+        found = self._offsets([(name, partition)], OffsetSpec.for_timestamp(max(timestamp_ms, 0)))
+        offset = found.get((name, partition))
+        if offset is None:
+            raise UnknownTopic
+        return offset if offset >= 0 else None
+
+    def settings(self, name: str) -> Mapping[str, str]:
+        """A topic's own settings."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        (future,) = self._admin.describe_configs([resource], request_timeout=self._options.timeout).values()
+        return {key: entry.value for key, entry in _wait(future).items()}
+
+    def decided(self, name: str) -> int:
+        """Up to where all transactions in the one partition of a topic are over."""
+        return self._offsets([(name, 0)], OffsetSpec.latest()).get((name, 0), 0)
+
+    def written(self, name: str) -> int:
+        """Where it ends, with what is not decided."""
+        found = self._offsets([(name, 0)], OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return found.get((name, 0), 0)
+
+    def _offsets(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        which: Any,
+        isolation: Any = IsolationLevel.READ_COMMITTED,
+    ) -> dict[tuple[str, int], int]:
+        """While a partition changes its leader it is asked again."""
+        found: dict[tuple[str, int], int] = {}
+        until = time.monotonic() + self._options.timeout
+        asked = list(partitions)
+        while asked:
+            futures = self._admin.list_offsets(
+                {TopicPartition(*key): which for key in asked},
+                isolation_level=isolation,
+                request_timeout=self._options.timeout,
+            )
+            asked = []
+            for place, future in futures.items():
+                key = place.topic, place.partition
+                try:
+                    found[key] = future.result().offset
+                except KafkaException as error:
+                    if error.args[0].code() in _GONE:
+                        continue
+                    if error.args[0].code() not in _SOON or time.monotonic() > until:
+                        raise translated(error) from error
+                    asked.append(key)
+            if asked:
+                self._pause.wait(ASK_AGAIN)
+        return found
+
+
+def _wait(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except KafkaException as error:
+        raise translated(error) from error
+
+
+def _led(partition: Any) -> bool:
+    return partition.leader is not None and partition.leader.id >= 0
+
+
+def _epoch(topic_id: Any) -> int:
+    """Kafka's own name for this life of a topic, as a number that every protocol can carry."""
+    both = topic_id.get_most_significant_bits() ^ topic_id.get_least_significant_bits()
+    return int(both) & 0x7FFF_FFFF_FFFF_FFFF

@@ -1,0 +1,77 @@
+"""Reading what is written from here on: a thread that waits for Kafka and comes into the event loop once for each batch."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from gateway.store.kafka.options import KafkaOptions
+
+BATCH = 5_000
+WAIT = 0.02
+"""Seconds in which an order is heard of."""
+STATE_WAIT_MS = 20
+"""How long Kafka lets a question for more wait. Whoever has a condition decided may wait for the answer."""
+
+Take = Callable[[Sequence[Any]], None]
+
+
+class Follower:
+    """A consumer in a thread. `take` gets all that came together, ends of partitions included, in the event loop; the thread
+    waits for it, so that nothing piles up.
+    """
+
+    def __init__(self, options: KafkaOptions, take: Take, **settings: Any) -> None:
+        self._take = take
+        self._token = trio.lowlevel.current_trio_token()
+        self._consumer = Consumer(options.consumer(**settings))
+        self._closing = False
+        self._orders: deque[Callable[[], None]] = deque()
+        """A consumer belongs to one thread: what is asked of it is done between two looks."""
+        self._thread = threading.Thread(target=self._run, name="kafka-follower", daemon=True)
+        self._thread.start()
+
+    def add(self, places: Sequence[tuple[str, int, int]]) -> None:
+        """Follow these partitions from these offsets on."""
+        asked = [TopicPartition(*place) for place in places]
+        self._orders.append(lambda: self._consumer.incremental_assign(asked))
+
+    def remove(self, places: Sequence[tuple[str, int]]) -> None:
+        asked = [TopicPartition(*place) for place in places]
+        self._orders.append(lambda: self._consumer.incremental_unassign(asked))
+
+    def close(self) -> None:
+        """Blocks."""
+        self._closing = True
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        consumer, orders = self._consumer, self._orders
+        while not self._closing:
+            try:
+                while orders:
+                    orders.popleft()()
+                first = consumer.poll(WAIT)
+                if first is None:
+                    continue
+                batch = [first, *consumer.consume(BATCH, 0)]
+            except KafkaException:
+                continue
+            try:
+                trio.from_thread.run_sync(self._take, batch, trio_token=self._token)
+            except (trio.RunFinishedError, trio.Cancelled):
+                break
+        consumer.close()
+
+
+def end_of(message: Any) -> int | None:
+    """If it is no message but the news that a partition ends here (and everything before is decided): where."""
+    error = message.error()
+    if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        return int(message.offset())
+    return None

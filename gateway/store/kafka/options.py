@@ -1,0 +1,139 @@
+"""What a store on Kafka is told, and how librdkafka is told it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+RECORD_ROOM = 64 << 10
+"""What a record may take beside its value: key, headers, and what Kafka itself adds."""
+
+
+@attrs.frozen
+class KafkaOptions:
+    """How to reach a cluster, and what to ask of it."""
+
+    brokers: Sequence[str]
+    """host:port"""
+    prefix: str = "gw."
+    """How the names of Kafka's topics begin that are this store's."""
+    replication: int = 1
+    min_insync: int = 1
+    timeout: float = 10.0
+    """Seconds after which a write that the brokers do not confirm is given up."""
+    largest: int = 16 << 20
+    """Bytes of a value."""
+    security: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """librdkafka's own settings for TLS and SASL."""
+    tail_cache: int = 64 << 20
+    id: str = "gateway"
+    """How this gateway is called in Kafka's own lists of clients."""
+
+    @property
+    def state_topic(self) -> str:
+        """The log that all tables are in."""
+        return f"{self.prefix}__gateway.state"
+
+    @property
+    def turns_topic(self) -> str:
+        """Where whoever has conditions stands in line."""
+        return f"{self.prefix}__gateway.turns"
+
+    @property
+    def owners_topic(self) -> str:
+        """Nothing is written to it: whose its partitions are says who does what only one may do."""
+        return f"{self.prefix}__gateway.owners"
+
+    def client(self, **others: Any) -> dict[str, Any]:
+        """Settings of any client."""
+        return {
+            "bootstrap.servers": ",".join(self.brokers),
+            "client.id": self.id,
+            "socket.timeout.ms": int(self.timeout * 1000),
+            "socket.nagle.disable": True,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            "log_level": 2,
+            "topic.metadata.refresh.interval.ms": 60_000,
+            **self.security,
+            **others,
+        }
+
+    def producer(self, **others: Any) -> dict[str, Any]:
+        # gapless: who hears that the last record of several is stored knows that all are
+        return self.client(
+            **{
+                "acks": "all",
+                "enable.idempotence": True,
+                "enable.gapless.guarantee": True,
+                "linger.ms": 0,
+                "delivery.timeout.ms": int(self.timeout * 1000),
+                "topic.metadata.propagation.max.ms": 5_000,
+                "message.max.bytes": self.largest + RECORD_ROOM,
+                # the gateway's own budget bounds what is under way
+                "queue.buffering.max.messages": 0,
+                "queue.buffering.max.kbytes": 2_097_151,
+                "batch.num.messages": 20_000,
+                **others,
+            }
+        )
+
+    def consumer(self, **others: Any) -> dict[str, Any]:
+        """A reader of partitions that it is given; no group knows of it."""
+        return self.client(
+            **{
+                "group.id": f"{self.prefix}__gateway.reads",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "fetch.message.max.bytes": 1 << 20,
+                "fetch.max.bytes": max(self.largest + RECORD_ROOM, 16 << 20),
+                "receive.message.max.bytes": max(self.largest + RECORD_ROOM, 16 << 20) + (1 << 20),
+                "fetch.error.backoff.ms": 50,
+                **others,
+            }
+        )
+
+
+def security(
+    *,
+    tls: bool,
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
+    mechanism: str = "",
+    username: str = "",
+    password: str = "",
+    token_url: str = "",
+    scope: str = "",
+) -> dict[str, str]:
+    """librdkafka's settings for TLS and a login."""
+    settings = {"security.protocol": ("sasl_" if mechanism else "") + ("ssl" if tls else "plaintext")}
+    if tls:
+        settings |= {
+            name: value
+            for name, value in (
+                ("ssl.ca.location", ca),
+                ("ssl.certificate.location", cert),
+                ("ssl.key.location", key),
+            )
+            if value
+        }
+    if mechanism:
+        settings["sasl.mechanisms"] = mechanism.upper()
+    if mechanism == "oauthbearer":
+        settings |= {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": username,
+            "sasl.oauthbearer.client.secret": password,
+            "sasl.oauthbearer.token.endpoint.url": token_url,
+        }
+        if scope:
+            settings["sasl.oauthbearer.scope"] = scope
+    elif mechanism:
+        settings |= {"sasl.username": username, "sasl.password": password}
+    return settings

@@ -1,0 +1,182 @@
+"""Reading what is no longer in memory: a few consumers, each of which goes on where one of the readers has got to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from gateway.errors import GatewayError, OffsetOutOfRange, StoreError, UnknownTopic
+from gateway.store.interface import ReadResult
+from gateway.store.kafka.following import end_of
+from gateway.store.kafka.options import KafkaOptions
+
+Cut = Callable[[list[Any], int], tuple[ReadResult, int]]
+
+MOST = 8
+"""Consumers, and reads at a time."""
+MOST_AT_ONCE = 10_000
+STEP = 0.1
+FIRST_GUESS = 16 << 10
+"""Bytes that a record is taken for until one was seen."""
+
+
+class _Reader:
+    """One consumer, somewhere in one partition."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._consumer = Consumer(
+            options.consumer(
+                **{
+                    "fetch.wait.max.ms": 20,
+                    "queued.min.messages": 20_000,
+                    "queued.max.messages.kbytes": 16 << 10,
+                }
+            )
+        )
+        self.place: tuple[str, int] | None = None
+        self.next = -1
+        """The offset that comes next from the buffer, or from Kafka."""
+        self.buffer: list[Any] = []
+        self._average = FIRST_GUESS
+        self.used = 0.0
+
+    def read(
+        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, until: float
+    ) -> tuple[list[Any], int]:
+        """Some messages from `offset` on, at least one if there is one before `end`; and where the next read begins."""
+        if self.place != (topic, partition) or self.next != offset:
+            self._seek(topic, partition, offset)
+        taken, self.buffer = self.buffer[:messages], self.buffer[messages:]
+        held = sum(map(_size, taken))
+        ended = offset
+        while len(taken) < messages and held < size:
+            wanted = max(1, min(messages - len(taken), (size - held) // self._average, MOST_AT_ONCE))
+            batch = self._consumer.consume(wanted, 0)
+            if not batch:
+                if ended >= end or (taken and taken[-1].offset() + 1 >= end):
+                    break
+                one = self._consumer.poll(STEP)
+                if one is None:
+                    if time.monotonic() > until:
+                        if taken:
+                            break
+                        raise StoreError(f"Kafka has not delivered {topic}/{partition} from {offset} on in time")
+                    continue
+                batch = [one]
+            for message in batch:
+                finished = end_of(message)
+                if finished is not None:
+                    ended = max(ended, finished)
+                    continue
+                self._check(message.error())
+                taken.append(message)
+                one_size = _size(message)
+                held += one_size
+                self._average = max(1, (7 * self._average + one_size) // 8)
+        following = taken[-1].offset() + 1 if taken else offset
+        if not self.buffer:
+            following = max(following, ended)
+        self.next = following
+        return taken, following
+
+    def give_back(self, messages: list[Any], following: int) -> None:
+        """The last messages of a read were not wanted after all."""
+        self.buffer = messages + self.buffer
+        self.next = following
+
+    def forget(self) -> None:
+        """Fetch nothing for the moment."""
+        self.place, self.buffer = None, []
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _seek(self, topic: str, partition: int, offset: int) -> None:
+        self.buffer = []
+        self.place, self.next = (topic, partition), offset
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+
+    @staticmethod
+    def _check(error: KafkaError | None) -> None:
+        if error is None:
+            return
+        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+            raise OffsetOutOfRange
+        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}:  # noqa: SLF001
+            raise UnknownTopic
+        if not error.retriable():
+            raise StoreError(f"Kafka does not deliver: {error.str()}")
+
+
+def _size(message: Any) -> int:
+    value, key = message.value(), message.key()
+    return (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+
+
+class ReaderPool:
+    """Whoever reads on gets the consumer that is there already."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._idle: list[_Reader] = []
+        self._lock = threading.Lock()
+        self._limiter = trio.CapacityLimiter(MOST)
+
+    async def read(
+        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, cut: Cut
+    ) -> tuple[ReadResult, int]:
+        """What `cut` makes of some messages, in the thread that reads; and how many were no messages for us."""
+        return await trio.to_thread.run_sync(
+            self._read, topic, partition, offset, end, messages, size, cut, limiter=self._limiter
+        )
+
+    def tidy(self, idle: float, now: float) -> None:
+        """Consumers that nobody has used for so long fetch no more."""
+        with self._lock:
+            for one in self._idle:
+                if one.place is not None and one.used + idle < now:
+                    one.forget()
+
+    def close(self) -> None:
+        for one in self._idle:
+            one.close()
+
+    def _read(
+        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, cut: Cut
+    ) -> tuple[ReadResult, int]:
+        reader = self._take(lambda one: one.place == (topic, partition) and one.next == offset)
+        try:
+            until = time.monotonic() + self._options.timeout
+            taken, following = reader.read(topic, partition, offset, end, messages, size, until)
+            result, unreadable = cut(taken, following)
+            if result.next_offset < following:
+                reader.give_back([one for one in taken if one.offset() >= result.next_offset], result.next_offset)
+        except KafkaException as error:
+            reader.close()
+            raise StoreError(f"Kafka does not deliver: {error.args[0].str()}") from error
+        except GatewayError:
+            reader.forget()
+            self._put(reader)
+            raise
+        self._put(reader)
+        return result, unreadable
+
+    def _take(self, fits: Callable[[_Reader], bool]) -> _Reader:
+        with self._lock:
+            for index, one in enumerate(self._idle):
+                if fits(one):
+                    return self._idle.pop(index)
+            if self._idle and len(self._idle) >= MOST // 2:
+                return self._idle.pop(0)  # the one that was unused for the longest
+        return _Reader(self._options)
+
+    def _put(self, reader: _Reader) -> None:
+        reader.used = time.monotonic()
+        with self._lock:
+            self._idle.append(reader)

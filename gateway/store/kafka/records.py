@@ -1,0 +1,173 @@
+"""Messages as Kafka's records, and records as runs.
+
+Key, value, headers and time are a record's own. What else an envelope knows goes before the producer's headers: `gw.id`, the
+batch's id and the index in it; `gw.origin`, JSON; `gw.expires`, milliseconds, where it expires. A record without these comes from
+elsewhere: its route is `kafka`, and its id follows from where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.envelope import BatchMeta, Columns, Delivery, Headers, Origin, Run
+from gateway.store.interface import Append
+
+ID, ORIGIN, EXPIRES = "gw.id", "gw.origin", "gw.expires"
+FOREIGN = "kafka"
+"""The route, protocol and listener of what another client of Kafka wrote."""
+ABSENT = ("gw.absent", b"value")
+"""A header of a record that has no value at all (a deletion, in a compacted topic)."""
+ID_BYTES = 16
+_FOREIGN = Origin(FOREIGN, FOREIGN)
+
+
+class _Source(msgspec.Struct, omit_defaults=True):
+    protocol: str
+    listener: str
+    principal: str = ""
+    client: str = ""
+    via: tuple[str, ...] = ()
+    route: str = ""
+    delivery: int = 1
+
+
+_decoder = msgspec.json.Decoder(_Source)
+_encoder = msgspec.json.Encoder()
+
+
+@functools.lru_cache(maxsize=4096)
+def _origin_header(origin: Origin, route: str, delivery: Delivery) -> tuple[str, bytes]:
+    source = _Source(
+        origin.protocol, origin.listener, origin.principal, origin.client, origin.via, route, delivery.value
+    )
+    return ORIGIN, _encoder.encode(source)
+
+
+@functools.lru_cache(maxsize=4096)
+def _source(data: bytes) -> tuple[Origin, str, Delivery]:
+    one = _decoder.decode(data)
+    return (
+        Origin(one.protocol, one.listener, one.principal, one.client, one.via),
+        one.route,
+        Delivery(one.delivery),
+    )
+
+
+def records(append: Append) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
+    """Value, key and headers of each message."""
+    columns, meta = append.columns, append.meta
+    source = _origin_header(meta.origin, meta.route, meta.delivery)
+    batch = meta.id
+    if append.indexes is None:
+        indexes: Iterable[int] = range(append.first_index, append.first_index + columns.count)
+    else:
+        indexes = append.indexes
+    keys, given, expires = columns.keys, columns.headers, columns.expires
+    for position, (index, value) in enumerate(zip(indexes, columns.values(), strict=True)):
+        headers = [(ID, batch + index.to_bytes(4, "big")), source]
+        if expires is not None and expires[position]:
+            headers.append((EXPIRES, b"%d" % expires[position]))
+        if given is not None:
+            headers += given[position]
+        yield value, keys[position] if keys is not None else None, headers
+
+
+class _Building:
+    """Records that follow each other."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Headers] = []
+        self.expires: list[int] = []
+        self.times: list[int] = []
+        self.batches: list[tuple[int, int, BatchMeta]] = []
+
+    def run(self, topic: str, partition: int) -> Run:
+        columns = Columns.of(
+            self.values,
+            self.keys if any(key is not None for key in self.keys) else None,
+            self.headers if any(self.headers) else None,
+            self.expires if any(self.expires) else None,
+        )
+        return Run(topic, partition, self.base, columns, self.times, self.batches)
+
+
+def runs(messages: Sequence[Any], topic: str, partition: int, epoch: int) -> tuple[list[Run], int]:
+    """Messages of one partition, in order, as runs without gaps; and how many there were that no envelope can be made of."""
+    found: list[Run] = []
+    building: _Building | None = None
+    following = -1
+    last_id, last_source, meta = b"", b"", BatchMeta(b"", _FOREIGN, FOREIGN)
+    next_index = -1
+    unreadable = 0
+    for message in messages:
+        offset: int = message.offset()
+        try:
+            headers = message.headers()
+        except UnicodeDecodeError:
+            unreadable += 1
+            continue
+        if building is None or offset != following:
+            if building is not None:
+                found.append(building.run(topic, partition))
+            building = _Building(offset)
+            next_index = -1
+        following = offset + 1
+        value = message.value()
+        expiry = 0
+        mine: Headers = ()
+        known = None
+        if headers:
+            known = _known(headers)
+            if known is not None:
+                name, source, expiry, rest = known
+                mine = tuple(headers[rest:]) if len(headers) > rest else ()
+                index = int.from_bytes(name[ID_BYTES:], "big")
+                batch = name[:ID_BYTES]
+                if index != next_index or batch != last_id or source != last_source:
+                    origin, route, delivery = _source(source)
+                    if batch != last_id or source != last_source:
+                        meta = BatchMeta(batch, origin, route, delivery)
+                    last_id, last_source = batch, source
+                    building.batches.append((len(building.values), index, meta))
+                next_index = index + 1
+            else:
+                mine = tuple([(key, b"" if header is None else header) for key, header in headers])
+        if known is None:
+            place = b"%d/%d/%d/" % (epoch, partition, offset) + topic.encode()
+            name = hashlib.blake2b(place, digest_size=ID_BYTES).digest()
+            building.batches.append((len(building.values), 0, BatchMeta(name, _FOREIGN, FOREIGN)))
+            next_index, last_id = -1, b""
+        if value is None:
+            value, mine = b"", (*mine, ABSENT)
+        building.values.append(value)
+        building.keys.append(message.key())
+        building.headers.append(mine)
+        building.expires.append(expiry)
+        building.times.append(max(message.timestamp()[1], 0))
+    if building is not None:
+        found.append(building.run(topic, partition))
+    return found, unreadable
+
+
+def _known(headers: Sequence[tuple[str, bytes | None]]) -> tuple[bytes, bytes, int, int] | None:
+    """Id, source, expiry and how many headers these are, if a gateway has written them."""
+    if len(headers) < 2 or headers[0][0] != ID or headers[1][0] != ORIGIN:
+        return None
+    name, source = headers[0][1], headers[1][1]
+    if name is None or source is None or len(name) != ID_BYTES + 4:
+        return None
+    try:
+        _source(source)
+        if len(headers) > 2 and headers[2][0] == EXPIRES and headers[2][1] is not None:
+            return name, source, int(headers[2][1]), 3
+    except ValueError:  # msgspec's errors are such too
+        return None
+    return name, source, 0, 2

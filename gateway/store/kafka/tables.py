@@ -1,0 +1,80 @@
+"""The tables, as the log of the state says: every gateway reads the same records in the same order, so all have the same rows.
+
+A record's key is the table's name, a zero byte and the row's key; without a value the row is gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+Change = tuple[str, bytes, bytes | None]
+
+
+def record_key(table: str, key: bytes) -> bytes:
+    return table.encode() + b"\0" + key
+
+
+class Tables:
+    """All rows there are."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[bytes, bytes]] = {}
+        self._sorted: dict[str, list[bytes]] = {}
+        """The keys in order, of tables that somebody has asked for so."""
+        self._ahead: dict[tuple[str, bytes], int] = {}
+        """Rows that this gateway has written and not yet read back, and where they are in the log."""
+
+    def table(self, name: str) -> Mapping[bytes, bytes]:
+        return MappingProxyType(self._rows.setdefault(name, {}))
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._rows.get(table, {}).get(key)
+
+    def scan(self, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        rows = self._rows.get(table)
+        if not rows:
+            return []
+        keys = self._sorted.get(table)
+        if keys is None:
+            keys = self._sorted[table] = sorted(rows)
+        begin = bisect_left(keys, first)
+        return [(key, rows[key]) for key in keys[begin : begin + limit]]
+
+    def written(self, offset: int, table: str, key: bytes, value: bytes | None) -> None:
+        """A row of this gateway's own, as soon as it is known to be in the log."""
+        if offset > self._ahead.get((table, key), -1):
+            self._ahead[table, key] = offset
+            self._set(table, key, value)
+
+    def read(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> list[Change]:
+        """Records of the log, in its order; returns what has changed by others."""
+        changes: list[Change] = []
+        ahead = self._ahead
+        for offset, name, value in records:
+            table, _zero, key = name.partition(b"\0")
+            row = table.decode(), key
+            if ahead:
+                own = ahead.get(row)
+                if own is not None:
+                    if own <= offset:
+                        del ahead[row]
+                    if own >= offset:
+                        continue
+            self._set(*row, value)
+            changes.append((*row, value))
+        return changes
+
+    def _set(self, table: str, key: bytes, value: bytes | None) -> None:
+        rows = self._rows.get(table)
+        if rows is None:
+            rows = self._rows[table] = {}
+        keys = self._sorted.get(table)
+        if value is None:
+            if rows.pop(key, None) is not None and keys is not None:
+                del keys[bisect_left(keys, key)]
+        else:
+            if keys is not None and key not in rows:
+                insort(keys, key)
+            rows[key] = value
