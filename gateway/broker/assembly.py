@@ -136,6 +136,7 @@ async def open_house(
                 recorder,
                 letters,
                 lambda job: jobs.start_soon(None, None, job),
+                owners,
                 table,
                 topics,
                 watchers,

@@ -29,7 +29,8 @@ class Owners:
         self._clock = clock
         self._timers = timers
         self._alone = store.capabilities.single_writer
-        self._name = secrets.token_bytes(16)
+        self.name = secrets.token_bytes(16)
+        """What this gateway writes into rows that say whose something is."""
         self._assigned: frozenset[int] = frozenset()
         self._held: set[int] = set()
         self._claiming = False
@@ -43,7 +44,7 @@ class Owners:
 
     def guard(self, job: str) -> Sequence[Require]:
         """What a unit requires that is written for this job."""
-        return () if self._alone else (Require(TABLE, _key(self._slot(job)), self._name),)
+        return () if self._alone else (Require(TABLE, _key(self._slot(job)), self.name),)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back when jobs have come or gone."""
@@ -73,7 +74,7 @@ class Owners:
         self._claiming = True
         table = self._store.table(TABLE)
         unit = Unit(
-            puts=[Put(TABLE, _key(slot), self._name) for slot in wanted],
+            puts=[Put(TABLE, _key(slot), self.name) for slot in wanted],
             requires=[Require(TABLE, _key(slot), table.get(_key(slot))) for slot in wanted],
         )
 
@@ -89,7 +90,7 @@ class Owners:
         self._store.submit(unit).on_done(done)
 
     def _taken_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        gone = {slot for slot in self._held if rows.get(_key(slot), self._name) != self._name}
+        gone = {slot for slot in self._held if rows.get(_key(slot), self.name) != self.name}
         if gone:
             self._held -= gone
             self._changed()

@@ -80,10 +80,14 @@ def removed_rows(number: int, partitions: Iterable[int]) -> list[Put]:
 
 
 def read_subscriptions(
-    subscriptions: Mapping[bytes, bytes], cursors: Mapping[bytes, bytes]
+    subscriptions: Mapping[bytes, bytes], cursors: Mapping[bytes, bytes], only: int | None = None
 ) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
     """Every stored subscription with its cursors by partition, from the rows of both tables."""
     found: dict[int, tuple[StoredSubscription, dict[int, bytes]]] = {}
+    if only is not None:
+        number = _ID.pack(only)
+        subscriptions = {number: subscriptions[number]} if number in subscriptions else {}
+        cursors = {key: value for key, value in cursors.items() if key.startswith(number)}
     for key, value in subscriptions.items():
         found[_ID.unpack(key)[0]] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
     for key, value in cursors.items():

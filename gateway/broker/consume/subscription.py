@@ -33,7 +33,7 @@ from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Outcome, Subscribe, Subscribed, Take
 from gateway.settings import Backoff, Seconds
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Durability, Put, TopicState
+from gateway.store.interface import Durability, Put, Require, TopicState
 
 MOST_READ_AHEAD = 4_096
 
@@ -61,6 +61,9 @@ class Cursor(Consumer):
 
     def rows(self, window: AckWindow, _tally: Tally) -> Sequence[Put]:
         return self._subscription.rows(self.partition, window)
+
+    def guard(self) -> Sequence[Require]:
+        return self._subscription.guard
 
     def wake(self) -> None:
         self._subscription.go_on()
@@ -97,6 +100,8 @@ class Subscription:
         self.again: deque[int] = deque()
         """Tags whose redelivery is due, in the order they became so."""
         self.next_tag = 1
+        self.guard: Sequence[Require] = ()
+        """What has to hold for something of it to be written."""
         self.go_on: Callable[[], None]
         self.redelivery_due: Alarm
         self.grace_over: Alarm

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import attrs
 
@@ -13,11 +14,14 @@ from gateway.broker.administration.topics import TopicService
 from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.cursors import CURSORS, SUBSCRIPTIONS, Numbers, read_subscriptions, removed_rows
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
+from gateway.broker.consume.homes import Homes
 from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
 from gateway.broker.consume.watch import Watchers
+from gateway.broker.ownership import Owners
 from gateway.broker.service import Caller, Handler
 from gateway.broker.timers import Alarm
 from gateway.errors import (
+    ConditionFailed,
     Conflict,
     GatewayError,
     InvalidRequest,
@@ -41,8 +45,9 @@ from gateway.requests import (
 )
 from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import MakeTopic, PartitionState, Ticket, TopicState, Unit
+from gateway.store.interface import MakeTopic, PartitionState, Put, Require, Ticket, TopicState, Unit
 
+Asking = TypeVar("Asking", Subscribe, Take, Settle)
 TAGS_AFTER_RESTART = 1 << 32
 """Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
 
@@ -51,6 +56,7 @@ TAGS_AFTER_RESTART = 1 << 32
 class SubscriptionContext(ConsumerContext):
     """What the service is made from."""
 
+    owners: Owners
     table: RoutingTable
     topics: TopicService
     watchers: Watchers
@@ -75,7 +81,9 @@ class SubscriptionService:
         """Subscriptions that a connection uses."""
         self._of_listener: Counter[str] = Counter()
         self.numbers = Numbers(context.store)
-        self._restore()
+        self._homes = Homes(context.store, context.owners, self._lost)
+        if not self._homes.shared:  # elsewhere they may be in use: each is taken when somebody asks for it
+            self._restore()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {Subscribe: self.subscribe, Take: self.take, Settle: self.settle, Unsubscribe: self.unsubscribe}
@@ -95,6 +103,10 @@ class SubscriptionService:
             subscription.joined_by(request)
             self._use(caller, subscription)
             caller.answer(request.id, subscription.subscribed())
+            return
+        elsewhere = self._homes.named(topic, request.name)
+        if elsewhere is not None and elsewhere not in self._subscriptions:
+            self._bring_home(caller, request, elsewhere, self.subscribe)
             return
         self._check_room(caller)
         number = self.numbers.take()
@@ -139,18 +151,51 @@ class SubscriptionService:
             caller.answer(request.id, subscription.subscribed())
             return
 
+        puts, requires = self._homes.made(number, subscription.topic, request.name)
+
         def done(ticket: Ticket) -> None:
             if ticket.error is not None:
-                self._forget(subscription)
+                self._lost(number)
+            if isinstance(ticket.error, ConditionFailed):  # another gateway has made one of that name meanwhile
+                self.subscribe(caller, request)
+                return
             caller.answer(request.id, ticket.error or subscription.subscribed())
 
-        self._store.submit(Unit(puts=subscription.unwritten_rows(all_of_them=True))).on_done(done)
+        rows = [*subscription.unwritten_rows(all_of_them=True), *puts]
+        self._store.submit(Unit(puts=rows, requires=requires)).on_done(done)
+
+    def _bring_home(self, caller: Caller, request: Asking, number: int, then: Callable[[Caller, Asking], None]) -> None:
+        """Take a subscription that another gateway has, and do what was asked for."""
+
+        def taken(error: GatewayError | None) -> None:
+            if error is None or isinstance(error, ConditionFailed):
+                if error is None and number not in self._subscriptions:
+                    self._restore(number)
+                try:
+                    then(caller, request)
+                except GatewayError as refusal:
+                    caller.answer(request.id, refusal)
+            else:
+                caller.answer(request.id, error)
+
+        self._homes.take(number, taken)
+
+    def _lost(self, number: int) -> None:
+        """It is another gateway's: nothing more is written for it, and whoever waits hears that it has ended here."""
+        subscription = self._subscriptions.get(number)
+        if subscription is not None:
+            subscription.ended = True
+            while subscription.takes:
+                self._answer(subscription, subscription.takes.popleft(), ())
+            self._drop(subscription)
 
     def _made(
         self, number: int, request: Subscribe, state: TopicState, at: tuple[str, str], windows: Sequence[AckWindow]
     ) -> Subscription:
         """`at`: the listener's name, and whose it is."""
         made = Subscription(number, request, state, *at)
+        if made.durable:
+            made.guard = self._homes.guard(number)
         pump = self._context.pump
         made.go_on = lambda: self._go_on(made)
         made.redelivery_due = Alarm(pump, lambda: self._redeliver(made))
@@ -169,9 +214,9 @@ class SubscriptionService:
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
 
-    def _restore(self) -> None:
-        """The subscriptions of earlier processes, at the places they had reached."""
-        kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS))
+    def _restore(self, only: int | None = None) -> None:
+        """The subscriptions of earlier processes, or one of another gateway's, at the places they had reached."""
+        kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), only)
         for number, (row, windows) in kept_subscriptions.items():
             state = self._store.topics.get(row.topic)
             if state is None:
@@ -229,6 +274,9 @@ class SubscriptionService:
     # --- taking ---
 
     def take(self, caller: Caller, request: Take) -> None:
+        if request.subscription not in self._subscriptions and self._homes.is_elsewhere(request.subscription):
+            self._bring_home(caller, request, request.subscription, self.take)
+            return
         subscription = self._find(caller, request.subscription)
         self._use(caller, subscription)
         subscription.takes.append(
@@ -304,6 +352,9 @@ class SubscriptionService:
     # --- settling ---
 
     def settle(self, caller: Caller, request: Settle) -> None:
+        if request.subscription not in self._subscriptions and self._homes.is_elsewhere(request.subscription):
+            self._bring_home(caller, request, request.subscription, self.settle)
+            return
         try:
             subscription = self._find(caller, request.subscription)
         except UnknownSubscription as error:
@@ -374,8 +425,16 @@ class SubscriptionService:
         self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> None:
+        if self._drop(subscription) and subscription.durable:
+            number = subscription.number
+            gone = removed_rows(number, range(len(subscription.cursors)))
+            gone += self._homes.removed(number, subscription.topic, subscription.request.name)
+            self._store.submit(Unit(puts=gone, requires=subscription.guard, synced=False))
+
+    def _drop(self, subscription: Subscription) -> bool:
+        """Have it no more; False if that was so before."""
         if self._subscriptions.pop(subscription.number, None) is None:
-            return
+            return False
         subscription.ended = True
         self._of_listener[subscription.listener] -= 1
         self._named.pop((subscription.topic, subscription.request.name), None)
@@ -386,16 +445,20 @@ class SubscriptionService:
             self._held.get(client, set()).discard(subscription.number)
         for cursor in subscription.cursors:
             cursor.close()
-        if subscription.durable:
-            gone = removed_rows(subscription.number, range(len(subscription.cursors)))
-            self._store.submit(Unit(puts=gone, synced=False))
+        return True
 
     async def close(self) -> None:
         """Write every position, synced."""
-        rows = [row for subscription in self._subscriptions.values() for row in subscription.unwritten_rows()]
+        if self._homes.shared:  # one by one: what another has taken does not apply
+            for subscription in list(self._subscriptions.values()):
+                await self._write_last(subscription.unwritten_rows(), subscription.guard)
+            return
+        await self._write_last([row for one in self._subscriptions.values() for row in one.unwritten_rows()])
+
+    async def _write_last(self, rows: Sequence[Put], requires: Sequence[Require] = ()) -> None:
         if rows:
             with contextlib.suppress(StoreError):  # what is not written is delivered again
-                await self._store.submit(Unit(puts=rows, synced=True)).wait()
+                await self._store.submit(Unit(puts=rows, requires=requires, synced=True)).wait()
 
     def under_way(self, most: int) -> Sequence[UnderWay]:
         """Messages that were handed out more than once, or wait to be, at most so many."""

@@ -1,0 +1,182 @@
+"""Gateways as processes, in front of one Kafka: any client at any of them, and one of them dies or is frozen."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.integration.flymq_raw import flymq, frame, i32, produce, u64
+from tests.integration.raw import CLIENTS, s16
+from tests.integration.running import Served
+from tests.kafka.node import Kafka
+
+CONFIG = """
+version: 1
+listeners:
+  blipmq:  {{protocol: blipmq,  bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
+  flymq:   {{protocol: flymq,   bind: "127.0.0.1:0"}}
+  users:   {{protocol: flymq,   bind: "127.0.0.1:0", auth: {{users: store, admin: {{name: root, password: s3cret-root}}}}}}
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+  felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
+  fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
+storage: {{path: "{data}", kafka: {{brokers: ["{brokers}"], prefix: "{prefix}", replication: 1}}}}
+"""
+PATIENCE = 120
+VALUE = b"\0\xffvalue"
+
+
+def gateway(kafka: Kafka, directory: Path, prefix: str) -> Served:
+    directory.mkdir()
+    return Served(directory, CONFIG.format(data=directory / "data", brokers=kafka.brokers, prefix=prefix))
+
+
+@pytest.fixture(scope="module")
+def gateways(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
+    directory = tmp_path_factory.mktemp("gateways")
+    both = gateway(kafka, directory / "one", "both."), gateway(kafka, directory / "two", "both.")
+    for one in both:
+        one.start()
+    try:
+        yield both
+    finally:
+        for one in both:
+            one.end(signal.SIGTERM)
+
+
+PAIRS = [("flymq", "felix"), ("felix", "blipmq"), ("blipmq", "rustlog"), ("rustlog", "fujin"), ("fujin", "flymq")]
+
+
+@pytest.mark.parametrize(("writer", "reader"), PAIRS)
+async def test_who_writes_at_one_reaches_who_reads_at_the_other(
+    gateways: tuple[Served, Served], writer: str, reader: str
+) -> None:
+    address = f"pair.{writer}.{reader}"
+    receiving, sending = CLIENTS[reader](), CLIENTS[writer]()
+    with trio.fail_after(PATIENCE):
+        async with (
+            receiving.connect(gateways[1].ports[reader]) as read_wire,
+            sending.connect(gateways[0].ports[writer]) as write_wire,
+        ):
+            await receiving.subscribe(read_wire, address)
+            await sending.publish(write_wire, address, VALUE)
+            await receiving.next(read_wire, address, VALUE)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(0.05)
+
+
+def commit(topic: str, group: str, offset: int) -> bytes:
+    return s16(topic) + s16(group) + i32(0) + u64(offset)
+
+
+async def test_a_group_goes_on_at_the_other(gateways: tuple[Served, Served]) -> None:
+    with trio.fail_after(PATIENCE):
+        async with flymq(gateways[0].ports["flymq"]) as here, flymq(gateways[1].ports["flymq"]) as there:
+            for number in range(5):
+                await here.ask(1, produce("grouped", b"%d" % number))
+            await here.ask(6, commit("grouped", "g", 3))
+
+            async def followed() -> bool:
+                return (await there.ask(5, s16("grouped") + s16("g") + i32(0) + s16("commit")))[:8] == u64(3)
+
+            await until(followed)
+            assert await there.values("grouped", 3) == [b"3", b"4"]
+
+
+async def test_accounts_count_at_all(gateways: tuple[Served, Served]) -> None:
+    from tests.integration.flymq_raw import user
+
+    async def login(client, name: str, password: str) -> bool:
+        return (await client.ask(0x70, s16(name) + s16(password)))[:1] == b"\1"
+
+    with trio.fail_after(PATIENCE):
+        async with flymq(gateways[0].ports["users"]) as root:
+            assert await login(root, "root", "s3cret-root")
+            await root.ask(0x73, user("ann", "ann-password", roles=["producer"]))
+            while True:
+                async with flymq(gateways[1].ports["users"]) as ann:
+                    if await login(ann, "ann", "ann-password"):
+                        break
+                await trio.sleep(0.2)
+
+
+async def acknowledged(served: Served, topic: str, count: int) -> list[bytes]:
+    """What was acknowledged of so many messages, until the gateway is gone."""
+    good: list[bytes] = []
+    try:
+        async with flymq(served.ports["flymq"]) as client:
+            for number in range(count):
+                value = b"%06d" % number
+                await client.wire.send(frame(1, produce(topic, value)))
+                operation, _flags, _answer = await client.read()
+                assert operation == 1
+                good.append(value)
+    except (trio.BrokenResourceError, trio.EndOfChannel, EOFError, AssertionError, OSError):
+        pass
+    return good
+
+
+async def read_all(served: Served, topic: str) -> list[bytes]:
+    """All values, by offset, over whatever gaps there are."""
+    found: list[bytes] = []
+    async with flymq(served.ports["flymq"]) as client:
+        offset = 0
+        while True:
+            answer = await client.ask(7, s16(topic) + i32(0) + u64(offset) + i32(500))
+            count, position = int.from_bytes(answer[:4], "big"), 4
+            for _ in range(count):
+                key = int.from_bytes(answer[position : position + 4], "big")
+                position += 4 + key
+                size = int.from_bytes(answer[position : position + 4], "big")
+                found.append(answer[position + 4 : position + 4 + size])
+                position += 4 + size + 8
+            following = int.from_bytes(answer[position : position + 8], "big")
+            if following <= offset:
+                return found
+            offset = following
+
+
+async def has(served: Served, count: int) -> bool:
+    return len(await read_all(served, "kept")) >= count
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+async def test_nothing_acknowledged_is_lost_with_a_gateway(kafka: Kafka, topics: str, tmp_path: Path, how: int) -> None:
+    dying, staying = gateway(kafka, tmp_path / "dying", topics), gateway(kafka, tmp_path / "staying", topics)
+    for one in (dying, staying):
+        await trio.to_thread.run_sync(one.start)
+    good: list[bytes] = []
+    try:
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+
+                async def publish() -> None:
+                    good.extend(await acknowledged(dying, "kept", 100_000))
+
+                nursery.start_soon(publish)
+                await until(lambda: has(staying, 200))
+                if how == signal.SIGKILL:
+                    await trio.to_thread.run_sync(dying.end, how)
+                else:
+                    dying.send_signal(how)
+                    before = await read_all(staying, "kept")
+                    async with flymq(staying.ports["flymq"]) as client:  # the others go on meanwhile
+                        await client.ask(1, produce("kept", b"other"))
+                    dying.send_signal(signal.SIGCONT)
+                    await until(lambda: has(staying, len(before) + 100))
+                    await trio.to_thread.run_sync(dying.end, signal.SIGKILL)
+            found = await read_all(staying, "kept")
+    finally:
+        for one in (dying, staying):
+            if one.running:
+                one.end(signal.SIGKILL)
+    mine = [value for value in found if value != b"other"]
+    assert mine[: len(good)] == good  # each once, in order
+    assert len(mine) <= len(good) + 1  # the one that was under way
