@@ -168,12 +168,13 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
-        house.owners.on_change(forwards.owned)
-        house.owners.on_change(lambda: ingests.owned(start_soon))
+        of_jobs = house.owners.on_change(forwards.owned), house.owners.on_change(lambda: ingests.owned(start_soon))
         house.proxying.sender = proxies
         try:
             yield bridges
         finally:
+            for stop in of_jobs:
+                stop()
             with trio.CancelScope(shield=True):
                 await ingests.close()
                 await forwards.close()

@@ -46,9 +46,10 @@ class Owners:
         """What a unit requires that is written for this job."""
         return () if self._alone else (Require(TABLE, _key(self._slot(job)), self.name),)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when jobs have come or gone."""
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when jobs have come or gone, until what this returns is called."""
         self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
 
     @property
     def held(self) -> int:
@@ -100,7 +101,7 @@ class Owners:
         self._timers.call_at(self._clock.now() + CLAIM_AGAIN, self._claim)
 
     def _changed(self) -> None:
-        for callback in self._callbacks:
+        for callback in list(self._callbacks):
             callback()
 
 

@@ -155,6 +155,8 @@ async def test_nothing_acknowledged_is_lost_with_a_gateway(kafka: Kafka, topics:
     good: list[bytes] = []
     try:
         with trio.fail_after(PATIENCE):
+            async with flymq(staying.ports["flymq"]) as client:
+                await client.ask(3, s16("kept") + i32(1))
             async with trio.open_nursery() as nursery:
 
                 async def publish() -> None:
