@@ -475,6 +475,7 @@ class Gateway:
             spec,
             lambda alpn: serve(attrs.evolve(context, alpn=alpn)),
             lambda peer, callback: house.broker.attach(info, peer, callback),
+            spec.alpns_of.get(listener.dialect, spec.alpns),
         )
 
     def _shown_tls(self, listener: Listener | Admin) -> str:

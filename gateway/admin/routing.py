@@ -18,7 +18,7 @@ from gateway.admin.overview import show_match
 from gateway.admin.records import Content, HeaderSent, content_of
 from gateway.config.load import examine
 from gateway.errors import ConfigProblem, Denied, InvalidRequest, NotFound, TooLarge
-from gateway.protocols.registry import protocols
+from gateway.protocols.registry import carried, protocols
 from gateway.reload import APPLIED, digest, plan
 from gateway.routing.explain import Question, explain
 
@@ -148,7 +148,7 @@ class Routing:
             address = specs[body.protocol].local_address(config.listeners[listener].settings[body.protocol], address)
         headers = tuple((one.name, one.value) for one in body.headers)
         question = Question(body.protocol, listener, address, body.key, headers, body.principal, body.value)
-        carries = {name: spec.carries for name, spec in specs.items()}
+        carries = carried(specs)
         found = explain(self._inside.table, config, carries, question)
         after = next((one.where for one in found.steps if one.kind == "becomes"), None)
         return Way(

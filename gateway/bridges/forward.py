@@ -50,7 +50,7 @@ class PartitionForward(Consumer):
     """A durable consumer, and the messages that are between the log and the target."""
 
     def __init__(self, context: ForwardContext, rule: RemoteRule, pool: UpstreamPool, place: ConsumerPlace) -> None:
-        target, name, carries = rule.target, place.topic.name, pool.spec.carries
+        target, name, carries = rule.target, place.topic.name, pool.carries
         assert isinstance(target, Forward)
         super().__init__(
             context,

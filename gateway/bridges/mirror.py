@@ -83,7 +83,7 @@ class PartitionMirror:
         self._partition = partition
         self._address = rule.remote_address(topic) or topic
         self._source, self._identity = b"", identity_of(context.store)
-        if pool.spec.carries.copies:
+        if pool.carries.copies:
             name = f"mirror {rule.route} {target.upstream}"
             self._source = source_of(context.store, name, topic, epoch, partition)
         self._next = context.store.topics[topic].partitions[partition].end
@@ -147,7 +147,7 @@ class PartitionMirror:
         self._send()
 
     def _choose(self, run: Run, now: float) -> None:
-        percent, limits = self._target.percent, self._pool.spec.carries
+        percent, limits = self._target.percent, self._pool.carries
         for number, (first, _inner, meta) in enumerate(run.batches):
             if meta.route != self._rule.route:
                 continue
@@ -223,7 +223,7 @@ class PartitionMirror:
         side_by_side = [
             entry for index, (place, entry) in enumerate(sent) if place == (partition, first + index)
         ]  # others may publish there, too
-        if not self._pool.spec.carries.offset or not self._pool.ready:
+        if not self._pool.carries.offset or not self._pool.ready:
             self._compared(UNKNOWN, len(side_by_side))
             return
         self._pool.submit(

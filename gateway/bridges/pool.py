@@ -18,7 +18,7 @@ from gateway import model
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, is_outage, jittered, refuses_login
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
-from gateway.protocols.registry import ProtocolSpec, Remote, Transport
+from gateway.protocols.registry import Carries, ProtocolSpec, Remote, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect
@@ -198,7 +198,13 @@ class UpstreamPool:
     @property
     def marks_by_header(self) -> bool:
         """Whether by which gateways a message came is said there in a header: the protocol has headers, and no other place."""
-        return self.spec.document_headers and self.upstream.dialect is Dialect.DOCUMENT
+        dialect = self.upstream.dialect
+        return dialect in self.spec.headered or (dialect is Dialect.AUTO and bool(self.spec.headered))
+
+    @property
+    def carries(self) -> Carries:
+        """What can be said there; with `auto`, in every dialect that may turn out to be spoken."""
+        return self.spec.carries_in(self.upstream.dialect)
 
     def report_to(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -32,13 +32,16 @@ class Dialling:
 
 
 OPTIONS = (
-    click.option("--api-key", envvar="GATEWAY_API_KEY", default="", help="API key (BlipMQ). Also $GATEWAY_API_KEY."),
+    click.option(
+        "--api-key", envvar="GATEWAY_API_KEY", default="", help="API key (BlipMQ, Fujin 0.5). Also $GATEWAY_API_KEY."
+    ),
     click.option("--user", envvar="GATEWAY_USER", default="", help="User name (FlyMQ). Also $GATEWAY_USER."),
     click.option("--password", envvar="GATEWAY_PASSWORD", default="", help="Password. Also $GATEWAY_PASSWORD."),
     click.option(
         "--token", envvar="GATEWAY_TOKEN", default="", help="Bearer token (Felix, admin address). Also $GATEWAY_TOKEN."
     ),
     click.option("--tenant", envvar="GATEWAY_TENANT", default="", help="Tenant (Felix). Also $GATEWAY_TENANT."),
+    click.option("--connector", default="", help="The connector to bind (Fujin 0.5 and v1)."),
     click.option(
         "--tls", is_flag=True, help="Use TLS on a TCP protocol, verified by the system's roots. QUIC always does."
     ),
@@ -53,7 +56,7 @@ OPTIONS = (
         type=click.Choice([dialect.value for dialect in Dialect]),
         default=Dialect.AUTO.value,
         show_default=True,
-        help="Speak the document's or the stock brokers' version of the protocol.",
+        help="Speak the document's or the stock brokers' version of the protocol; Fujin's later ones are 0.5 and v1.",
     ),
     click.option(
         "--connect-timeout", type=click.FloatRange(min=0), default=10.0, show_default=True, help="In seconds."
@@ -72,6 +75,7 @@ def dialling_options(command: Callable[..., Any]) -> Callable[..., Any]:
             password=given.pop("password"),
             token=given.pop("token"),
             tenant=given.pop("tenant"),
+            connector=given.pop("connector"),
         )
         trust = {name: given.pop(name) for name in ("tls", "ca", "fingerprint", "insecure", "server_name")}
         dialect = Dialect(given.pop("dialect"))
@@ -93,7 +97,7 @@ async def connected(place: UrlTarget, dialling: Dialling) -> AsyncIterator[Conne
         credentials = attrs.evolve(credentials, username=place.username, password=place.password)
     trusts = dialling.tls or dialling.ca or dialling.fingerprint or dialling.insecure or dialling.server_name
     tls = None
-    if trusts or place.spec.transport is Transport.QUIC:
+    if trusts or place.tls or (place.transport or place.spec.transport) is Transport.QUIC:
         tls = ClientTls(
             ca=dialling.ca,
             fingerprint=dialling.fingerprint,
@@ -106,6 +110,6 @@ async def connected(place: UrlTarget, dialling: Dialling) -> AsyncIterator[Conne
         place.port,
         tls=tls,
         timeout=dialling.connect_timeout,
-        context=ClientContext(credentials=credentials, dialect=dialling.dialect),
+        context=ClientContext(credentials=credentials, dialect=dialling.dialect, transport=place.transport),
     ) as connection:
         yield connection

@@ -54,7 +54,7 @@ def command(
     """
     from gateway.config.load import load
     from gateway.errors import InvalidRequest, NotRouted
-    from gateway.protocols.registry import protocols
+    from gateway.protocols.registry import carried, protocols
     from gateway.routing.explain import Question, explain
     from gateway.routing.table import compile_table
 
@@ -72,7 +72,7 @@ def command(
         principal=principal,
         value=data.encode() if data is not None else None,
     )
-    carries = {name: spec.carries for name, spec in specs.items()}
+    carries = carried(specs)
     try:
         answer = explain(compile_table(loaded, specs), loaded, carries, question)
     except (NotRouted, InvalidRequest) as refused:

@@ -31,12 +31,12 @@ def command(config: Path, output: str) -> None:
     the target's accept_loss (partition, offset, time and provenance are only reported).
     """
     from gateway.config.load import load
-    from gateway.protocols.registry import protocols, served
+    from gateway.protocols.registry import carried, protocols, served
     from gateway.routing.fidelity import Way, fidelity
 
     loaded = load(config)
-    carries = {name: spec.carries for name, spec in protocols().items()}
-    targets = {Way.BRIDGE: sorted(served()), Way.FORWARD: sorted(carries)}
+    carries = carried(protocols())
+    targets = {Way.BRIDGE: sorted(carried(served())), Way.FORWARD: sorted(carries)}
     pairs = [fidelity(one, two, carries, way) for way in Way for one in sorted(carries) for two in targets[way]]
     if output == "json":
         shown = {"pairs": [_pair(pair) for pair in pairs], "routes": list(_routes(loaded, carries))}

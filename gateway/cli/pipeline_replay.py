@@ -52,8 +52,8 @@ class ProtocolTarget:
 
     def __init__(self, place: UrlTarget, dialling: Dialling) -> None:
         self.address = (place.host, place.port)
-        self.carries_keys = place.spec.carries.key
-        self.carries_headers = place.spec.carries.headers
+        self.carries_keys = place.spec.carries_in(dialling.dialect).key
+        self.carries_headers = place.spec.carries_in(dialling.dialect).headers
         self._place = place
         self._dialling = dialling
         self._connection: Connection | None = None

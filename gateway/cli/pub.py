@@ -64,11 +64,13 @@ def command(
 
     URL is a protocol's, or the admin address of a gateway (http://127.0.0.1:9600/TOPIC), which takes keys, headers and
     partitions whatever the protocols can carry, and says how many messages a route's transform left out: no protocol's
-    answer has a place for that. Of those Fujin carries headers, with --dialect document.
+    answer has a place for that. Of those Fujin 0.5 carries headers and keys; the seed's does with --dialect document, headers
+    alone.
     """
     import trio
 
     if isinstance(place, UrlTarget):
+        dialling = _carrying(place, dialling, key, headers)
         _check_carried(place, dialling, key, headers, partition)
     once = [text.encode() for text in data] + [path.read_bytes() for path in files]
     values = itertools.chain.from_iterable(itertools.repeat(once, count)) if once else _lines(count)
@@ -79,15 +81,23 @@ def command(
     return trio.run(_publish, place, dialling, values, name, pairs, partition, output)
 
 
+def _carrying(place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str]) -> Dialling:
+    """With what only some dialects carry, `auto` is the newest of these: another one would drop it."""
+    carrying = place.spec.dialect_carries
+    if dialling.dialect is not Dialect.AUTO or not (key or headers) or not carrying:
+        return dialling
+    return attrs.evolve(dialling, dialect=next(iter(carrying)))
+
+
 def _check_carried(
     place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str], partition: int | None
 ) -> None:
-    spec, carries = place.spec, place.spec.carries
+    spec, carries = place.spec, place.spec.carries_in(dialling.dialect)
     elsewhere = "the admin address does: http://HOST:9600/TOPIC"
     if key and not carries.key:
         raise click.UsageError(f"{spec.name} carries no keys; {elsewhere}")
-    if headers and not carries.headers and not (spec.document_headers and dialling.dialect is Dialect.DOCUMENT):
-        also = ", and so does --dialect document" if spec.document_headers else ""
+    if headers and not carries.headers and dialling.dialect not in spec.headered:
+        also = ", and so does --dialect " + " or ".join(one.value for one in spec.headered) if spec.headered else ""
         raise click.UsageError(f"{spec.name} carries no headers; {elsewhere}{also}")
     if partition is not None and not carries.partition:
         raise click.UsageError(f"{spec.name} has no partitions to choose from; {elsewhere}")

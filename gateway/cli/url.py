@@ -6,13 +6,14 @@ import difflib
 import importlib
 import pkgutil
 import re
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping
+from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 import click
 
 import gateway.protocols
-from gateway.protocols.registry import ProtocolSpec, protocols
+from gateway.protocols.registry import ProtocolSpec, Transport, protocols
 
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
@@ -27,10 +28,26 @@ class UrlTarget:
     address: str = ""
     username: str = ""
     password: str = attrs.field(default="", repr=False)
+    transport: Transport | None = None
+    tls: bool = False
+    """The scheme says that it is encrypted."""
 
     def __str__(self) -> str:
+        if self.transport is Transport.UNIX:
+            return f"{self.spec.name}+unix://{quote(self.host, safe='')}/{self.address}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.spec.name}://{host}:{self.port}/{self.address}"
+        suffix = next((word for word, said in _SUFFIXES.items() if said == (self.transport, self.tls)), "")
+        return f"{self.spec.name}{suffix}://{host}:{self.port}/{self.address}"
+
+
+_SUFFIXES: Mapping[str, tuple[Transport, bool]] = {
+    "+tcp": (Transport.TCP, False),
+    "+tls": (Transport.TCP, True),
+    "+ws": (Transport.WEBSOCKET, False),
+    "+wss": (Transport.WEBSOCKET, True),
+    "+unix": (Transport.UNIX, False),
+}
+"""What a scheme may say behind the protocol's name."""
 
 
 @attrs.frozen
@@ -57,7 +74,9 @@ def parse(text: str) -> UrlTarget:
     scheme, separator, _ = text.partition("://")
     if not separator:
         raise click.BadParameter(f"'{text}' is not a URL: write {_example(next(iter(protocols())))}")
-    spec = _spec(scheme)
+    name, plus, suffix = scheme.partition("+")
+    transport, tls = _SUFFIXES.get(plus + suffix, (None, False))
+    spec = _spec(name) if transport is not None or not plus else None
     if spec is None:
         known = protocols()
         close = difflib.get_close_matches(scheme, known, n=1)
@@ -65,7 +84,11 @@ def parse(text: str) -> UrlTarget:
         raise click.BadParameter(f"'{scheme}' is not a protocol: {hint}")
     try:
         parts = urlsplit(text)
-        port = parts.port if parts.port is not None else spec.default_port
+        usual = spec.port_over(transport)
+        if usual is None:
+            over = ", ".join(one.value for one in (spec.transport, *spec.other_transports))
+            raise click.BadParameter(f"'{text}': {name} does not run over that: {over}")
+        port = parts.port if parts.port is not None else usual
     except ValueError as error:
         raise click.BadParameter(f"'{text}': {error}") from error
     if not parts.hostname:
@@ -75,11 +98,13 @@ def parse(text: str) -> UrlTarget:
     path = _unescape(parts.path.removeprefix("/"))
     return UrlTarget(
         spec,
-        parts.hostname,
-        port,
+        unquote(parts.netloc) if transport is Transport.UNIX else parts.hostname,
+        0 if transport is Transport.UNIX else port,
         spec.address_of_path(path) if path else "",
         unquote(parts.username or ""),
         unquote(parts.password or ""),
+        transport,
+        tls,
     )
 
 

@@ -16,7 +16,7 @@ from gateway import model
 from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.errors import ConfigProblem
-from gateway.protocols.registry import ProtocolSpec
+from gateway.protocols.registry import ProtocolSpec, carried
 from gateway.routing.address import complaint, is_reserved
 from gateway.routing.compiled import topic_of
 from gateway.routing.fidelity import targets_of
@@ -267,7 +267,7 @@ def _check_targets(route: model.Route, specs: Specs, notes: Notebook) -> None:
 def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> None:
     if not notes.was_read(f"{notes.path_of(route)}.match"):
         return  # nobody knows whose messages it takes
-    carries = {name: spec.carries for name, spec in specs.items()}
+    carries = carried(specs)
     for found in targets_of(route, config, carries):
         missing = found.refused
         if missing:

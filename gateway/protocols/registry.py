@@ -60,7 +60,7 @@ class Carries:
 
     key: bool
     headers: bool
-    """Always. `ProtocolSpec.document_headers`: publishers that speak the document's dialect can."""
+    """Always. `ProtocolSpec.headered`: in which dialects publishers can all the same."""
     partition: bool
     offset: bool
     time: bool
@@ -160,10 +160,14 @@ class ProtocolSpec:
     """What else it may run over, and at which port."""
     dialects: Sequence[Dialect] = ()
     """What `dialect` may say of a listener or an upstream; none: there is only one."""
-    document_headers: bool = False
-    """Whether publishing in the document's dialect carries headers, where the stock clients' has no place for them."""
+    dialect_carries: Mapping[Dialect, Carries] = attrs.Factory(dict)
+    """What messages carry in dialects that carry something else."""
+    headered: Sequence[Dialect] = ()
+    """In which dialects publishing carries headers, where the stock clients' has no place for them."""
     alpns: Sequence[str] = ()
     """What is offered over QUIC, in order of preference; none: peers offer none."""
+    alpns_of: Mapping[Dialect, Sequence[str]] = attrs.Factory(dict)
+    """What who dials offers in these dialects alone."""
     tried: Sequence[Dialect] = ()
     """What `auto` tries, in this order, over a byte stream: who does not speak one ends the connection."""
     sniff: Callable[[bytes], Sniff] | None = None
@@ -176,6 +180,9 @@ class ProtocolSpec:
     local_address: Callable[[Any, str], str] = attrs.field(default=lambda _settings, address: address)
     """From a full address (or a template of addresses) to what sessions of a listener with these settings call it, where
     that is shorter: a Felix stream in the listener's default scope is its name alone."""
+
+    def carries_in(self, dialect: Dialect) -> Carries:
+        return self.dialect_carries.get(dialect, self.carries)
 
     def port_over(self, transport: Transport | None) -> int | None:
         """Where it is usually found; None where it does not run over that."""
@@ -196,6 +203,19 @@ def protocols() -> Mapping[str, ProtocolSpec]:
 def served() -> Mapping[str, ProtocolSpec]:
     """Those that clients find here, by name."""
     return {name: spec for name, spec in protocols().items() if spec.server is not None}
+
+
+def carried(specs: Mapping[str, ProtocolSpec]) -> Mapping[str, Carries]:
+    """What messages carry, by protocol; and by `protocol dialect` for dialects that carry something else."""
+    rows: dict[str, Carries] = {}
+    for name, spec in specs.items():
+        rows[name] = spec.carries
+        rows.update({row_of(name, dialect): carries for dialect, carries in spec.dialect_carries.items()})
+    return rows
+
+
+def row_of(name: str, dialect: Dialect) -> str:
+    return f"{name} {dialect.value}"
 
 
 def protocol(name: str) -> ProtocolSpec:

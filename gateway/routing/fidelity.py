@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from gateway import model
-from gateway.protocols.registry import Acknowledgement, Carries, Ordering
+from gateway.protocols.registry import Acknowledgement, Carries, Ordering, row_of
+from gateway.settings import Dialect
 
 ORDINARY_VALUE = 8 << 20
 """A limit above this is reported but costs nothing that has to be accepted: every protocol has one about there. A limit
@@ -172,16 +173,26 @@ def _promise(one: Carries, two: Carries, way: Way) -> str:
     return f"{door}; handed to a reader's connection it counts as delivered: at most once from there."
 
 
-def sources_of(route: model.Route, config: model.Config) -> Sequence[str]:
+def sources_of(route: model.Route, config: model.Config, carries: Mapping[str, Carries]) -> Sequence[str]:
     """The protocols whose messages a route can take: those it names, or all that come in where it listens."""
     protocols: dict[str, None] = {}
     for listener in config.listeners.values():
         if not route.match.listener or listener.name in route.match.listener:
-            protocols.update(dict.fromkeys(listener.protocols))
+            for name in listener.protocols:
+                protocols.update(dict.fromkeys(rows_of(name, listener.dialect, carries)))
     for upstream in config.upstreams.values():
         if upstream.ingest and (not route.match.listener or upstream.name in route.match.listener):
-            protocols[upstream.protocol] = None
-    return [name for name in protocols if not route.match.protocol or name in route.match.protocol]
+            protocols.update(dict.fromkeys(rows_of(upstream.protocol, upstream.dialect, carries)))
+    return [row for row in protocols if not route.match.protocol or row.split()[0] in route.match.protocol]
+
+
+def rows_of(name: str, dialect: Dialect, carries: Mapping[str, Carries]) -> Sequence[str]:
+    """The rows of what is spoken: of the one dialect, or of all that may be."""
+    if row_of(name, dialect) in carries:
+        return [row_of(name, dialect)]
+    if dialect is not Dialect.AUTO:
+        return [name]
+    return [name, *(row for row in carries if row.startswith(f"{name} "))]
 
 
 @attrs.frozen
@@ -206,12 +217,15 @@ def targets_of(route: model.Route, config: model.Config, carries: Mapping[str, C
         if isinstance(target, model.Bridge):
             protocol, way = target.protocol, Way.BRIDGE
         elif isinstance(target, model.Forward) and target.upstream in config.upstreams:
-            protocol, way = config.upstreams[target.upstream].protocol, Way.FORWARD
+            upstream = config.upstreams[target.upstream]
+            protocol, way = rows_of(upstream.protocol, upstream.dialect, carries)[0], Way.FORWARD
         else:
             continue
         if protocol in carries:
             pairs = tuple(
-                fidelity(source, protocol, carries, way) for source in sources_of(route, config) if source in carries
+                fidelity(source, protocol, carries, way)
+                for source in sources_of(route, config, carries)
+                if source in carries
             )
             found.append(TargetFidelity(route.name, target, pairs))
     return found

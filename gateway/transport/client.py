@@ -217,7 +217,7 @@ async def dial(
         async with dial_quic(
             host,
             port,
-            alpns=spec.alpns,
+            alpns=spec.alpns_of.get(context.dialect, spec.alpns),
             tls=tls or ClientTls(),
             handler=driver,
             agreed=lambda alpn: driver.speak(make(attrs.evolve(context, alpn=alpn))),

@@ -44,6 +44,8 @@ class Served:
     session: Callable[[str | None], ServerSession]
     """From the ALPN that was agreed upon, over QUIC."""
     attach: Attach
+    alpns: Sequence[str] = ()
+    """What is served over QUIC."""
 
 
 class _Refused(TargetError):

@@ -49,7 +49,7 @@ class QuicListener:
         self._context = context
         self._admission = ConnectionCounts(context.limits)
         self._drivers: dict[CountedDriver, str] = {}
-        handlers = {alpn: self._handler(one, alpn) for one in served for alpn in one.spec.alpns or (None,)}
+        handlers = {alpn: self._handler(one, alpn) for one in served for alpn in one.alpns or (None,)}
         self._server = QuicServer(
             sockets,
             handlers,

@@ -261,6 +261,9 @@ class Credentials:
     mechanism: Annotated[
         Mechanism, Says("Kafka: how name and password are shown (a token is shown by OAUTHBEARER).")
     ] = Mechanism.PLAIN
+    connector: Annotated[
+        str, Says("The connector that is bound (Fujin 0.5 and v1); `gateway`, if nothing is said.")
+    ] = ""
 
 
 @attrs.frozen

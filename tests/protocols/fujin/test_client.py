@@ -19,7 +19,8 @@ from gateway.errors import (
     Unsupported,
     WireError,
 )
-from gateway.protocols.fujin.client.reader import FIRST_FETCH, HIGH_WATER, NO_WAIT, ON_TOP
+from gateway.protocols.fujin.client.inbox import HIGH_WATER, NO_WAIT, ON_TOP
+from gateway.protocols.fujin.client.reader import FIRST_FETCH
 from gateway.protocols.fujin.client.session import FujinClient
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.codec import Incomplete

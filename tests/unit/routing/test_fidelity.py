@@ -163,7 +163,7 @@ def config(match: str) -> model.Config:
 )
 def test_the_protocols_a_route_takes_messages_of(match: str, sources: set[str]) -> None:
     read = config(match)
-    assert set(sources_of(read.routes[0], read)) == sources
+    assert set(sources_of(read.routes[0], read, {})) == sources
 
 
 def test_the_words_a_target_has_to_accept() -> None:

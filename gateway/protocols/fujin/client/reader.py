@@ -6,12 +6,10 @@ stock servers cannot be pulled from (wire 4). What comes before a Take asks for 
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 
-import attrs
-
-from gateway.envelope import BatchMeta, Columns, Origin, Run
-from gateway.errors import GatewayError, WireError
+from gateway.errors import GatewayError
+from gateway.protocols.fujin.client.inbox import MOST_HELD, Inbox, Incoming
 from gateway.protocols.fujin.client.lane import ClientCore, Lane, refused
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.codec_replies import (
@@ -24,13 +22,11 @@ from gateway.protocols.fujin.wire.codec_replies import (
 from gateway.protocols.fujin.wire.frames import Op, ReaderKind, Reply
 from gateway.requests import (
     DONE,
-    Delivered,
     Settle,
     Settled,
     Subscribe,
     Subscribed,
     Take,
-    Taken,
     Unsubscribe,
 )
 from gateway.settings import Dialect
@@ -39,25 +35,8 @@ from gateway.wire.session import Withhold
 FETCH_MESSAGES = 1000
 FIRST_FETCH = 4
 """Messages in a FETCH while nothing is known of how large they are: each may have 16 MiB."""
-NO_WAIT = 0.25
-"""Seconds after which a Take that does not wait is answered empty: FETCH always waits at the server (wire 0, rule 3)."""
 REFUSED_AT_ONCE = 1.0
 """A FETCH error that comes sooner is not a time-out but a refusal."""
-HIGH_WATER = 1 << 20
-LOW_WATER = HIGH_WATER // 4
-"""Bytes pushed and not taken: beyond the high mark the stream is not read, until they have fallen to the low one."""
-MOST_HELD = 80 << 20
-"""More than can come once a stream is not read any more, or for a first FETCH; one that brings it is lost."""
-ON_TOP = 64
-"""Bytes that each message counts besides: many that are empty take memory too."""
-
-
-@attrs.frozen
-class _Waiting:
-    """A Take that waits."""
-
-    request: Take
-    until: float
 
 
 class ReaderLane(Lane):
@@ -72,14 +51,7 @@ class ReaderLane(Lane):
         self._subscription = subscription
         self._request = request
         self._connected = False
-        self._messages: deque[Message] = deque()
-        self._held = 0
-        self._largest = 0
-        """What the largest message that was taken last counts."""
-        self._withheld = False
-        self._next_tag = 1
-        self._ids: dict[int, bytes] = {}
-        self._takes: deque[_Waiting] = deque()
+        self._inbox = Inbox(core, request, self._withhold if self._pushed else None)
         self._fetch: tuple[int, int, float] | None = None
         """(cid, how many, since when) of the FETCH under way."""
         self._settles: dict[tuple[Reply, int], Settle] = {}
@@ -87,19 +59,18 @@ class ReaderLane(Lane):
         self._stopping = False
 
     def __len__(self) -> int:
-        return len(self._takes) + len(self._settles) + (not self._connected) + (self._goodbye is not None)
+        return len(self._inbox.takes) + len(self._settles) + (not self._connected) + (self._goodbye is not None)
 
     # --- requests ---
 
     def take(self, request: Take, now: float) -> None:
         """What is here, or what comes in time."""
-        until = request.hold_until if request.hold_until is not None else now + NO_WAIT
-        self._takes.append(_Waiting(request, until))
-        self._serve(now)
+        self._inbox.wait(request, now)
+        self._ask(now)
 
     def settle(self, request: Settle) -> None:
         """ACK or NACK. With auto commit there is nothing to say."""
-        ids = [self._ids[tag] for tag in request.tags if tag in self._ids]
+        ids = [self._inbox.ids[tag] for tag in request.tags if tag in self._inbox.ids]
         if not ids:
             self.core.done(request.id, Settled([None] * len(request.tags)))
             return
@@ -110,11 +81,7 @@ class ReaderLane(Lane):
 
     def cancel(self, request_id: int) -> None:
         """End a Take that waits; the FETCH goes on and fills the next one."""
-        for waiting in self._takes:
-            if waiting.request.id == request_id:
-                self._takes.remove(waiting)
-                self.core.done(request_id, self._taken(0))
-                return
+        self._inbox.cancel(request_id)
 
     def unsubscribe(self, request: Unsubscribe) -> None:
         """Leave the stream."""
@@ -124,25 +91,22 @@ class ReaderLane(Lane):
 
     def finish(self) -> None:
         """Takes that wait end empty."""
-        while self._takes:
-            self.core.done(self._takes.popleft().request.id, self._taken(0))
+        self._inbox.finish()
 
     def stopping(self) -> None:
         """What is not acknowledged yet may still be; without that, leave at once."""
         self._stopping = True
         self.finish()
-        if not self._ids:
+        if not self._inbox.ids:
             self.leave()
 
     def timeout_at(self) -> float | None:
         """When the first waiting Take ends."""
-        return min((waiting.until for waiting in self._takes if waiting.until != float("inf")), default=None)
+        return self._inbox.timeout_at()
 
     def on_timeout(self, now: float) -> None:
         """Takes whose time is up end empty."""
-        for waiting in [waiting for waiting in self._takes if waiting.until <= now]:
-            self._takes.remove(waiting)
-            self.core.done(waiting.request.id, self._taken(0))
+        self._inbox.on_timeout(now)
 
     # --- replies ---
 
@@ -166,11 +130,11 @@ class ReaderLane(Lane):
         if not self._connected:
             self.core.done(self._request.id, error)
             self._connected = True
-        for request in (*(waiting.request for waiting in self._takes), *self._settles.values()):
+        self._inbox.refuse(error)
+        for request in self._settles.values():
             self.core.done(request.id, error)
         if self._goodbye is not None:
             self.core.done(self._goodbye.id, DONE)
-        self._takes.clear()
         self._settles.clear()
         self._goodbye = None
 
@@ -194,8 +158,9 @@ class ReaderLane(Lane):
             return answer.end
         since = self._fetch[2]
         self._fetch = None
-        if answer.error is not None and self._takes and now - since < REFUSED_AT_ONCE:
-            self.core.done(self._takes.popleft().request.id, refused(answer.error))
+        takes = self._inbox.takes
+        if answer.error is not None and takes and now - since < REFUSED_AT_ONCE:
+            self.core.done(takes.popleft().request.id, refused(answer.error))
         self._hold(messages, now)
         return answer.end
 
@@ -206,58 +171,29 @@ class ReaderLane(Lane):
             return answer.end
         outcomes: list[GatewayError | None] = []
         for tag in request.tags:
-            raw_id = self._ids.get(tag)
+            raw_id = self._inbox.ids.get(tag)
             error = answer.error if answer.error is not None else results.get(raw_id) if raw_id is not None else None
             outcomes.append(refused(error) if error is not None else None)
             if error is None:
-                self._ids.pop(tag, None)
+                self._inbox.ids.pop(tag, None)
         self.core.done(request.id, Settled(outcomes))
-        if self._stopping and not self._ids:
+        if self._stopping and not self._inbox.ids:
             self.leave()
         return answer.end
 
-    def _hold(self, messages: list[Message] | tuple[Message, ...], now: float) -> None:
-        self._messages.extend(messages)
-        self._held += sum(map(_size, messages))
-        if self._held > MOST_HELD:
-            raise WireError("more was pushed than can be held")
-        self._serve(now)
-        if self._pushed and self._held > HIGH_WATER and not self._withheld:
-            self._withheld = True
-            self.core.outbox.put(self.channel, Withhold(self.channel))
+    def _hold(self, messages: Sequence[Message], now: float) -> None:
+        self._inbox.hold([Incoming(message.id, message.value) for message in messages])
+        self._ask(now)
 
-    def _serve(self, now: float) -> None:
-        """Answer the Takes that can be answered, and ask for more while others wait."""
-        while self._takes and self._messages:
-            request = self._takes.popleft().request
-            self.core.done(request.id, self._taken(request.max_messages))
-        if self._takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
-            request = self._takes[0].request
-            known = request.max_bytes // self._largest if self._largest else FIRST_FETCH
+    def _withhold(self, on: bool) -> None:
+        self.core.outbox.put(self.channel, Withhold(self.channel, on=on))
+
+    def _ask(self, now: float) -> None:
+        """For more, while somebody waits."""
+        takes = self._inbox.takes
+        if takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
+            request = takes[0].request
+            known = request.max_bytes // self._inbox.largest if self._inbox.largest else FIRST_FETCH
             count = min(request.max_messages, FETCH_MESSAGES, max(1, known))
             self._fetch = (self.cid(), count, now)
             self.send(codec.fetch(self._fetch[0], count))
-
-    def _taken(self, count: int) -> Taken:
-        request = self._request
-        messages = [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
-        if not messages:
-            return Taken((), address=request.address, acknowledge=request.acknowledge)
-        first_tag = self._next_tag
-        self._next_tag += len(messages)
-        sizes = [_size(message) for message in messages]
-        self._held -= sum(sizes)
-        self._largest = max(sizes)
-        if self._withheld and self._held <= LOW_WATER:
-            self._withheld = False
-            self.core.outbox.put(self.channel, Withhold(self.channel, on=False))
-        if not self._auto_commit:
-            self._ids.update(enumerate((message.id for message in messages), first_tag))
-        columns = Columns.of([message.value for message in messages])
-        meta = BatchMeta(b"", Origin("fujin", ""))
-        run = Run(request.address, 0, 0, columns, [0] * len(messages), [(0, 0, meta)])
-        return Taken([Delivered(run, first_tag)], address=request.address, acknowledge=request.acknowledge)
-
-
-def _size(message: Message) -> int:
-    return len(message.id) + len(message.value) + ON_TOP

@@ -16,7 +16,7 @@ _REPLIES = {Op.BEGIN: Reply.BEGIN, Op.COMMIT: Reply.COMMIT, Op.ROLLBACK: Reply.R
 
 
 @attrs.define(eq=False)
-class _Pending:
+class PendingPublish:
     """A Publish whose WRITEs are not all answered."""
 
     request: Publish
@@ -36,7 +36,7 @@ class WriterLane(Lane):
 
     def __init__(self, core: ClientCore, channel: int) -> None:
         super().__init__(core, channel, codec.connect_writer())
-        self._writes: dict[int, tuple[_Pending, int]] = {}
+        self._writes: dict[int, tuple[PendingPublish, int]] = {}
         self._publishes = 0
         self._commands: dict[tuple[Reply, int], Begin | Commit | Rollback] = {}
 
@@ -48,7 +48,7 @@ class WriterLane(Lane):
         columns = request.batch.columns
         topic = request.batch.address.encode()
         headered = self.core.dialect is Dialect.DOCUMENT
-        pending = _Pending(request, columns.count)
+        pending = PendingPublish(request, columns.count)
         self._publishes += 1
         for index, value in enumerate(columns.values()):
             if 0 < len(value) <= LARGEST_PUSH:
@@ -103,7 +103,7 @@ class WriterLane(Lane):
         self._writes.clear()
         self._commands.clear()
 
-    def _end_if_answered(self, pending: _Pending) -> None:
+    def _end_if_answered(self, pending: PendingPublish) -> None:
         if not pending.left:
             self._publishes -= 1
             self.core.done(pending.request.id, pending.outcome())
