@@ -303,4 +303,51 @@ class Fujin:
         await wire.expect(b"\6" + s32(value))
 
 
+class Fujin05:
+    """Fujin wire 6.2: a session for each, that is greeted and bound."""
+
+    fetches = False
+    HELLO = bytes.fromhex("000101010000000174 0000000130")
+    GREETED = bytes.fromhex("1300010100000007 67617465776179")
+
+    @staticmethod
+    def connect(port: int):
+        return quic(port, "fujin")
+
+    async def bind(self, wire: Wire) -> None:
+        await wire.send(self.HELLO + bytes.fromhex("01000000036d656d00000000"))
+        await wire.expect(self.GREETED + bytes.fromhex("1000"))
+        for _ in range(int.from_bytes(await wire.receive(4))):
+            await wire.receive(int.from_bytes(await wire.receive(4)) + 4)
+
+    async def publish(self, wire: Wire, address: str, value: bytes) -> None:
+        await self.bind(wire)
+        await wire.send(b"\2" + struct.pack(">I", 1) + s32(address.encode()) + s32(value))
+        await wire.expect(bytes.fromhex("030000000100"))
+
+    async def subscribe(self, wire: Wire, address: str) -> None:
+        await self.bind(wire)
+        await wire.send(b"\x0b" + struct.pack(">I", 1) + b"\1" + s32(address.encode()))
+        await wire.expect(bytes.fromhex("01000000010000"))
+
+    async def next(self, wire: Wire, address: str, value: bytes) -> None:
+        await wire.expect(b"\x08\0" + s32(value))
+
+
+class FujinV1(Fujin05):
+    HELLO = GREETED = b""
+
+    @staticmethod
+    def connect(port: int):
+        return quic(port, "fujin/1")
+
+
+class FujinTcp(Fujin05):
+    @staticmethod
+    def connect(port: int):
+        return tcp(port)
+
+
 CLIENTS = {"blipmq": BlipMQ, "flymq": FlyMQ, "rustlog": RustLog, "felix": Felix, "fujin": Fujin}
+LATER = {"fujin05": Fujin05, "fujinv1": FujinV1, "fujintcp": FujinTcp}
+"""What came after the dialects of the documents, by the listener that they are asked at."""

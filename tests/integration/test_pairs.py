@@ -1,4 +1,4 @@
-"""Publish over one protocol, read over another, all 25 pairs, with raw bytes on both sides of a real process."""
+"""Publish over one protocol, read over another, all pairs, with raw bytes on both sides of a real process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.integration.quic_raw import streams
-from tests.integration.raw import CLIENTS, Felix, felix_frame
+from tests.integration.raw import CLIENTS, LATER, Felix, felix_frame
 from tests.integration.running import Served, serving
 
 CONFIG = """
@@ -22,6 +22,9 @@ listeners:
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
+  fujin05: {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed, dialect: "0.5"}}
+  fujinv1: {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed, dialect: v1}}
+  fujintcp: {{protocol: fujin,  bind: "127.0.0.1:0", transport: tcp}}
 storage: {{path: "{data}"}}
 """
 VALUE = b"from one protocol to another"
@@ -54,12 +57,15 @@ async def replayed(port: int, address: str) -> bytes:
         return payload[24:]
 
 
-@pytest.mark.parametrize("reader", CLIENTS)
-@pytest.mark.parametrize("writer", CLIENTS)
+ALL = {**CLIENTS, **LATER}
+
+
+@pytest.mark.parametrize("reader", ALL)
+@pytest.mark.parametrize("writer", ALL)
 async def test_what_one_protocol_publishes_another_reads(gateway: Served, writer: str, reader: str):
     """One message, live; and once more from history for the protocols that can ask for it."""
     address = f"pair.{writer}.{reader}"
-    receiving, sending, ports = CLIENTS[reader](), CLIENTS[writer](), gateway.ports
+    receiving, sending, ports = ALL[reader](), ALL[writer](), gateway.ports
     with trio.fail_after(30):
         async with receiving.connect(ports[reader]) as read_wire, sending.connect(ports[writer]) as write_wire:
             await receiving.subscribe(read_wire, address)

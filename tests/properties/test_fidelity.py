@@ -17,8 +17,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.envelope import Batch, Columns, Run
-from gateway.protocols.registry import Transport, protocol, served
+from gateway.envelope import Batch, Columns, Headers, Run
+from gateway.protocols.registry import Transport, carried, protocol, served
 from gateway.requests import Fetch, Fetched, Publish, Published, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.routing.fidelity import Fate, Fidelity, Way, fidelity
 from gateway.settings import Dialect
@@ -37,10 +37,19 @@ listeners:
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
 storage: {{path: "{data}", durability: memory}}
 """
-CARRIES = {name: spec.carries for name, spec in served().items()}
+CARRIES = carried(served())
+DIALECTS = {"fujin": Dialect.STOCK, "fujin 0.5": Dialect.SESSION, "fujin v1": Dialect.V1}
+"""Which dialect a row is about, where there are several rows."""
+Message = tuple[bytes, bytes | None, Headers]
 PAIRS = list(itertools.product(CARRIES, repeat=2))
 MESSAGES = st.lists(
-    st.tuples(st.binary(min_size=0, max_size=40), st.none() | st.binary(min_size=1, max_size=8)), min_size=1, max_size=5
+    st.tuples(
+        st.binary(min_size=0, max_size=40),
+        st.none() | st.binary(min_size=1, max_size=8),
+        st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.binary(max_size=4)), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=5,
 )
 
 
@@ -58,11 +67,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextlib.asynccontextmanager
 async def connected(name: str, ports: Mapping[str, int]) -> AsyncIterator[Connection]:
-    """A client of a protocol; the document's dialect is the one that needs no sign first."""
-    spec = protocol(name)
+    """A client of a protocol, in the dialect of the row."""
+    spec = protocol(name.split(maxsplit=1)[0])
     tls = ClientTls(insecure=True) if spec.transport is Transport.QUIC else None
-    context = ClientContext(credentials=Credentials(api_key="dev-key"), dialect=Dialect.AUTO)
-    async with connect(spec, "127.0.0.1", ports[name], context=context, tls=tls) as connection:
+    context = ClientContext(credentials=Credentials(api_key="dev-key"), dialect=DIALECTS.get(name, Dialect.AUTO))
+    async with connect(spec, "127.0.0.1", ports[spec.name], context=context, tls=tls) as connection:
         yield connection
 
 
@@ -96,34 +105,43 @@ async def read(connection: Connection, name: str, address: str, subscription: in
     return runs
 
 
-def expected(promised: Fidelity, messages: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+def expected(promised: Fidelity, messages: list[Message]) -> list[Message]:
     """What the table says a reader gets."""
     keys = promised.field("key").fate is Fate.KEPT
     small = promised.field("size").fate is Fate.LOST
     assert promised.field("ordering").fate in (Fate.KEPT, Fate.MAPPED)
-    assert promised.field("headers").fate is Fate.ABSENT  # no protocol's own wire has any
+    headers = promised.field("headers").fate is Fate.KEPT
     least = CARRIES[promised.target].min_value if small else 0
-    return [(value, key if keys else None) for value, key in messages if len(value) >= least]
+    return [
+        (value, key if keys else None, pairs if headers else ())
+        for value, key, pairs in messages
+        if len(value) >= least
+    ]
 
 
-async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[tuple[bytes, bytes | None]]) -> None:
+async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[Message]) -> None:
     """Publish there, read here, compare with the table."""
     source, target = promised.source, promised.target
-    messages = [(value, key) for value, key in sent if len(value) >= CARRIES[source].min_value]
+    messages = [one for one in sent if len(one[0]) >= CARRIES[source].min_value]
     wanted = expected(promised, messages)
-    address = f"pair-{source}-{target}-{next(NUMBERS)}"
+    address = f"pair-{source}-{target}-{next(NUMBERS)}".replace(" ", "-")
     with trio.fail_after(20):
         async with connected(target, ports) as reader, connected(source, ports) as writer:
             subscription = await begin(reader, target, address)
-            given = [key for _, key in messages] if CARRIES[source].key else None
+            keys = [key for _, key, _ in messages] if CARRIES[source].key else None
+            headers = [pairs for *_, pairs in messages] if CARRIES[source].headers else None
             if messages:
-                columns = Columns.of([value for value, _ in messages], given)
+                columns = Columns.of([value for value, *_ in messages], keys, headers)
                 partition = 0 if CARRIES[source].partition else None
                 reply = await writer.request(Publish(0, Batch(address, columns, partition=partition)))
                 assert isinstance(reply, Published)
                 assert not reply.refused
             runs = await read(reader, target, address, subscription, len(wanted)) if wanted else []
-    got = [(run.columns.value(index), run.columns.key(index)) for run in runs for index in range(run.count)]
+    got = [
+        (run.columns.value(index), run.columns.key(index), run.columns.headers_of(index))
+        for run in runs
+        for index in range(run.count)
+    ]
     assert got == wanted, (source, target)
     if promised.field("offset").fate is Fate.MAPPED:
         assert [run.base_offset + index for run in runs for index in range(run.count)] == list(range(len(wanted)))
@@ -133,13 +151,13 @@ NUMBERS = itertools.count()
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=MESSAGES)
 def test_a_pair_keeps_what_the_table_promises(
-    gateway: Served, source: str, target: str, messages: list[tuple[bytes, bytes | None]]
+    gateway: Served, source: str, target: str, messages: list[Message]
 ) -> None:
     promised = fidelity(source, target, CARRIES, Way.BRIDGE)
-    trio.run(cross, gateway.ports, promised, [(b"k", b"key"), *messages])
+    trio.run(cross, gateway.ports, promised, [(b"k", b"key", (("h", b"v"),)), *messages])
 
 
 @pytest.mark.parametrize(
@@ -150,6 +168,8 @@ def test_a_pair_keeps_what_the_table_promises(
         ("flymq", "rustlog", "ordering", Fate.LOST),
         ("felix", "flymq", "headers", Fate.KEPT),
         ("fujin", "fujin", "offset", Fate.MAPPED),
+        ("fujin 0.5", "fujin v1", "headers", Fate.LOST),
+        ("fujin 0.5", "fujin", "key", Fate.KEPT),
     ],
 )
 def test_a_changed_row_of_the_table_is_noticed(
@@ -159,7 +179,12 @@ def test_a_changed_row_of_the_table_is_noticed(
     assert promised.field(field).fate is not fate
     rows = tuple(attrs.evolve(row, fate=fate) if row.name == field else row for row in promised.fields)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
-        trio.run(cross, gateway.ports, attrs.evolve(promised, fields=rows), [(b"k", None), (b"v", b"key")])
+        trio.run(
+            cross,
+            gateway.ports,
+            attrs.evolve(promised, fields=rows),
+            [(b"k", None, (("h", b"v"),)), (b"v", b"key", ())],
+        )
 
 
 async def outlived(ports: Mapping[str, int], target: str) -> None:

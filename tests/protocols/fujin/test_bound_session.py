@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import (
@@ -38,10 +40,12 @@ from gateway.requests import (
     Delivered,
     DescribeTopics,
     Identity,
+    Outcome,
     Profile,
     Profiles,
     Publish,
     Published,
+    Request,
     Rollback,
     Settle,
     Settled,
@@ -56,6 +60,7 @@ from gateway.requests import (
 )
 from gateway.settings import Dialect, Transport
 from gateway.wire.session import Close, Finish, Kind, Open, SessionContext, StopSending
+from tests.conformance.replier import reply
 from tests.protocols.fujin.samples import (
     BIND,
     BOUND_BEGIN,
@@ -653,3 +658,49 @@ def test_every_op_is_an_event_of_the_table() -> None:
     assert set(BOUND_EVENTS) == set(BoundOp)
     assert {event for _, event in SESSIONS} == set(BoundEvent)
     assert all((state, BoundEvent.END) in SESSIONS for state in BoundState if state is not BoundState.ENDING)
+
+
+# --- whatever comes ---
+
+COMMANDS = [
+    PRODUCE, HPRODUCE, BOUND_BEGIN, BOUND_COMMIT, BOUND_ROLLBACK, TX_PRODUCE, TX_HPRODUCE, SUBSCRIBE, HSUBSCRIBE, UNSUBSCRIBE,
+    BOUND_FETCH, HFETCH, LEAVE, HELLO, BIND, PING, ack("09", 1), ack("0a", 2, incarnation=2), hexed("09 00000005 01 00000000"),
+]  # fmt: skip
+
+
+@given(
+    pieces=st.lists(st.sampled_from(COMMANDS) | st.binary(max_size=30), max_size=12),
+    alpn=st.sampled_from(["fujin", "fujin/1"]),
+    cut=st.integers(1, 60),
+)
+def test_every_session_ends_in_one_way_whatever_it_is_told(pieces: list[bytes], alpn: str, cut: int) -> None:
+    """In any state any bytes, in pieces of any size; with what the broker says meanwhile. Then the client goes."""
+    script = fresh(alpn=alpn)
+    sent = (HELLO if alpn == "fujin" else b"") + BIND + b"".join(pieces)
+    takes = 0
+
+    def broker(request: Request) -> Outcome:
+        nonlocal takes
+        if isinstance(request, Take):
+            takes += 1
+            return reply(request) if takes < 4 else Taken(())
+        return reply(request)
+
+    waiting: list[Take] = []
+    for at in range(0, len(sent), cut):
+        script.feed(sent[at : at + cut])
+        while script.asked:
+            request = script.asked.popleft()
+            if isinstance(request, Take) and takes >= 4 and request.hold_until == math.inf:
+                waiting.append(request)
+            else:
+                script.complete(request, broker(request))
+    script.eof()
+    script.serve(broker)
+    for take in waiting:
+        script.complete(take, Taken((), ended=True))
+    script.serve(broker)
+    finishes = [output for output in script.others if isinstance(output, Finish) and output.channel == 0]
+    assert len(finishes) == 1
+    assert script.session.in_flight == 0
+    assert script.sent()[:1] in (b"\x13", b"\x10")
