@@ -208,6 +208,46 @@ async def test_the_clients_that_log_in_first(gateway: Served):
             assert await client.said(control) == wanted
 
 
+@pytest.mark.parametrize("flag", [0x0001, 0x0002, 0x0004, 0x0008, 0x0010, 0x0020])
+async def test_each_flag_that_a_login_is_told_is_really_there(gateway: Served, flag: int):
+    """Alone, as far as it means anything alone: 0x0008 and 0x0010 are a batch's and its answer's, 0x0020 is an event's."""
+    together = {0x0008: 0x0019, 0x0010: 0x0019, 0x0020: 0x0022}.get(flag, flag)
+    auth = felix_frame({"type": "auth", "tenant_id": "t1", "token": "x", "client_flags": together})
+    stream = f"flag{flag:02x}"
+    with trio.fail_after(30):
+        async with streams(gateway.ports["felix"]) as client:
+            control = client.open(auth + felix_frame({"type": "subscribe", **scope(stream)}), end=True)
+            told = await client.said(control)
+            assert told == {"type": "auth_ok", "server_flags": together}
+            number = (await client.said(control))["subscription_id"]
+            assert isinstance(number, int)
+            events = await client.incoming()
+            await client.said(events)
+            publishing = client.open(auth)
+            assert (await client.said(publishing))["server_flags"] == together
+            if together & 0x0008:
+                client.send(publishing, binary(stream, [b"x"], 0x0009, struct.pack(">QB", 7, 2)))
+                assert await client.felix(publishing) == (0x0010, b"\0" + struct.pack(">QH", 7, 0))
+            elif together & 0x0001:
+                client.send(publishing, binary(stream, [b"x"]))
+            else:
+                publish = {"type": "publish", **scope(stream), "payload": b64(b"x"), "request_id": 1}
+                client.send(publishing, felix_frame(publish))
+                assert await client.said(publishing) == {"type": "publish_ok", "request_id": 1}
+            shown, payload = await client.felix(events)
+            one = struct.pack(">I", 1) + s32(b"x")
+            match together:
+                case 0x0002:
+                    assert (shown, payload) == (0x0002, struct.pack(">Q", number) + one)
+                case 0x0004:
+                    assert (shown, payload) == (0x0004, one)
+                case 0x0022:
+                    assert (shown, payload) == (0x0022, struct.pack(">QQ", number, 0) + one)
+                case _:
+                    assert shown == 0
+                    assert json.loads(payload)["payload"] == b64(b"x")
+
+
 async def test_a_stock_client_has_twenty_connections(gateway: Served):
     async with trio.open_nursery() as nursery:
         ready, answered = trio.Event(), []

@@ -418,4 +418,5 @@ def test_replay_of_a_topic_that_is_not_there_yet():
 
 def test_replay_needs_one_partition():
     script = serving().feed(subscribe(start="earliest")).answer(requests.DescribeTopics, described(0, 1, 2))
-    script.sends(js(type="error", message="replay needs a stream of one partition")).quiet()
+    reason = "an offset does not say in which of 2 it is, and nothing else here can"
+    script.sends(js(type="error", message=f"replay needs a stream of one partition: {reason}")).quiet()

@@ -322,7 +322,8 @@ def _replay_problem(outcome: Outcome, start: object) -> GatewayError | None:
         return outcome if isinstance(outcome, GatewayError) else InvalidRequest("replay is not possible")
     partitions = outcome.topics[0].partitions if outcome.topics else ()
     if len(partitions) > 1:
-        return InvalidRequest("replay needs a stream of one partition")
+        reason = f"an offset does not say in which of {len(partitions)} it is, and nothing else here can"
+        return InvalidRequest(f"replay needs a stream of one partition: {reason}")
     if isinstance(start, At) and partitions:
         info = partitions[0]
         if not info.start <= start.offset <= info.end:
