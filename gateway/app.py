@@ -369,6 +369,7 @@ class Gateway:
         from gateway.admin.api import Api
         from gateway.admin.app import admin_app
         from gateway.admin.inside import Inside
+        from gateway.console.pages import OPEN_PATHS, Console
         from gateway.docs.web import docs_routes
 
         admin = self._config.admin or Admin()
@@ -388,12 +389,15 @@ class Gateway:
             time.time,
         )
         api = Api(inside)
+        console = Console(api.operations, access)
         return admin_app(
             self.recorder,
             self.health,
             access,
             api.operations,
-            pages=docs_routes(),
+            pages=[*console.routes(), *docs_routes()],
+            open_paths=OPEN_PATHS,
+            refuse=console.refuse,
             lifespan=api.running,
             others=self._others,
         )

@@ -68,6 +68,7 @@ class Hand:
     headers: Mapping[str, str]
     """Names in small letters."""
     scheme: str = "http"
+    peer: str = ""
 
     @property
     def host(self) -> str:
@@ -111,7 +112,7 @@ class Access:
         admin: model.Admin,
         *,
         now: Callable[[], float],
-        failed: Callable[[str], None] = lambda _name: None,
+        failed: Callable[[str], None] = lambda _peer: None,
     ) -> None:
         self._now = now
         self._failed = failed
@@ -157,7 +158,7 @@ class Access:
         else:
             found = self._of_header(hand.headers.get("authorization")) or self._of_cookie(hand.cookie)
             if found is None:
-                self._failed("")
+                self._failed(hand.peer)
                 raise Unauthenticated(
                     f"the admin address asks for {'another' if 'authorization' in hand.headers else 'a bearer'} token"
                 )
@@ -168,12 +169,12 @@ class Access:
                 raise Denied("a change that a browser sends carries the token of its session: load the page again")
         return who
 
-    def log_in(self, token: str) -> Who:
+    def log_in(self, token: str, peer: str = "") -> Who:
         """A new session for who shows this. Raises Unauthenticated."""
         shown = token.strip().encode()
         matching = [name for name, (one, _role) in self._tokens.items() if hmac.compare_digest(one, shown)]
         if not matching:
-            self._failed("")
+            self._failed(peer)
             raise Unauthenticated("this token is not known here")
         return self._session(matching[0])
 

@@ -50,7 +50,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        hand = Hand(scope["method"], scope["path"], headers_of(scope["headers"]), scope["scheme"])
+        host, port = scope.get("client") or ("", 0)
+        peer = f"{host}:{port}"
+        hand = Hand(scope["method"], scope["path"], headers_of(scope["headers"]), scope["scheme"], peer)
         state = scope.setdefault("state", {})
         state["hand"] = hand
         path = scope["path"]

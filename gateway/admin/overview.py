@@ -60,8 +60,11 @@ class Overview:
         nodes = list(self._nodes(config))
         shown = nodes[:MOST_NODES]
         names = {one.id for one in shown}
-        edges = dict.fromkeys(one for one in self._edges(config) if one.source in names and one.target in names)
-        return GatewayMap(shown, list(edges), len(nodes) - len(shown))
+        edges: dict[tuple[str, str], MapEdge] = {}
+        for one in self._edges(config):
+            if one.source in names and one.target in names:
+                edges.setdefault((one.source, one.target), one)
+        return GatewayMap(shown, list(edges.values()), len(nodes) - len(shown))
 
     def _nodes(self, config: model.Config) -> Iterator[MapNode]:
         for listener in config.listeners.values():
@@ -79,7 +82,7 @@ class Overview:
             stores = [one for one in route.targets if isinstance(one, model.StoreTarget)]
             if stores:
                 count = counts.get(route.name, 0)
-                label = f"{count} topic{'s' * (count != 1)}"
+                label = f"{count} topic{'s' * (count != 1)} of that name"
                 yield MapNode(f"topics:{route.name}", "topics", ", ".join(one.topic for one in stores), label, [])
         for listener in config.listeners.values():
             yield MapNode(f"target:{listener.name}", "target", listener.name, "readers", ["readers"])
@@ -120,7 +123,7 @@ class Overview:
                 yield MapEdge(f"topics:{route_name}", f"target:{target_name}", "read")
 
     def _topics_by_route(self) -> dict[str, int]:
-        """How many topics each route stores to: the first that could have made it counts."""
+        """How many topics there are of a name that each route stores to; several may store to one."""
         found: dict[str, int] = {}
         primaries = [(route.name, route.primary) for route in self._inside.table.routes if route.primary is not None]
         for topic in self._inside.store.topics:
@@ -129,7 +132,6 @@ class Overview:
             for name, primary in primaries:
                 if primary.invert(topic) is not None:
                     found[name] = found.get(name, 0) + 1
-                    break
         return found
 
 

@@ -160,6 +160,8 @@ class Pulses:
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._wanted = trio.Event()
+        self._hurry = trio.Event()
+        """Somebody has come who does not want to wait."""
         self._fresh = trio.Event()
         self._followers = 0
         self._last: _Counts | None = None
@@ -178,7 +180,12 @@ class Pulses:
                 if self._followers:
                     idle_since = trio.current_time()
                 self._take()
-                await trio.sleep(EVERY if self._followers else EVERY * ACCOUNTED_EVERY)
+                self._hurry = trio.Event()
+                if self._followers:
+                    await trio.sleep(EVERY)
+                else:
+                    with trio.move_on_after(EVERY * ACCOUNTED_EVERY):
+                        await self._hurry.wait()
             self._wanted = trio.Event()
             self._last = None
             for pool in self._pools():
@@ -212,6 +219,11 @@ class Pulses:
             [self._past(name, kept) for name in names],
         )
 
+    @property
+    def followed(self) -> bool:
+        """Whether somebody looks."""
+        return self._followers > 0
+
     def seen_problems(self, upstream: str) -> Sequence[tuple[int, str]]:
         return list(self._problems.get(upstream, ()))
 
@@ -230,6 +242,7 @@ class Pulses:
     async def _next(self) -> Pulse:
         self._followers += 1
         self._wanted.set()
+        self._hurry.set()
         try:
             await self._fresh.wait()
         finally:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Annotated
 
+import attrs
 import msgspec
 import trio
 
 from gateway.admin.access import Role
 from gateway.admin.inside import Inside
 from gateway.admin.log import Named
-from gateway.admin.operation import Asked, Large, Nothing, Query, Small, operation
+from gateway.admin.operation import Asked, Large, Nothing, Query, Small, Streamed, operation
 from gateway.envelope import BatchMeta, Columns, Delivery, Envelope, Headers, Origin, Run
 from gateway.errors import InvalidRequest, NotFound, RequestError, UnknownPartition, UnknownTopic
 from gateway.protocols.registry import ProtocolSpec, protocols
@@ -31,6 +32,9 @@ DECODED_BYTES = 256 << 10
 MOST_BARS = 120
 MOST_COUNTED = 16
 """Partitions whose messages are counted over time; of more, the first."""
+MOST_DOWNLOADED = 100_000
+LINES = "application/x-ndjson"
+THIS, ONE_WAY = "this message", Way.BRIDGE
 FRAME_BYTES = 4 << 10
 """Of a frame."""
 
@@ -92,6 +96,14 @@ class RecordsFound(msgspec.Struct, frozen=True):
     """Where to go on."""
     previous: int | None
     """Where a page would begin that ends where this one begins."""
+
+
+class DownloadAsked(Query, frozen=True, kw_only=True):
+    topic: Named
+    partition: Small = 0
+    start: Large = 0
+    end: Large | None = None
+    """Without one, as it is now; at most so many messages are sent."""
 
 
 class VolumeAsked(Query, frozen=True, kw_only=True):
@@ -213,6 +225,28 @@ class Records:
         previous = max(start, first - query.limit) if first > start else None
         return RecordsFound(shown, start, end, position, previous)
 
+    @operation("GET", "/v1/download", Role.READ, media=(LINES,))
+    async def download(self, asked: Asked[DownloadAsked, None]) -> Streamed:
+        """A range of one partition as JSON, a message a line, bytes in base64."""
+        query = asked.query
+        bounds = self._bounds(query.topic, query.partition)
+        end = min(query.end if query.end is not None else bounds.end, bounds.end)
+        return Streamed(self._lines(query, max(query.start, bounds.start), end), LINES, filename="messages.jsonl")
+
+    async def _lines(self, query: DownloadAsked, position: int, end: int) -> AsyncGenerator[bytes]:
+        left = MOST_DOWNLOADED
+        while position < end and left > 0:
+            most = min(left, end - position, 1_000)
+            result = await self._store.read(query.topic, query.partition, position, most, SCAN_BYTES, 0)
+            if result.next_offset <= position:
+                break
+            position = result.next_offset
+            for run in result.runs:
+                left -= run.count
+                for one in run.envelopes():
+                    yield msgspec.json.encode(one) + b"\n"
+                await trio.lowlevel.checkpoint()
+
     @operation("GET", "/v1/volume", Role.READ)
     async def volume(self, asked: Asked[VolumeAsked, None]) -> Volume:
         """How many messages a topic got over its log's life, bar by bar."""
@@ -306,9 +340,18 @@ class Records:
     def _tongue(self, spec: ProtocolSpec, run: Run, source: str, specs: Mapping[str, ProtocolSpec]) -> Tongue:
         address, served = self._address(spec.name, run.topic)
         carries = {name: one.carries for name, one in specs.items()}
-        # what was appended over the admin address, or replayed, has all that a message can have
-        source = source if source in carries else max(carries, key=lambda one: sum(_flags(carries[one])))
-        found = fidelity(source, spec.name, carries, Way.BRIDGE)
+        # what it has is what it can lose, whatever its protocol could have given it
+        columns = run.columns
+        has = attrs.evolve(
+            carries.get(source, spec.carries),
+            key=columns.key(0) is not None,
+            headers=bool(columns.headers_of(0)),
+            expiry=bool(columns.expires and columns.expires[0]),
+            partition=True,
+            offset=True,
+            time=True,
+        )
+        found = fidelity(THIS, spec.name, {**carries, THIS: has}, ONE_WAY)
         fields = [FieldFate(one.name, one.fate.value, one.note) for one in found.fields]
         size, limits = len(run.columns.value(0)), spec.carries
         problem, frames = "", []
@@ -334,10 +377,6 @@ class Records:
                 if address is not None:
                     return address, True
         return topic, False
-
-
-def _flags(carries: object) -> Sequence[bool]:
-    return [bool(getattr(carries, name)) for name in ("key", "headers", "partition", "offset", "time", "expiry")]
 
 
 def content_of(data: bytes, kind: str = "", decode: Decode | None = None, *, most: int = SHOWN_BYTES) -> Content:

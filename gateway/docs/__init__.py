@@ -19,6 +19,18 @@ def text(page: str) -> str:
     return files(__name__).joinpath(f"{page}.md").read_text(encoding="utf-8")
 
 
+def images() -> Sequence[str]:
+    """The names of the pictures in the pages."""
+    return sorted(path.name for path in files(__name__).joinpath("images").iterdir() if path.name.endswith(".png"))
+
+
+def image(name: str) -> bytes:
+    """A picture; KeyError if there is none of that name."""
+    if name not in images():
+        raise KeyError(name)
+    return files(__name__).joinpath("images", name).read_bytes()
+
+
 def page_of(link: str) -> str:
     """The page that a link from another page leads to; empty if it leads elsewhere."""
     name, _, _ = link.partition("#")

@@ -13,18 +13,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.docs import INDEX, page_of, pages, text
+from gateway.docs import INDEX, image, images, page_of, pages, text
 
 PATH = "/docs"
 HEADERS = {
     # our own text and no input of anybody; should that ever change, nothing in it runs or is fetched
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
     "X-Content-Type-Options": "nosniff",
 }
 STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
 pre, code { font: 14px/1.4 ui-monospace, monospace; background: #8881; }
 pre { padding: .6rem; overflow-x: auto; }
+img { max-width: 100%; height: auto; border: 1px solid #8886; border-radius: .4rem; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { border: 1px solid #8886; padding: .25rem .5rem; text-align: left; vertical-align: top; }
 :root { color-scheme: light dark; }"""
@@ -32,7 +33,7 @@ th, td { border: 1px solid #8886; padding: .25rem .5rem; text-align: left; verti
 
 def docs_routes() -> Sequence[BaseRoute]:
     """`/docs`, and each page under it."""
-    return [Route(PATH, _index), Route(PATH + "/{page}", _page)]
+    return [Route(PATH, _index), Route(PATH + "/images/{name}", _image), Route(PATH + "/{page}", _page)]
 
 
 async def _index(_request: Request) -> Response:
@@ -47,6 +48,13 @@ async def _page(request: Request) -> Response:
         )
     # the first time takes tens of milliseconds, in which nothing else would be served
     return HTMLResponse(await trio.to_thread.run_sync(rendered, name), headers=HEADERS)
+
+
+async def _image(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in images():
+        return HTMLResponse(_whole("No such image", "<p>There is no such image.</p>"), 404, HEADERS)
+    return Response(await trio.to_thread.run_sync(image, name), headers=HEADERS, media_type="image/png")
 
 
 @functools.cache

@@ -146,6 +146,11 @@ RULES = [
         ("aioquic", "socket", "hypercorn"),
     ),
     Rule(
+        "gateway/console",
+        ("gateway", "gateway.admin", "gateway.bulk.wire", "gateway.console", "gateway.errors"),
+        ("aioquic", "socket", "hypercorn", "structlog"),
+    ),
+    Rule(
         "gateway/config",
         (
             *VALUES,

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import openapi_spec_validator
 import pytest
 import trio
@@ -190,17 +191,26 @@ async def test_the_bars_of_a_volume_add_up_to_the_messages(api: tuple[Gateway, A
 async def test_a_message_in_every_language_is_what_is_served_and_what_is_lost_is_said(
     api: tuple[Gateway, ApiClient],
 ) -> None:
-    served, client = api
-    await publish(served, "t", ORDER, keys=[b"k"], headers=[(("h", b"v"),)])
+    _served, client = api
+    sent = {
+        "address": "t",
+        "producer": "p",
+        "values": [b64(ORDER)],
+        "keys": [b64(b"k")],
+        "headers": [[["h", b64(b"v")]]],
+    }
+    await client("append", sent)
     found = await client("languages", topic="t", offset=0)
     specs = protocols()
     carries = {name: spec.carries for name, spec in specs.items()}
+    has = {"key": True, "headers": True, "expiry": False, "partition": True, "offset": True, "time": True}
     assert {one["protocol"] for one in found["tongues"]} == {
         name for name, spec in specs.items() if spec.server is not None
     }
     for one in found["tongues"]:
         assert one["served"]
-        expected = fidelity("flymq", one["protocol"], carries, Way.BRIDGE)
+        this = attrs.evolve(carries[one["protocol"]], **has)
+        expected = fidelity("this", one["protocol"], {**carries, "this": this}, Way.BRIDGE)
         assert [(f["name"], f["fate"]) for f in one["fields"]] == [(f.name, f.fate.value) for f in expected.fields]
         assert one["frames"]
         for frame in one["frames"]:
@@ -368,6 +378,7 @@ async def test_a_tap_shows_both_sides_of_a_transform_and_is_gone_with_its_reader
     pipeline = pipeline_of(served)
     assert pipeline.tap is None
     async with client.events("tap", route="ord*", expression="value.amount > 50") as events:
+        await events.next("report")
         await publish(served, "else", b'{"amount": 99}')
         values = [b64(one) for one in (b'{"amount": 5}', ORDER)]
         sent = {"address": "orders.eu", "protocol": "flymq", "producer": "p", "values": values}
@@ -380,6 +391,7 @@ async def test_a_tap_shows_both_sides_of_a_transform_and_is_gone_with_its_reader
         while pipeline.tap is not None:  # noqa: ASYNC110  # it goes when the server notices
             await trio.sleep(0.02)
     async with client.events("tap", redact="true") as events:
+        await events.next("report")
         await publish(served, "orders.eu", b'{"amount": 5}', b"no json", keys=[b"secret", None])
         found = [(await events.next("message"))["message"] for _ in range(2)]
     assert [one["fate"] for one in found] == ["filtered", "failed"]
@@ -390,6 +402,7 @@ async def test_a_tap_shows_both_sides_of_a_transform_and_is_gone_with_its_reader
 async def test_a_tap_drops_what_it_has_no_time_for_and_says_how_much(api: tuple[Gateway, ApiClient]) -> None:
     served, client = api
     async with client.events("tap") as events:
+        await events.next("report")
         for _ in range(40):
             await publish(served, "flood", *[b"x"] * 1000)
         report = {"seen": 0}

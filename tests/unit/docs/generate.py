@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import attrs
 import click
 
+import gateway.admin
 from gateway.bridges import breaker
 from gateway.cli.main import cli
 from gateway.config.schema import json_schema
@@ -209,6 +211,22 @@ def rooms() -> str:
     return f"Values are {values}.\n\n" + table(("room", "what it is", "may import, beside itself"), iter(rows))
 
 
+def operations() -> str:
+    """Every operation of the admin API: the methods that are marked as one."""
+    rows = []
+    for module in pkgutil.iter_modules(gateway.admin.__path__, "gateway.admin."):
+        for resource in vars(importlib.import_module(module.name)).values():
+            if not isinstance(resource, type) or resource.__module__ != module.name:
+                continue
+            for name, function in vars(resource).items():
+                if (marked := getattr(function, "operation", None)) is not None:
+                    method, path, role, media, _event = marked
+                    says = " ".join((function.__doc__ or "").split())
+                    live = " (live)" if "text/event-stream" in media else ""
+                    rows.append((path, f"`{method} {path}`{live}", f"`{name}`", role.name.lower(), says))
+    return table(("request", "operation", "role", "does"), (row[1:] for row in sorted(rows)))
+
+
 def is_transition(key: object, to: object) -> bool:
     return isinstance(key, tuple) and isinstance(to, enum.Enum) and type(key[0]) is type(to)
 
@@ -269,6 +287,7 @@ SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("configuration", "## Every key"): configuration,
     ("command-line", "## Every command"): command_line,
     ("metrics", "## Every metric"): metrics.table,
+    ("admin-api", "## Operations"): operations,
     ("architecture", "### Who may import whom"): rooms,
     ("architecture", "### Drawn from the tables"): states,
     **{(name, "## A complete file"): example(name) for name in ("forward", "ingest", "mirror", "proxy")},
