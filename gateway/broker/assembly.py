@@ -90,6 +90,7 @@ async def open_house(
     offload = NurseryOffload()
     watchers = Watchers(pump, store)
     owners = Owners(store, clock, pump)
+    owners.on_change(lambda: recorder.owned(owners.held))
     store.on_visible(watchers.changed)
     store.around_tickets(pump.hold, pump.release)
     topics = TopicService(store, table, jobs.start_soon)

@@ -230,6 +230,13 @@ MIRROR_LATENCY = _histogram(
     "Time from when messages are visible here to the acknowledgement of a mirror's target.",
 )
 FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Messages a forward has not delivered yet.")
+OWNED_SLOTS = _gauge(
+    "gateway_owned_slots",
+    "",
+    "Of the 32 shares of what one gateway does at a time (forwards, ingests, delayed messages), those of this one; 0 with a "
+    "log in a file.",
+)
+OWNERSHIP_CHANGES = _counter("gateway_ownership_changes", "", "How often such shares came or went.")
 GROUP_LAG = _gauge(
     "gateway_group_lag_messages",
     "group",

@@ -303,6 +303,11 @@ class PrometheusRecorder(_Told, Collector):
         family = m.GAUGES[name]
         self._cells[name].set(tuple(labels[label] for label in family.labels), value)
 
+    def owned(self, slots: int) -> None:
+        """Shares of what one gateway does at a time came or went."""
+        self._cells[m.OWNED_SLOTS.name].set((), slots)
+        self._cells[m.OWNERSHIP_CHANGES.name].add((), 1)
+
     def fetch_latency(self, listener: str, seconds: float) -> None:
         """How long a read by offset took."""
         self._fetch_latency.observe((listener,), seconds)
@@ -428,6 +433,8 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
     for outcome in m.RELOADS:
         cells[m.CONFIG_RELOADS.name].add((outcome,), 0)
     cells[m.CONFIG_RELOADED.name].set((), 1)
+    cells[m.OWNED_SLOTS.name].set((), 0)
+    cells[m.OWNERSHIP_CHANGES.name].add((), 0)
     cells[m.LOOP_LAG.name].declare(())
     for listener in listeners:
         cells[m.FETCH_LATENCY.name].declare((listener,))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.app import DRAIN_SECONDS
 from gateway.config.load import parse
 from gateway.model import Config
 from gateway.observe.metrics import FAMILIES, MetricType
@@ -90,7 +91,15 @@ def test_a_dashboard_is_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [Path("routes.yaml"), DEPLOY / "gateway.yaml", DEPLOY / "kubernetes/routes.yaml"], ids=str
+    "path",
+    [
+        Path("routes.yaml"),
+        DEPLOY / "gateway.yaml",
+        DEPLOY / "kafka/gateway.yaml",
+        DEPLOY / "kubernetes/routes.yaml",
+        DEPLOY / "kubernetes/kafka/routes.yaml",
+    ],
+    ids=str,
 )
 def test_a_shipped_configuration_is_good(path: Path, tmp_path: Path) -> None:
     config = shipped(path, tmp_path)
@@ -99,10 +108,12 @@ def test_a_shipped_configuration_is_good(path: Path, tmp_path: Path) -> None:
 
 def shipped(path: Path, directory: Path) -> Config:
     """A configuration as a container reads it, with its secrets in a directory of the test."""
-    for name in ("admin-token", "blipmq-keys"):
+    for name in ("admin-token", "blipmq-keys", "tls.crt", "tls.key"):
         (directory / name).write_text("secret\n")
     text = path.read_text().replace("/run/secrets/gateway", str(directory))
-    return parse(text, str(path), {"NAMESPACE": "default"})
+    return parse(
+        text, str(path), {"NAMESPACE": "default", "GATEWAY": "gateway-1", "POD": "gateway-1", "POD_IP": "10.0.0.1"}
+    )
 
 
 def served(directory: Path) -> set[tuple[int, str]]:
@@ -229,6 +240,96 @@ def test_whoever_scrapes_or_reads_the_admin_address_has_the_token_that_the_gatew
     (archive,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     (token,) = (one["valueFrom"]["secretKeyRef"] for one in archive["env"] if one["name"] == "GATEWAY_TOKEN")
     assert token == {"name": secret, "key": "admin-token"}
+
+
+def listening(config: Config) -> dict[str, tuple[str, ...]]:
+    return {name: each.protocols for name, each in config.listeners.items()}
+
+
+def test_several_gateways_serve_what_one_does_and_share_a_log(tmp_path: Path) -> None:
+    one = shipped(DEPLOY / "gateway.yaml", tmp_path)
+    assert one.storage.kafka is None
+    for path in ("kafka/gateway.yaml", "kubernetes/kafka/routes.yaml"):
+        several = shipped(DEPLOY / path, tmp_path)
+        assert listening(several) == listening(one)
+        assert several.routes == one.routes
+        assert several.storage.kafka is not None
+        assert several.storage.kafka.replication == 1, "there is one broker"
+        assert several.cluster.id == "gateway-1"
+
+
+def test_compose_has_three_gateways_a_broker_and_who_scrapes_them(tmp_path: Path) -> None:
+    services = yaml.safe_load((DEPLOY / "kafka/compose.yaml").read_text())["services"]
+    gateways = [name for name in services if name.startswith("gateway")]
+    assert len(gateways) == 3
+    published: list[str] = []
+    for name in gateways:
+        service = services[name]
+        inside = {entry.rpartition(":")[2] for entry in service["ports"]}
+        assert {(int(port), kind or "tcp") for port, _, kind in (one.partition("/") for one in inside)} == served(
+            tmp_path
+        )
+        published += [
+            entry.rpartition(":")[0] + entry.partition("/")[1] + entry.partition("/")[2] for entry in service["ports"]
+        ]
+        assert service["environment"]["GATEWAY"] == name
+        assert service["read_only"]
+        context = DEPLOY / "kafka" / service["build"]["context"]
+        assert (context / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+        (mounted,) = [one for one in service["volumes"] if one.startswith(".")]
+        assert (DEPLOY / "kafka" / mounted.split(":")[0]).is_file()
+        assert f"COPY deploy/gateway.yaml {mounted.split(':')[1]}" in (DEPLOY / "Dockerfile").read_text()
+    assert len(set(published)) == len(published)
+    volumes = [services[name]["volumes"][1].split(":")[0] for name in gateways]
+    assert len(set(volumes)) == 3
+    config = shipped(DEPLOY / "kafka/gateway.yaml", tmp_path)
+    assert config.storage.kafka is not None
+    assert config.storage.kafka.brokers == (("kafka", 9092),)
+    assert services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://kafka:9092"
+    command = services["prometheus"]["command"][0]
+    scrape = yaml.safe_load((DEPLOY / "prometheus" / Path(command.partition("=")[2]).name).read_text())[
+        "scrape_configs"
+    ][0]
+    assert scrape["static_configs"][0]["targets"] == [f"{name}:9600" for name in gateways]
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / "kafka" / source).exists(), source
+
+
+def test_kubernetes_replaces_three_gateways_one_by_one(tmp_path: Path) -> None:
+    folder = DEPLOY / "kubernetes/kafka"
+    files = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    documents = [one for name in files["resources"] for one in yaml.safe_load_all((folder / name).read_text())]
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    workload = by_kind["Deployment", "gateway"]["spec"]
+    assert workload["replicas"] == 3
+    assert workload["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    budget = by_kind["PodDisruptionBudget", "gateway"]["spec"]
+    assert 0 < budget["minAvailable"] < workload["replicas"], "or no node could ever be drained"
+    labels = workload["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"] == workload["selector"]["matchLabels"] == labels
+    pod = workload["template"]["spec"]
+    (container,) = pod["containers"]
+    named = {(port["containerPort"], port.get("protocol", "TCP").lower()): port["name"] for port in container["ports"]}
+    assert set(named) == served(tmp_path)
+    for service in ("gateway", "gateway-admin"):
+        for port in by_kind["Service", service]["spec"]["ports"]:
+            assert named[port["port"], port.get("protocol", "TCP").lower()] == port["targetPort"]
+    waits = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > waits + DRAIN_SECONDS
+    config = shipped(folder / "routes.yaml", tmp_path)
+    assert config.storage.kafka is not None
+    ((host, port),) = config.storage.kafka.brokers
+    broker = by_kind["StatefulSet", "kafka"]["spec"]
+    environment = {one["name"]: one["value"] for one in broker["template"]["spec"]["containers"][0]["env"]}
+    assert environment["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{host}:{port}"
+    assert host == f"kafka-0.{broker['serviceName']}"
+    assert by_kind["Service", broker["serviceName"]]["spec"]["selector"] == broker["selector"]["matchLabels"]
+    alone = next(yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text()))["spec"]["template"]["spec"]
+    assert container["securityContext"] == alone["containers"][0]["securityContext"]
+    assert pod["securityContext"] == alone["securityContext"]
 
 
 def test_the_unit_checks_before_it_serves_and_gives_time_to_drain() -> None:
