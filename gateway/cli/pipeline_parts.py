@@ -36,23 +36,30 @@ ENDPOINT = (
     click.option("--ca", metavar="FILE", help="Trust this CA (PEM) of an https endpoint."),
     click.option("--fingerprint", metavar="HEX", help="Trust the certificate with this SHA-256 fingerprint."),
 )
+KAFKA = (
+    click.option("--kafka", metavar="HOST:PORT,...", help="Instead of --path: the brokers of a log on Kafka."),
+    click.option(
+        "--kafka-prefix", "kafkaPrefix", metavar="TEXT", help="How its topics begin there (`storage.kafka.prefix`)."
+    ),
+    click.option("--kafka-settings", "kafkaSettings", metavar="JSON", help="librdkafka's settings: TLS, a login."),
+)
 
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --path and --endpoint; the command gets them as one `given`, the options of the data source."""
+    """Add --path, --endpoint and --kafka; the command gets them as one `given`, the options of the data source."""
 
     @functools.wraps(command)
     def with_source(**options: Any) -> Any:
-        names = ("path", "endpoint", "token", "ca", "fingerprint")
+        names = ("path", "endpoint", "token", "ca", "fingerprint", "kafka", "kafkaPrefix", "kafkaSettings")
         given = {name: value for name in names if (value := options.pop(name))}
         if "endpoint" not in given:
             given.pop("token", None)  # from the environment
         return command(given=given, **options)
 
-    for option in reversed((PATH, *ENDPOINT)):
+    for option in reversed((PATH, *ENDPOINT, *KAFKA)):
         with_source = option(with_source)
     return with_source
 

@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 
 from gateway.arrow.schema import COLUMNS, chosen
 from gateway.errors import CorruptChunk
-from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, Gap, checksum
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
-from gateway.pipeline.source import ReadableLog, Source, open_log
+from gateway.pipeline.source import ReadableLog, Source, open_log, shown
 from gateway.pipeline.spread import Here, Spread
 
 FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
@@ -108,7 +107,7 @@ def _add(
     before = {(gap.topic, gap.epoch, gap.partition) for gap in gaps if not accept_gaps}
     missing = [one for one in missing if _place(one) not in before]
     if missing:
-        writer.made_from(source.url if isinstance(source, Endpoint) else str(Path(source).resolve()))
+        writer.made_from(str(Path(source).resolve()) if isinstance(source, str | Path) else shown(source))
     again = {_range(file): file for file in lost_in(writer, reader, options)}
     tasks = [*again, *cut(missing, records_per_file)]
     total = sum(one.count for one in tasks)

@@ -18,7 +18,7 @@ from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
 from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, checksum
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records, selected
-from gateway.pipeline.source import Source, open_log
+from gateway.pipeline.source import ReadableLog, Source, open_log
 from gateway.pipeline.spread import Here, Spread
 from gateway.store.reader import StoredTopic
 
@@ -65,13 +65,13 @@ def audit(
     archive = Archive.existing(Path(directory))
     # the archive first: what is appended meanwhile is then missing in it, never too much
     files = [file for file in archive.named() if options.topics.among([file.topic])]
+    accepted = [gap for gap in archive.accepted() if options.topics.among([gap.topic])]
     with open_log(source) as reader:
         stored = {topic.name: topic for topic in selected(reader.topics(), options)}
+        covered = [one for topic in stored.values() for one in _coverage(topic, files, accepted, reader)]
     findings = [f"gap: the manifest {name} is missing, and what it named" for name in archive.lost()]
     findings += [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
-    accepted = [gap for gap in archive.accepted() if options.topics.among([gap.topic])]
-    for topic in stored.values():
-        findings += _coverage(topic, files, accepted)
+    findings += covered
     looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
     routes: Counter[tuple[str, int, str]] = Counter()
     compared = rows = 0
@@ -91,7 +91,9 @@ def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
     return max(file.start, topic.partitions[file.partition].start)
 
 
-def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile], accepted: Sequence[Gap]) -> list[str]:
+def _coverage(
+    topic: StoredTopic, files: Sequence[ArchiveFile], accepted: Sequence[Gap], reader: ReadableLog
+) -> list[str]:
     """Every gap that nobody accepted, and every overlap, of what a topic's files cover."""
     findings: list[str] = []
     for partition in topic.partitions:
@@ -116,9 +118,15 @@ def _coverage(topic: StoredTopic, files: Sequence[ArchiveFile], accepted: Sequen
         elif last > partition.end:
             findings.append(f"beyond: {place} [{partition.end}, {last}) is archived and was never stored")
         left = [piece for gap in gaps for piece in _without(gap, let_go)]
+        if not reader.dense_offsets:  # at some offsets there never was a record
+            left = [piece for piece in left if _has_records(reader, topic, partition.number, *piece)]
         findings += [f"gap: {place} [{start}, {end}) is not archived" for start, end in left]
     beyond = [file for file in files if _is_of(topic, file) and file.partition >= len(topic.partitions)]
     return [*findings, *(f"beyond: {file} is archived and was never stored" for file in beyond)]
+
+
+def _has_records(reader: ReadableLog, topic: StoredTopic, partition: int, start: int, end: int) -> bool:
+    return any(True for _run in reader.read_chunks(topic.name, partition, start, end, epoch=topic.epoch))
 
 
 def _without(gap: tuple[int, int], accepted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -67,6 +67,8 @@ class _Client:
 class EndpointLog(_Client):
     """The log of a running gateway, with the methods of `LogReader`."""
 
+    has_chunks = True
+
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._dense: bool | None = None

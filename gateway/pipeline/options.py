@@ -11,7 +11,7 @@ import attrs
 
 from gateway.errors import InvalidRequest
 from gateway.pipeline.endpoint import Endpoint
-from gateway.pipeline.source import Source, shown
+from gateway.pipeline.source import KafkaLog, Source, shown
 
 EARLIEST, LATEST = -2, -1
 """How an offset in the JSON of `startingOffsets` and `endingOffsets` says so."""
@@ -22,6 +22,9 @@ NAMES = (
     "path",
     *PLACE_NAMES,
     "history",
+    "kafka",
+    "kafkaPrefix",
+    "kafkaSettings",
     "topics",
     "subscribe",
     "subscribePattern",
@@ -226,6 +229,8 @@ def checked(options: Mapping[str, str], names: Sequence[str]) -> Mapping[str, st
 
 def _source(given: Mapping[str, str]) -> Source:
     path, url = given.get("path"), given.get("endpoint")
+    if brokers := given.get("kafka"):
+        return _kafka(given, brokers)
     if path and url:
         raise InvalidRequest("path and endpoint exclude each other: the directory of a store, or a running gateway")
     if url:
@@ -238,6 +243,16 @@ def _source(given: Mapping[str, str]) -> Source:
     if lost:
         raise InvalidRequest(f"{', '.join(lost)}: about an endpoint, not about a path")
     return path
+
+
+def _kafka(given: Mapping[str, str], brokers: str) -> KafkaLog:
+    others = [name for name in ("path", *PLACE_NAMES) if name.lower() in given]
+    if others:
+        raise InvalidRequest(f"{', '.join(others)} and kafka exclude each other: brokers hold the log themselves")
+    settings = _json(given.get("kafkasettings", "{}"), "kafkaSettings")
+    if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
+        raise InvalidRequest("""kafkaSettings: JSON like {"security.protocol": "ssl"}, of librdkafka's own settings""")
+    return KafkaLog(brokers, given.get("kafkaprefix", "gw."), settings)
 
 
 def endpoint_of(given: Mapping[str, str]) -> Endpoint:

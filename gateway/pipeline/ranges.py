@@ -10,7 +10,7 @@ import attrs
 import pyarrow as pa
 
 from gateway.arrow.blocks import Block, checked
-from gateway.arrow.columns import BATCH_BYTES, BATCH_ROWS, block_batch
+from gateway.arrow.columns import BATCH_BYTES, BATCH_ROWS, batches, block_batch
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
@@ -157,6 +157,9 @@ def record_batches(
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range as Arrow, in batches of about so many rows or bytes. What is gone as in `records`."""
+    if not reader.has_chunks:
+        yield from batches(records(reader, what, fail_on_data_loss=fail_on_data_loss), schema)
+        return
 
     def read(start: int, end: int) -> Iterator[Block]:
         chunks = reader.read_stored(what.topic, what.partition, start, end, rows, size, epoch=what.epoch)

@@ -7,13 +7,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+import attrs
+
 from gateway.envelope import Run
+from gateway.errors import Unsupported
 from gateway.pipeline.endpoint import Endpoint, EndpointLog
 from gateway.store.interface import Stored
 from gateway.store.reader import LogReader, StoredPartition, StoredTopic
 
-Source = str | Path | Endpoint
-"""A store's directory, or an endpoint."""
+
+@attrs.frozen
+class KafkaLog:
+    """A log on Kafka."""
+
+    brokers: str
+    prefix: str
+    settings: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """librdkafka's own: TLS, a login."""
+
+
+Source = str | Path | Endpoint | KafkaLog
+"""A store's directory, an endpoint, or a log on Kafka."""
 
 
 class ReadableLog(Protocol):
@@ -27,6 +41,11 @@ class ReadableLog(Protocol):
     @property
     def dense_offsets(self) -> bool:
         """Whether a gap between offsets means that something is missing."""
+        ...
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether it can be had as it is stored (`read_stored`)."""
         ...
 
     def topics(self) -> Mapping[str, StoredTopic]:
@@ -72,8 +91,23 @@ class ReadableLog(Protocol):
 
 def open_log(source: Source) -> ReadableLog:
     """Open a log for reading. Not for use by two threads at a time."""
+    if isinstance(source, KafkaLog):
+        return _open_kafka(source)
     return EndpointLog(source) if isinstance(source, Endpoint) else LogReader(source)
 
 
+def _open_kafka(log: KafkaLog) -> ReadableLog:
+    try:
+        from gateway.store.kafka.options import KafkaOptions
+        from gateway.store.kafka.reader import KafkaLogReader
+    except ModuleNotFoundError:
+        raise Unsupported("a log on Kafka needs its client: pip install 'gateway[kafka]'") from None
+    brokers = [one.strip() for one in log.brokers.split(",") if one.strip()]
+    return KafkaLogReader(KafkaOptions(brokers, log.prefix, security=log.settings))
+
+
 def shown(source: Source) -> str:
+    """What people call it; no secret is in it."""
+    if isinstance(source, KafkaLog):
+        return f"kafka://{source.brokers}/{source.prefix}"
     return source.url if isinstance(source, Endpoint) else str(source)

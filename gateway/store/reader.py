@@ -61,6 +61,7 @@ class LogReader:
     """A store, opened read-only. Raises NotAStore for a path that is none. Not for use by two threads at a time."""
 
     dense_offsets = Capabilities().dense_offsets
+    has_chunks = True
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

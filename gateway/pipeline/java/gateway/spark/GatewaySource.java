@@ -22,8 +22,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** `format("gateway")`: reads in columns, in this process; what is written goes by the sink in Python. */
 public final class GatewaySource implements TableProvider, DataSourceRegister {
-  /** What the data source in Python is called, which reads the same and writes. */
+  /** What the data source in Python is called, which reads the same, a log on Kafka too, and writes. */
   private static final String PYTHON = "gateway-python";
+  private static final String KAFKA = "kafka";
 
   @Override
   public String shortName() {
@@ -37,6 +38,7 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
+    if (options.containsKey(KAFKA)) return python().inferSchema(options);
     Options given = new Options(options.asCaseSensitiveMap()); // what is wrong with them is said by load()
     StructType all = given.columns();
     if (given.headers) return all;
@@ -47,7 +49,14 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
   @Override
   public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    if (new CaseInsensitiveStringMap(properties).containsKey(KAFKA)) return python().getTable(schema, partitioning, properties);
     return new LogTable(schema, partitioning, properties);
+  }
+
+  private static PythonDataSourceV2 python() {
+    PythonDataSourceV2 python = new PythonDataSourceV2();
+    python.setShortName(PYTHON);
+    return python;
   }
 
   private record LogTable(StructType fields, Transform[] partitioning, Map<String, String> properties)
@@ -80,9 +89,7 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-      PythonDataSourceV2 python = new PythonDataSourceV2();
-      python.setShortName(PYTHON);
-      return ((SupportsWrite) python.getTable(fields, partitioning, properties)).newWriteBuilder(info);
+      return ((SupportsWrite) python().getTable(fields, partitioning, properties)).newWriteBuilder(info);
     }
   }
 }

@@ -39,7 +39,8 @@ final class Options {
   private static final List<String> PLACE =
       List.of("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience");
   private static final List<String> NAMES = List.of(
-      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience", "history", "topics", "subscribe",
+      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience", "history", "kafka", "kafkaPrefix",
+      "kafkaSettings", "topics", "subscribe",
       "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
       "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
       "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition",
