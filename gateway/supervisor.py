@@ -40,7 +40,7 @@ def check_workers(config: Config, workers: int) -> None:
     """Raises ConfigProblem where so many processes cannot serve it."""
     if workers > MOST:
         raise ConfigProblem(f"--workers {workers}: at most {MOST}", file=config.file)
-    if workers > 1 and getattr(config.storage, "kafka", None) is None:
+    if workers > 1 and config.storage.kafka is None:
         raise ConfigProblem(
             f"--workers {workers}: the log at {config.storage.path} is a file that one process writes; with "
             "`storage.kafka` any number of them can",

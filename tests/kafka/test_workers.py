@@ -87,7 +87,6 @@ async def stored(port: int) -> int:
 
 @pytest.mark.processes
 async def test_two_processes_are_one_gateway_and_one_that_dies_is_replaced(kafka: Kafka, topics: str, tmp_path: Path):
-    pytest.importorskip("gateway.store.kafka.opening")
     path = tmp_path / "gateway.yaml"
     more = f', kafka: {{brokers: ["{kafka.brokers}"], prefix: "{topics}", replication: 1}}'
     path.write_text(CONFIG.format(data=tmp_path / "data", more=more))
