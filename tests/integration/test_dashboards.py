@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gateway.protocols.registry import protocol
 from gateway.requests import Fetch, Publish, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.transport.client import connect
 from gateway.wire.session import Credentials
+from tests.integration.faults import TcpNetwork
 from tests.integration.prometheus import eventually_listening, tool
 from tests.integration.running import process, serving
 
@@ -38,7 +40,7 @@ metrics: {groups: [readers]}
 upstreams:
   itself:
     protocol: rustlog
-    address: "127.0.0.1:%(rustlog)d"
+    address: "127.0.0.1:%(network)d"
     ingest: [{from: "copy-of-eu", into: "pulled"}]
 routes:
   - name: orders
@@ -126,22 +128,32 @@ async def test_every_expression_returns_data(tmp_path: Path) -> None:
     prometheus = await trio.to_thread.run_sync(tool, "prometheus")
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         own, rustlog = first.getsockname()[1], second.getsockname()[1]
+    # between the gateway and itself: an upstream that is one of its own listeners would be refused
+    network = TcpNetwork(lambda: rustlog, random.Random(1))
     with trio.fail_after(DEADLINE):
-        async with serving(tmp_path, CONFIG % {"data": tmp_path / "data", "rustlog": rustlog}) as port:
-            (tmp_path / "prometheus.yml").write_text(SCRAPE % port["admin"])
-            command = [
-                str(prometheus),
-                f"--config.file={tmp_path / 'prometheus.yml'}",
-                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-                f"--web.listen-address=127.0.0.1:{own}",
-            ]
-            async with process(command), trio.open_nursery() as nursery:
-                nursery.start_soon(traffic, port)
-                await eventually_listening(own)
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
-                    await every_query_shows(client)
-                    await no_alarm_rings(client)
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as between:
+            await between.start(network.run)
+            ports = {"rustlog": rustlog, "network": network.port}
+            async with serving(tmp_path, CONFIG % {"data": tmp_path / "data", **ports}) as port:
+                await shown(tmp_path, prometheus, own, port)
+            between.cancel_scope.cancel()
+
+
+async def shown(tmp_path: Path, prometheus: Path, own: int, port: Mapping[str, int]) -> None:
+    (tmp_path / "prometheus.yml").write_text(SCRAPE % port["admin"])
+    command = [
+        str(prometheus),
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{own}",
+    ]
+    async with process(command), trio.open_nursery() as nursery:
+        nursery.start_soon(traffic, port)
+        await eventually_listening(own)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
+            await every_query_shows(client)
+            await no_alarm_rings(client)
+        nursery.cancel_scope.cancel()
 
 
 async def ask(client: httpx.AsyncClient, expression: str, where: str) -> Sequence[dict[str, Any]]:
