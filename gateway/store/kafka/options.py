@@ -94,6 +94,7 @@ class KafkaOptions:
                 "fetch.max.bytes": max(self.largest + RECORD_ROOM, 16 << 20),
                 "receive.message.max.bytes": max(self.largest + RECORD_ROOM, 16 << 20) + (1 << 20),
                 "fetch.error.backoff.ms": 50,
+                "fetch.queue.backoff.ms": 5,  # a second, unless it is said: for so long nothing would be read ahead
                 **others,
             }
         )

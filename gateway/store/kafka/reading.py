@@ -33,8 +33,9 @@ class _Reader:
             options.consumer(
                 **{
                     "fetch.wait.max.ms": 20,
-                    "queued.min.messages": 20_000,
-                    "queued.max.messages.kbytes": 16 << 10,
+                    "fetch.message.max.bytes": 4 << 20,
+                    "queued.min.messages": 100_000,
+                    "queued.max.messages.kbytes": 32 << 10,
                 }
             )
         )
@@ -42,6 +43,7 @@ class _Reader:
         self.next = -1
         """The offset that comes next from the buffer, or from Kafka."""
         self.buffer: list[Any] = []
+        self._last: list[Any] = []
         self._average = FIRST_GUESS
         self.used = 0.0
 
@@ -49,8 +51,10 @@ class _Reader:
         self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, until: float
     ) -> tuple[list[Any], int]:
         """Some messages from `offset` on, at least one if there is one before `end`; and where the next read begins."""
-        if self.place != (topic, partition) or self.next != offset:
+        if self.place != (topic, partition) or not self.has(offset):
             self._seek(topic, partition, offset)
+        elif self.next != offset:
+            self.give_back([one for one in self._last if one.offset() >= offset], offset)
         taken, self.buffer = self.buffer[:messages], self.buffer[messages:]
         held = sum(map(_size, taken))
         ended = offset
@@ -82,7 +86,12 @@ class _Reader:
         if not self.buffer:
             following = max(following, ended)
         self.next = following
+        self._last = taken
         return taken, following
+
+    def has(self, offset: int) -> bool:
+        """Whether it goes on there, or has just read it: whoever asked may have had no room for all of it."""
+        return self.next == offset or (bool(self._last) and self._last[0].offset() <= offset < self.next)
 
     def give_back(self, messages: list[Any], following: int) -> None:
         """The last messages of a read were not wanted after all."""
@@ -91,14 +100,14 @@ class _Reader:
 
     def forget(self) -> None:
         """Fetch nothing for the moment."""
-        self.place, self.buffer = None, []
+        self.place, self.buffer, self._last = None, [], []
         self._consumer.unassign()
 
     def close(self) -> None:
         self._consumer.close()
 
     def _seek(self, topic: str, partition: int, offset: int) -> None:
-        self.buffer = []
+        self.buffer, self._last = [], []
         self.place, self.next = (topic, partition), offset
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
@@ -150,7 +159,7 @@ class ReaderPool:
     def _read(
         self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, cut: Cut
     ) -> tuple[ReadResult, int]:
-        reader = self._take(lambda one: one.place == (topic, partition) and one.next == offset)
+        reader = self._take(lambda one: one.place == (topic, partition) and one.has(offset))
         try:
             until = time.monotonic() + self._options.timeout
             taken, following = reader.read(topic, partition, offset, end, messages, size, until)
