@@ -205,4 +205,5 @@ async def open_house(
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await subscriptions.close()
+                await gateways.leave_the_log()
             nursery.cancel_scope.cancel()

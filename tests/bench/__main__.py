@@ -113,7 +113,7 @@ def restart(directory: str) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "bridges", "idle", "restart"}
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "bridges", "idle", "kafka", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
@@ -124,6 +124,10 @@ def main() -> None:
             loads_quic.quic(report)
         if "bridges" in chosen:
             loads_bridges.bridges(report)
+        if "kafka" in chosen:
+            from tests.bench import loads_kafka  # needs the extra `kafka`, Java and Kafka's jars
+
+            loads_kafka.kafka(report)
         if "restart" in chosen:
             restart(directory)
 

@@ -107,6 +107,19 @@ async def test_accounts_count_at_all(gateways: tuple[Served, Served]) -> None:
                 await trio.sleep(0.2)
 
 
+async def test_both_are_members(gateways: tuple[Served, Served]) -> None:
+    with trio.fail_after(PATIENCE):
+        for one, other in (gateways, reversed(gateways)):
+            own, others = (f"127.0.0.1:{each.ports['blipmq']}".encode() for each in (one, other))
+            async with flymq(one.ports["flymq"]) as client:
+
+                async def told() -> bool:
+                    answer = await client.ask(0x52)
+                    return own in answer and others in answer  # noqa: B023
+
+                await until(told)
+
+
 async def acknowledged(served: Served, topic: str, count: int) -> list[bytes]:
     """What was acknowledged of so many messages, until the gateway is gone."""
     good: list[bytes] = []

@@ -1,11 +1,13 @@
 """The cluster: the gateways that know each other, by configuration or because somebody joined them, and their health.
 
-Each gateway has its own log; knowing each other replicates nothing. A peer is healthy while it takes connections, which
+Where each gateway has its own log, knowing each other replicates nothing; those that serve one log together are members by
+that. A peer is healthy while it takes connections, which
 is looked at every few seconds. With nobody else it is a cluster of one, and says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -14,9 +16,13 @@ import trio
 from gateway.broker.service import Caller, Handler
 from gateway.errors import GatewayError, InvalidRequest, Throttled
 from gateway.requests import Cluster, ClusterAnswer, ClusterJoin, ClusterLeave, ClusterStatus, Member, Request
-from gateway.store.interface import Put, Store, Ticket, Unit
+from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 TABLE = "cluster"
+SERVING = "serving"
+"""A table: who serves this log, by address."""
+FORGET_AFTER = 60.0
+"""Seconds without an answer until one that said it serves this log is taken for gone."""
 MOST_PEERS = 64
 """JOIN is a client's: without a bound it could have the gateway dial anything, any number of times."""
 PROBE_EVERY = 5.0
@@ -55,7 +61,12 @@ class ClusterService:
         self._address = address
         self._configured = tuple(dict.fromkeys(peers))
         self._probe = probe
+        self._shared = bool(address) and not store.capabilities.single_writer
+        """Whether others serve the same log, and say so in it."""
+        self._gone: dict[str, float] = {}
+        """Who said so and does not answer: since when."""
         self._healthy: dict[str, bool] = {}
+        store.on_rows(SERVING, lambda _rows: self._look.set())
         self._look = trio.Event()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
@@ -63,11 +74,12 @@ class ClusterService:
 
     @property
     def peers(self) -> Sequence[str]:
-        """The others: who is configured and was not left, and who joined. Sorted."""
+        """The others: who is configured and was not left, who joined, and who serves the same log. Sorted."""
         rows = self._store.table(TABLE)
         known = {key.decode() for key, value in rows.items() if value == _JOINED}
         left = {key.decode() for key, value in rows.items() if value == _LEFT}
-        return sorted(known.union(self._configured) - left - {self._address})
+        here = {key.decode() for key in self._store.table(SERVING)} if self._shared else set()
+        return sorted(known.union(self._configured, here) - left - {self._address})
 
     # --- requests ---
 
@@ -114,6 +126,8 @@ class ClusterService:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look at every peer now and then, and when one joins, until cancelled."""
+        if self._shared:
+            self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), self._id.encode())]))
         task_status.started()
         while True:
             self._look = trio.Event()
@@ -133,6 +147,23 @@ class ClusterService:
             except GatewayError:
                 healthy = False
         self._healthy[peer] = healthy
+        if healthy:
+            self._gone.pop(peer, None)
+        elif self._shared and trio.current_time() - self._gone.setdefault(peer, trio.current_time()) > FORGET_AFTER:
+            self._forget(peer)
+
+    def _forget(self, peer: str) -> None:
+        """One that died said nothing: who else serves the log says it for him."""
+        row = self._store.table(SERVING).get(peer.encode())
+        if row is not None:
+            same = Require(SERVING, peer.encode(), row)
+            self._store.submit(Unit(puts=[Put(SERVING, peer.encode(), None)], requires=[same]))
+
+    async def leave_the_log(self) -> None:
+        """This one serves it no more."""
+        if self._shared:
+            with contextlib.suppress(GatewayError):
+                await self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), None)])).wait()
 
 
 def parse_address(address: str) -> tuple[str, int]:
