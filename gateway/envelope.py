@@ -325,9 +325,10 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
     def slice(self, start: int, stop: int) -> Run:
         """Records [start, stop) of this run."""
-        stop = min(stop, self.count)
-        if start == 0 and stop == self.count:
+        count = self.columns.count
+        if start == 0 and stop >= count:
             return self
+        stop = min(stop, count)
         # a merged chunk has as many batches as records: look only at those in question
         known = self.batches
         begin = max(bisect_right(known, start, key=_first_record) - 1, 0)

@@ -23,6 +23,7 @@ from gateway.requests import (
     GetRoles,
     GetSchemas,
     GetUsers,
+    Identity,
     ListGroups,
     Pause,
     Publish,
@@ -42,7 +43,7 @@ class Authorises(Protocol):
         """Raise Unauthenticated or Denied unless the caller may do this."""
         ...
 
-    def open_to_all(self, listener: ListenerInfo) -> Container[type[Request]]:
+    def open_to(self, listener: ListenerInfo, identity: Identity) -> Container[type[Request]]:
         """Of which requests that need not be asked at all."""
         ...
 
@@ -103,7 +104,7 @@ class Broker:
         for service in services:
             self._handlers.update(service.handlers())
         self._authorise = authorisation.authorise
-        self._open_to_all = authorisation.open_to_all
+        self._open_to = authorisation.open_to
         self._pump = pump
         self._lane = lane
         self._fresh = fresh
@@ -122,7 +123,7 @@ class Broker:
             next(self._numbers),
             listener,
             peer,
-            open_to_all=self._open_to_all(listener),
+            open_to=self._open_to,
             dispatch=self._dispatch,
             soon=self._pump.soon,
             on_completions=on_completions,
@@ -131,7 +132,7 @@ class Broker:
         )
 
     def _dispatch(self, caller: AttachedClient, request: Request) -> None:
-        if type(request) not in caller.open_to_all:
+        if type(request) not in caller.free:
             try:
                 self._authorise(caller, request)
             except GatewayError as error:

@@ -30,7 +30,7 @@ class AttachedClient:
         listener: ListenerInfo,
         peer: str,
         *,
-        open_to_all: Container[type[Request]],
+        open_to: Callable[[ListenerInfo, Identity], Container[type[Request]]],
         dispatch: Callable[[AttachedClient, Request], None],
         soon: Callable[[object, Callable[[], None]], None],
         on_completions: Callable[[Sequence[Completion]], None],
@@ -41,8 +41,9 @@ class AttachedClient:
         self.listener = listener
         self.identity = Identity(authenticated=False)
         self.origin = Origin(listener.protocol, listener.name, "", peer)
-        self.open_to_all = open_to_all
-        """What anybody may ask on this listener."""
+        self._open_to = open_to
+        self.free = open_to(listener, self.identity)
+        """What it may ask whatever it is about."""
         self.ways: dict[str, Any] = {}
         self._dispatch = dispatch
         self._soon = soon
@@ -104,6 +105,7 @@ class AttachedClient:
 
     def identify(self, identity: Identity) -> None:
         self.identity = identity
+        self.free = self._open_to(self.listener, identity)
         self.origin = replace(self.origin, principal=identity.name)
         self.ways.clear()  # routes may ask for the principal
 

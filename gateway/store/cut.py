@@ -57,6 +57,13 @@ def gather(runs: Iterable[Run], offset: int, max_messages: int, max_bytes: int, 
             break
         columns, base = run.columns, run.base_offset
         position = max(position, base)  # what is missing before it has not expired: there was nothing
+        count = columns.count
+        if position == base and count <= room and columns.expires is None:
+            size = len(columns.packed) - PREFIX * count
+            if size <= budget or (count == 1 and not taken):  # all of it, as mostly
+                taken.append(run)
+                room, budget, position = room - count, budget - size, base + count
+                continue
         full = False
         for begin, end in alive(columns.expires, position - base, columns.count, now_ms):
             if room <= 0:

@@ -86,7 +86,17 @@ class Reader:
 
     def text16(self, what: str = "text") -> str:
         """u16 length, UTF-8."""
-        return self._text(self.u16(what), what)
+        data, start = self.data, self.skip(2, what)  # in nearly every request there is one: as few calls as it takes
+        start = self.skip(data[start] << 8 | data[start + 1], what)
+        raw = data[start : self.position]
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidText(what, error) from None
+
+    def fixed(self, layout: struct.Struct, what: str = "field") -> tuple[int, ...]:
+        """Numbers that stand one behind the other."""
+        return layout.unpack_from(self.data, self.skip(layout.size, what))
 
     def text32(self, what: str = "text") -> str:
         """u32 length, UTF-8."""

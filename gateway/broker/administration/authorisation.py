@@ -23,7 +23,7 @@ from gateway.broker.administration.tokens import permitted
 from gateway.broker.service import Caller, Clock, ListenerInfo
 from gateway.errors import Denied, GatewayError, Unauthenticated, Unsupported
 from gateway.model import AuthJwt, AuthKeys, AuthNone, AuthOpen, AuthUsers
-from gateway.requests import Request, Settle, Take
+from gateway.requests import Identity, Request, Settle, Take
 
 OPEN_TO_ALL = frozenset(request for request, right in PERMISSIONS.items() if right is not Permission.ACCOUNTS)
 """What a listener without authentication grants."""
@@ -45,7 +45,7 @@ class Authorisation:
     def authorise(self, caller: Caller, request: Request) -> None:
         """Raise Unauthenticated or Denied unless the caller may do this (Unsupported: nobody can, on this listener)."""
         auth = caller.listener.auth
-        if type(request) in self.open_to_all(caller.listener):
+        if type(request) in self.open_to(caller.listener, caller.identity):
             return
         permission = needed(request)
         if permission is Permission.ANYONE:
@@ -65,9 +65,13 @@ class Authorisation:
         resource, address = resource_of(request)
         self._judge(caller, permission, resource, address)
 
-    def open_to_all(self, listener: ListenerInfo) -> Container[type[Request]]:
-        """The requests for which `authorise` lets everybody pass on this listener."""
-        return OPEN_TO_ALL if isinstance(listener.auth, (AuthNone, AuthOpen)) else ()
+    def open_to(self, listener: ListenerInfo, identity: Identity) -> Container[type[Request]]:
+        """The requests for which `authorise` lets this one pass, whatever they are about: on a listener without authentication,
+        and with a key, which opens every address.
+        """
+        if isinstance(listener.auth, (AuthNone, AuthOpen)):
+            return OPEN_TO_ALL
+        return OPEN_TO_ALL if isinstance(listener.auth, AuthKeys) and identity.authenticated else ()
 
     def permit(self, caller: Caller, permission: Permission, address: str) -> None:
         """The same for a right on a topic that only the handler knows the need of."""

@@ -232,10 +232,10 @@ class Consumer:
             if meta.route != self._route:
                 if first < begin:
                     yield from self._deliverable(run.slice(first, begin))
-                first = run.batches[number + 1][0] if number + 1 < len(run.batches) else run.count
+                first = run.batches[number + 1][0] if number + 1 < len(run.batches) else run.columns.count
                 self.tally.filtered += self.pass_over(run.base_offset + begin, run.base_offset + first)
-        if first < run.count:
-            yield from self._deliverable(run.slice(first, run.count) if first else run)
+        if first < run.columns.count:
+            yield from self._deliverable(run.slice(first, run.columns.count) if first else run)
 
     def _deliverable(self, run: Run) -> Iterator[Run]:
         smallest, largest = self.smallest, self.largest
@@ -256,8 +256,8 @@ class Consumer:
                 first = index + 1
                 if not settled:
                     self.give_up(ConsumedMessage(run, index), SIZE)
-        if first < run.count:
-            yield run.slice(first, run.count) if first else run
+        if first < run.columns.count:
+            yield run.slice(first, run.columns.count) if first else run
 
     # --- settling ---
 

@@ -193,12 +193,12 @@ def record_acknowledged(recorder: Recorder, runs: Iterable[Run], by: ListenerInf
 def by_route(run: Run) -> Sequence[tuple[str, int, int]]:
     """(route, messages, bytes) of a run."""
     batches = run.batches
-    if len({meta.route for _first, _inner, meta in batches}) == 1:
-        return [(batches[0][2].route, run.count, run.columns.value_bytes)]
+    if len(batches) == 1 or len({meta.route for _first, _inner, meta in batches}) == 1:
+        return [(batches[0][2].route, run.columns.count, run.columns.value_bytes)]
     counted: dict[str, tuple[int, int]] = {}
     ends = run.columns.ends
     for position, (first, _inner, meta) in enumerate(batches):
-        stop = batches[position + 1][0] if position + 1 < len(batches) else run.count
+        stop = batches[position + 1][0] if position + 1 < len(batches) else run.columns.count
         size = ends[stop - 1] - (ends[first - 1] if first else 0) - PREFIX * (stop - first)
         messages, total = counted.get(meta.route, (0, 0))
         counted[meta.route] = (messages + stop - first, total + size)

@@ -182,10 +182,10 @@ def _within(runs: Sequence[Run], next_offset: int, max_bytes: int, overhead: int
     for position, run in enumerate(runs):
         ends = run.columns.ends
         extra = overhead - PREFIX
-        fitting = bisect_right(range(run.count), left, key=lambda index: ends[index] + extra * (index + 1))
-        if fitting < run.count:
+        fitting = bisect_right(range(run.columns.count), left, key=lambda index: ends[index] + extra * (index + 1))
+        if fitting < run.columns.count:
             return _cut(runs, position, max(fitting, 1) if position == 0 else fitting)
-        left -= ends[-1] + extra * run.count
+        left -= ends[-1] + extra * run.columns.count
     return runs, next_offset
 
 

@@ -186,7 +186,7 @@ class Subscription:
                 break
             run = self._cut(cursor, min(max_messages, room), max_bytes if given else max(max_bytes, 1))
             given.append(self._give(caller, cursor, run, now))
-            max_messages -= run.count
+            max_messages -= run.columns.count
             max_bytes -= len(run.columns.packed)
         return given
 
@@ -208,13 +208,13 @@ class Subscription:
                 return
             cursor.expire(run.base_offset, run.base_offset + 1)
             cursor.ahead.popleft()
-            if run.count > 1:
-                cursor.ahead.appendleft(run.slice(1, run.count))
+            if run.columns.count > 1:
+                cursor.ahead.appendleft(run.slice(1, run.columns.count))
 
     def _cut(self, cursor: Cursor, max_messages: int, max_bytes: int) -> Run:
         """As much of what was read ahead as is asked for, and as is older than the other partitions' next."""
         run = cursor.ahead.popleft()
-        count = min(run.count, max_messages)
+        count = min(run.columns.count, max_messages)
         if run.columns.ends[count - 1] - PREFIX * count > max_bytes:
             fitting = bisect_right(range(count), max_bytes, key=lambda i: run.columns.ends[i] - PREFIX * (i + 1))
             count = max(1, fitting)
@@ -224,21 +224,21 @@ class Subscription:
             if other is not cursor and other.ahead:
                 limit = other.ahead[0].times[0]
                 count = max(1, min(count, bisect_right(run.times, limit)))
-        if count < run.count:
-            cursor.ahead.appendleft(run.slice(count, run.count))
+        if count < run.columns.count:
+            cursor.ahead.appendleft(run.slice(count, run.columns.count))
             return run.slice(0, count)
         return run
 
     def _give(self, caller: Caller, cursor: Cursor, run: Run, now: float) -> Delivered:
         first_tag = self.next_tag
-        self.next_tag += run.count
+        self.next_tag += run.columns.count
         if self.request.acknowledge:
             cursor.touch()
             tried = cursor.window.outstanding
-            for index in range(run.count):
+            for index in range(run.columns.count):
                 attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
                 self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
-            self._schedule(first_tag, run.count, 1, now)
+            self._schedule(first_tag, run.columns.count, 1, now)
         else:
             cursor.acknowledge(run.base_offset, run.next_offset)
         return Delivered(run, first_tag)

@@ -89,7 +89,8 @@ class Operations:
     @property
     def in_flight(self) -> int:
         """What is not answered yet."""
-        return max(len(self._waiting), len(self._replies)) + len(self.polls)
+        polls = self.polls.count if self.polls.groups else 0
+        return max(len(self._waiting), len(self._replies)) + polls
 
     def handle(self, kind: FrameType, frame: Frame) -> Requests:
         """A frame of any kind but PUBLISH, allowed by the state."""
@@ -107,7 +108,8 @@ class Operations:
     def release(self, out: list[bytes]) -> None:
         """Move every reply and delivery whose turn has come."""
         out += self._replies.ready()
-        self.polls.release(out)
+        if self.polls.groups:
+            self.polls.release(out)
 
     def handed_over(self) -> None:
         """What was parsed goes to the broker: no ACK can join it any more."""
@@ -115,7 +117,7 @@ class Operations:
 
     def advance(self, now: float, *, stalled: bool) -> Request | None:
         """Move the POLLs on as far as the replies before them allow; what to ask the broker for that."""
-        request = self.polls.advance(now, stalled=stalled)
+        request = self.polls.advance(now, stalled=stalled) if self.polls.groups else None
         if isinstance(request, Take):
             self._waiting[request.id] = self.polls.taken
         return request

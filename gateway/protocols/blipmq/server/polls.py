@@ -50,31 +50,30 @@ class Polls:
     def __init__(self, replies: ReplyQueue, ids: Iterator[int]) -> None:
         self._replies = replies
         self._ids = ids
-        self._groups: deque[_Group] = deque()
+        self.groups: deque[_Group] = deque()
         self.impatient: float = -1
         """The last slot that has, or is sure to have, a reply: POLLs before it are not held."""
 
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def __len__(self) -> int:
-        return sum(len(group.cids) for group in self._groups)
+    @property
+    def count(self) -> int:
+        """How many POLLs."""
+        return sum([len(group.cids) for group in self.groups])
 
     def add(self, subscription: int, cid: int, hold_until: float) -> None:
         """A POLL came in."""
-        last = self._groups[-1] if self._groups else None
+        last = self.groups[-1] if self.groups else None
         if last is not None and last.subscription == subscription and last.slot == self._replies.last:
             last.cids.append(cid)
             last.hold_until = hold_until
             return
         slot = self._replies.take()
-        self._groups.append(_Group(slot, subscription, deque((cid,)), hold_until))
+        self.groups.append(_Group(slot, subscription, deque((cid,)), hold_until))
         if last is not None:  # another subscription's turn must not wait for the first one's hold
             self.impatient = max(self.impatient, slot)
 
     def release(self, out: list[bytes]) -> None:
         """Move the first group's deliveries to `out` once it is their turn."""
-        group = self._groups[0] if self._groups else None
+        group = self.groups[0] if self.groups else None
         if group is not None and group.parts and group.slot == self._replies.head:
             out += group.parts
             group.parts.clear()
@@ -83,9 +82,9 @@ class Polls:
         """Work on the first group: start its next Take, or give up the one that is held, as far as the replies before it
         and the peer's reading allow.
         """
-        if not self._groups:
+        if not self.groups:
             return None
-        group = self._groups[0]
+        group = self.groups[0]
         if group.take:
             if group.held and self.impatient > group.slot and group.slot == self._replies.head:
                 group.held = False
@@ -101,7 +100,7 @@ class Polls:
 
     def taken(self, outcome: Outcome) -> Sequence[Request]:
         """The first group's Take ended."""
-        group = self._groups[0]
+        group = self.groups[0]
         group.take = 0
         requests: Sequence[Request] = ()
         if isinstance(outcome, Taken) and outcome.deliveries:
@@ -113,13 +112,13 @@ class Polls:
             for _ in range(group.asked):
                 group.cids.popleft()
         if not group.cids:
-            self._groups.popleft()
+            self.groups.popleft()
             self._replies.fill(group.slot, b"".join(group.parts))
         return requests
 
     def give_up(self) -> Sequence[Request]:
         """The connection is gone: what a held Take would get must not go to nobody."""
-        take = self._groups[0].take if self._groups else 0
+        take = self.groups[0].take if self.groups else 0
         return (Cancel(next(self._ids), take),) if take else ()
 
     def _deliver(self, group: _Group, taken: Taken) -> Sequence[Request]:
@@ -131,7 +130,7 @@ class Polls:
             run = delivered.run
             values = run.columns.values()
             topic = taken.address or run.topic
-            borders = [*(first for first, _, _ in run.batches[1:]), run.count]
+            borders = [*(first for first, _, _ in run.batches[1:]), run.columns.count]
             for (first, _, meta), stop in zip(run.batches, borders, strict=True):
                 tags = range(delivered.first_tag + first, delivered.first_tag + stop)
                 cids = [group.cids.popleft() for _ in tags]

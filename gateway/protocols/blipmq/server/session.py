@@ -151,18 +151,19 @@ class BlipmqServer:
 
     def _parse(self, data: bytes, now: float) -> Requests:
         requests: list[Request] = []
-        no_polls = not self._polls
+        machine, polls = self._machine, self._polls
+        no_polls = not polls.groups
         first_poll = 0
         position = 0
         wanted = 0
         try:
-            while not self._checking:
-                end = codec.frame_end(data, position, MAX_LENGTH if self.handshaken else LONGEST_LOGIN)
+            while position < len(data) and machine.state is not State.CHECKING:
+                end = codec.frame_end(data, position, MAX_LENGTH if machine.state is State.READY else LONGEST_LOGIN)
                 if end is None or end > len(data):
                     wanted = LENGTH_BYTES if end is None else end - position
                     break
                 position = self._frame(data, position, end, now, requests)
-                if no_polls and not self._polls:
+                if no_polls and not polls.groups:
                     first_poll = len(requests)
         except WireError:
             # plain close, without any frame, after the good frames before it are answered (wire 1.6)
@@ -170,7 +171,9 @@ class BlipmqServer:
             self._polls.impatient = math.inf
             self._buffer.clear()
         else:
-            self._buffer.keep(data[position:], _EVERYTHING if self._checking else wanted)
+            checking = machine.state is State.CHECKING
+            if checking or position < len(data):
+                self._buffer.keep(data[position:], _EVERYTHING if checking else wanted)
         self._operations.handed_over()
         # the first Take stands where its POLL stood: behind the SUBSCRIBE it may rely on, before later publishes
         self._advance(requests, first_poll, now)
@@ -202,7 +205,7 @@ class BlipmqServer:
 
     def _advance(self, requests: list[Request], where: int, now: float) -> None:
         self._operations.release(self._out)
-        if self._polls and self._out and not self._stalled:
+        if self._polls.groups and self._out and not self._stalled:
             unsent = self._unsent + sum(map(len, self._out))
             self._stalled = self._notify = unsent >= self._limits.output // 4
         request = self._operations.advance(now, stalled=self._stalled)

@@ -91,8 +91,8 @@ def encode(runs: Sequence[Run], next_offset: int, *, server: bool) -> bytes:
     for run in runs:
         blocks, done = _blocks(run, server=server)
         pieces += blocks
-        if done < run.count:
-            rest = run.slice(done, run.count)
+        if done < run.columns.count:
+            rest = run.slice(done, run.columns.count)
             pieces.extend(_server_records(rest) if server else _document_records(rest))
     if not server:
         pieces.append(_OFFSET.pack(next_offset))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import attrs
@@ -26,11 +27,13 @@ class Field:
     decode: Decode
     encode: Encode
     smallest: int
+    number: str = ""
+    """How `struct` calls it, if it is a number."""
 
 
 def _integer(form: str, decode: Decode) -> Field:
     packer = struct.Struct(form)
-    return Field(decode, packer.pack, packer.size)
+    return Field(decode, packer.pack, packer.size, form.removeprefix(">"))
 
 
 def _text(value: str, form: str, longest: int) -> bytes:
@@ -57,15 +60,28 @@ BYTES = Field(Reader.bytes32, _bytes, 4)
 class Layout:
     """Fields one after the other, decoded to a tuple in the same order."""
 
-    __slots__ = ("fields", "smallest")
+    __slots__ = ("_steps", "fields", "smallest")
 
     def __init__(self, *fields: Field) -> None:
         self.fields = fields
         self.smallest = sum(field.smallest for field in fields)
+        self._steps: list[Decode | struct.Struct] = []
+        """Numbers that follow each other are read together."""
+        for numbers, some in groupby(fields, lambda field: field.number != ""):
+            if numbers:
+                self._steps.append(struct.Struct(">" + "".join([field.number for field in some])))
+            else:
+                self._steps += [field.decode for field in some]
 
     def read(self, reader: Reader) -> tuple[Any, ...]:
         """The fields at the reader's position."""
-        return tuple([field.decode(reader) for field in self.fields])
+        values: list[Any] = []
+        for step in self._steps:
+            if isinstance(step, struct.Struct):
+                values += reader.fixed(step)
+            else:
+                values.append(step(reader))
+        return tuple(values)
 
     def decode(self, payload: bytes) -> tuple[Any, ...]:
         """The fields of a payload; bytes behind them are ignored, as every real decoder does (FlyMQ wire, Notation)."""

@@ -122,7 +122,7 @@ def produced(base: int, counts: Sequence[int]) -> bytes:
 def _records(answer: frames.Records) -> bytes:
     runs, next_offset = fitting(answer)
     packed = [run.columns.packed for run in runs]
-    count = sum(run.count for run in runs)
+    count = sum(run.columns.count for run in runs)
     head = _RECORDS.pack(13 + sum(map(len, packed)), FETCH, count)
     return b"".join((head, *packed, _U64.pack(next_offset)))
 
@@ -133,7 +133,7 @@ def fitting(answer: frames.Records) -> tuple[Sequence[Run], int]:
     for index, run in enumerate(answer.runs):
         size = len(run.columns.packed)
         if size > left:
-            fits = next((i for i, end in enumerate(run.columns.ends) if end > left), run.count)
+            fits = next((i for i, end in enumerate(run.columns.ends) if end > left), run.columns.count)
             runs = [*answer.runs[:index], run.slice(0, fits)] if fits else answer.runs[:index]
             return runs, run.base_offset + fits
         left -= size
