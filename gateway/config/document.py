@@ -7,7 +7,7 @@ its line, duplicate keys are seen, and a quoted `"4"` is not taken for a number.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Notebook:
     _places: dict[int, tuple[object, str]] = attrs.Factory(dict)
     _unread: set[str] = attrs.Factory(set)
     """The paths of what could not be read, or is missing; complete at the end of reading."""
+    _unknown: set[str] = attrs.Factory(set)
+    """The paths of keys that nobody knows: what is beside them was read."""
 
     def add(self, message: str, line: int, path: str) -> Invalid:
         self.problems.append(ConfigProblem(message, file=self.file, line=line, path=path))
@@ -72,14 +74,19 @@ class Notebook:
         """Where a value was written; empty for one that was not."""
         return self._places.get(id(value), (None, ""))[1]
 
-    def complain(self, value: object, key: str, message: str) -> None:
+    def complain(self, value: object, key: str, message: str, *, as_written: bool = False) -> None:
         """Note a problem with one key of a value that was read. Silent about what could not be read: a check would judge
-        the default in its place.
+        the default in its place. `as_written`: it is so whatever was meant by the part that could not be read.
         """
         around = self.path_of(value)
         path = f"{around}.{key}" if around and key else around or key
-        if key == "" or self.was_read(path):
+        if key == "" or as_written or self.was_read(path):
             self.add(message, self.line(path, around), path)
+
+    def unknown_key(self, place: Place, message: str) -> None:
+        """Note a key that nobody knows: it hides nothing of what is beside it."""
+        self._unknown.add(place.path)
+        place.problem(message)
 
     def stands_in(self, path: str) -> None:
         """A value could not be read, and one that says nothing is in its place."""
@@ -93,13 +100,21 @@ class Notebook:
 
     def end_of_reading(self) -> None:
         """All values are read: problems from now on are between them."""
-        self._unread.update(problem.path for problem in self.problems)
+        self._unread.update(problem.path for problem in self.problems if problem.path not in self._unknown)
+
+    def all_known(self, path: str) -> bool:
+        """Whether a value has no key that nobody knows."""
+        return not _any_within(self._unknown, path)
 
     def was_read(self, path: str) -> bool:
-        return not any(other == path or other.startswith((f"{path}.", f"{path}[")) for other in self._unread)
+        return not _any_within(self._unread, path)
 
     def has(self, value: object, key: str) -> bool:
         return f"{self.path_of(value)}.{key}" in self._lines
+
+
+def _any_within(paths: Iterable[str], around: str) -> bool:
+    return any(path == around or path.startswith((f"{around}.", f"{around}[")) for path in paths)
 
 
 @attrs.frozen(eq=False)

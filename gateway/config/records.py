@@ -80,6 +80,7 @@ class Record:
             return place.problem(f"expected a mapping, not {place.kind}")
         by_key = {field.key: field for field in self.fields}
         found: dict[str, Any] = {}
+        strange: list[tuple[str, Place]] = []
         for key, entry in place.entries():
             field = by_key.get(key)
             if field is not None:
@@ -89,7 +90,15 @@ class Record:
             if field is not None and field.secret:
                 self._keep(found, field, _from_file(field, entry), entry)
             elif not self.lenient:
-                entry.problem(f"unknown key {key!r}{suggestion(key, self.known_keys)}")
+                strange.append((key, entry))
+        for key, entry in strange:
+            place.notes.unknown_key(entry, f"unknown key {key!r}{suggestion(key, self.known_keys)}")
+            meant = by_key.get(closest(key, self.known_keys))
+            if meant is not None and (meant.to or meant.key) not in found:
+                # it is refused, and what it says is looked at all the same: one mistake at a time would take a run each
+                value = found[meant.to or meant.key] = meant.shape.read(entry)
+                if value is INVALID:
+                    place.notes.stands_in(place.join(meant.key))
         if not self._stand_in(found, place):
             return INVALID
         arguments = {name: value for name, value in found.items() if value is not INVALID}
@@ -150,10 +159,15 @@ def _from_file(field: ConfigKey, entry: Place) -> Any:
     return tuple(filter(None, map(str.strip, text.splitlines()))) if field.split else text
 
 
+def closest(word: str, known: Iterable[str]) -> str:
+    """What was probably meant, or nothing."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)), "")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or nothing. For messages that name all the known words anyway."""
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(word, known)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

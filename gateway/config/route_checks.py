@@ -265,7 +265,8 @@ def _check_targets(route: model.Route, specs: Specs, notes: Notebook) -> None:
 
 
 def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> None:
-    if not notes.was_read(f"{notes.path_of(route)}.match"):
+    match = f"{notes.path_of(route)}.match"
+    if not notes.was_read(f"{match}.protocol") or not notes.was_read(f"{match}.listener"):
         return  # nobody knows whose messages it takes
     carries = carried(specs)
     for found in targets_of(route, config, carries):
@@ -276,7 +277,7 @@ def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes:
             problem = (
                 f"{sources} to {losing[0].target} loses {', '.join(missing)}: accept_loss must name what may be lost"
             )
-            notes.complain(found.target, "accept_loss", problem)
+            notes.complain(found.target, "accept_loss", problem, as_written=notes.has(found.target, "accept_loss[0]"))
 
 
 def _check_reach(routes: Sequence[model.Route], notes: Notebook) -> None:
@@ -285,7 +286,9 @@ def _check_reach(routes: Sequence[model.Route], notes: Notebook) -> None:
     matchers = [(route, compile_match(route.match)) for route in good]
     for index, (route, matcher) in enumerate(matchers):
         for earlier, wider in matchers[:index]:
-            if not wider.conditional and _takes_all(wider, matcher):
+            # of what an unknown key was to leave out the later one may be meant for
+            certain = notes.all_known(f"{notes.path_of(earlier)}.match")
+            if certain and not wider.conditional and _takes_all(wider, matcher):
                 line = notes.line(notes.path_of(earlier))
                 problem = f"never reached: {earlier.name!r} (line {line}) takes everything it could"
                 notes.complain(route, "match", problem)

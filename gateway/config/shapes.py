@@ -20,7 +20,7 @@ import attrs
 
 from gateway import notation
 from gateway.config.document import INVALID, Place
-from gateway.config.records import ConfigKey, Record, Shape, nearest
+from gateway.config.records import ConfigKey, Record, Shape, closest, nearest
 from gateway.errors import ConfigProblem
 from gateway.settings import Backoff, Says, Seconds, Size
 
@@ -248,7 +248,12 @@ class Tagged:
             return place.problem(f"expected {self.what} with exactly one of {names}")
         name, entry = entries[0]
         if name not in self.kinds:
-            return entry.problem(f"unknown key {name!r}: expected {self.what} ({names}){nearest(name, self.kinds)}")
+            message = f"unknown key {name!r}: expected {self.what} ({names}){nearest(name, self.kinds)}"
+            meant = self.kinds.get(closest(name, self.kinds))
+            if meant is None:
+                return entry.problem(message)
+            entry.notes.unknown_key(entry, message)
+            return meant.read(entry)
         return self.kinds[name].read(entry)
 
     def schema(self) -> dict[str, Any]:

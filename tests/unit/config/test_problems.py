@@ -216,7 +216,7 @@ ROUTES = [
      "routes[0].to[1].bridge.address: 'x--x' can be read in two ways, so it would be two topics (put '.' or '/' between captures)"),
     ("match: {}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a, accept_loss: some}}]",
      "routes[0].to[1].bridge.accept_loss: expected all, not 'some'"),
-    ("match: {}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a, accept_loss: [keys]}}]",
+    ("match: {}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a, accept_loss: [keys, headers]}}]",
      ("routes[0].to[1].bridge.accept_loss[0]: "
      "expected key, headers, ordering, acknowledgement, size, atomicity, expiry or all, not 'keys'; did you mean 'key'?")),
     ("match: {protocol: flymq}, to: [{store: {topic: t}}, {bridge: {protocol: rustlog, address: a}}]",
@@ -556,6 +556,29 @@ BOTH_ROUNDS = [
         HEAD + "routes:\n  - {name: r, to: [bridge: {protocol: flymk, address: a}]}\n",
         ["r.yaml:6: routes[0]: missing key 'match'", "r.yaml:6: routes[0].to[0].bridge: a bridge reads what was stored",
          "r.yaml:6: routes[0].to[0].bridge.protocol: unknown"],
+    ),
+    (  # an unknown key takes nothing away from what is beside it
+        QUIC + "routes:\n  - {name: r, match: {tenant: x}, to: [store: {topic: a}, bridge: {protocol: felix, address: b/c/d}]}\n"
+        "  - {name: s, match: {}, to: [store: {topic: a}]}\n",
+        ["r.yaml:7: routes[0].match.tenant: unknown key", "r.yaml:7: routes[0].to[1].bridge.accept_loss: "],
+    ),
+    (  # a misspelt one is looked into as what was probably meant
+        QUIC + "routes:\n  - {name: r, match: {protocl: flymk, topik: '***'}, to: [stor: {topic: '__a'}, forward: {upstraem: far, address: b}]}\n",
+        ["r.yaml:7: routes[0].match.protocl: unknown key", "r.yaml:7: routes[0].match.topik: unknown key",
+         "r.yaml:7: routes[0].match.topik: ", "r.yaml:7: routes[0].match.protocol: unknown or not",
+         "r.yaml:7: routes[0].to[0].stor: unknown key",
+         "r.yaml:7: routes[0].to[1].forward.upstraem: unknown key", "r.yaml:7: routes[0].to[1].forward.upstream: no upstream"],
+    ),
+    (
+        HEAD + "  a: {protocol: flymq, bnd: '127.0.0.1:1', tsl: {cert: /nonexistent/c, key: /nonexistent/k}}\n",
+        ["r.yaml:5: listeners.a.bnd: unknown key", "r.yaml:5: listeners.a.tsl: unknown key",
+         "r.yaml:5: listeners.a.bind: 127.0.0.1:1 (tcp) is taken",
+         "r.yaml:5: listeners.a.tsl.cert: cannot read", "r.yaml:5: listeners.a.tsl.key: cannot read"],
+    ),
+    (  # of a list of losses the words that can be read count, and the others are still missing
+        QUIC + "routes:\n  - {name: r, match: {}, to: [store: {topic: a}, bridge: {protocol: felix, address: b/c/d, accept_loss: [kye]}]}\n",
+        ["r.yaml:7: routes[0].to[1].bridge.accept_loss: flymq and rustlog to felix loses key, headers",
+         "r.yaml:7: routes[0].to[1].bridge.accept_loss[0]: expected"],
     ),
     (  # what a route takes is not known, so neither is what it loses
         QUIC + "routes:\n  - {name: r, match: {protocol: 5}, to: [store: {topic: a}, bridge: {protocol: felix, address: b/c/d}]}\n",
