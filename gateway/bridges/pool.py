@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import Carries, ProtocolSpec, Remote, Transport
 from gateway.recorder import Recorder
-from gateway.requests import Completion, Outcome, Request
+from gateway.requests import Completion, DescribeTopics, Outcome, Request
 from gateway.settings import Dialect
 from gateway.transport.client import dial
 from gateway.transport.tls import ClientTls
@@ -30,6 +31,8 @@ PROBE_SECONDS = 5.0
 """Seconds between two looks at an address that would be better than the one in use."""
 TELL_AGAIN = 30.0
 """Seconds between two lines in the log about what is wrong with an upstream."""
+ASKED = "gateway"
+"""The topic that is asked for where a protocol has no login: whatever the answer is, somebody gives it."""
 Ended = Callable[[Outcome], None]
 
 
@@ -57,6 +60,8 @@ class PooledConnection:
         self.driver: Remote | None = None
         self.waiting: dict[int, _Waiting] = {}
         self.over = trio.Event()
+        self.question = 0
+        """The request that only finds out whether somebody is there, while nobody has answered it."""
         self.useful = False
         """Whether the upstream ever took something on it."""
         self._retiring = False
@@ -67,6 +72,10 @@ class PooledConnection:
     def deaf(self) -> bool:
         """Whether it took requests, and ended without an answer to any."""
         return self._lost and not self._heard
+
+    def said_nothing(self) -> None:
+        """It took a question and never answered."""
+        self._lost = True
 
     def submit(self, request: Request, ended: Ended) -> None:
         driver = self.driver
@@ -93,6 +102,8 @@ class PooledConnection:
                 self._pool.shut_out(outcome, connected=True)  # before whoever asked looks where to go on
                 self._pool.withdraw(self)
                 self.over.set()
+            if number == self.question:
+                self.question = 0
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
                 if self._pool.timed:
@@ -306,8 +317,9 @@ class UpstreamPool:
             self.away_since = trio.current_time()
 
     def _reached(self) -> None:
-        """A connection is up and the login, if there is one, is through."""
+        """Somebody is there, and the login, if there is one, is through."""
         self._proven_by_answers = False
+        self.problem = ""
         if self.refused:
             self.refused = ""
             self._recorder.gauge("gateway_upstream_login_refused", 0.0, upstream=self.name)
@@ -375,12 +387,28 @@ class UpstreamPool:
             self._preference.use(index)
             self._connections.append(connection)
             self.problem = ""
-            if not self._proven_by_answers:
-                self._reached()
+            if self.away_since is not None and not driver.heard.is_set():
+                self.problem = "connected, and nothing was answered yet"
+                connection.question = next(self._ids)
+                driver.submit([DescribeTopics(connection.question, ASKED)])  # nothing else may wait for an answer
+            # where a protocol has no such question, what is sent has to show it
+            patience = self.upstream.timeout if connection.question else math.inf
+            nursery.start_soon(self._hear, connection, driver, patience)
             self._recorder.gauge("gateway_upstream_connected", 1.0, upstream=self.name)
             self._changed()
             await connection.over.wait()
             nursery.cancel_scope.cancel()
+
+    async def _hear(self, connection: PooledConnection, driver: Remote, patience: float) -> None:
+        with trio.move_on_after(patience):
+            await driver.heard.wait()
+        if not driver.heard.is_set():
+            error = TargetLost(f"no answer within {patience:g} s")
+            self.tell_people(error)
+            connection.said_nothing()
+            self.leave(connection, error)
+        elif connection in self._connections and not self._proven_by_answers:
+            self._reached()
 
     async def _watch(self, connection: PooledConnection, driver: Remote) -> None:
         await driver.ended.wait()

@@ -98,6 +98,11 @@ class Remote(Protocol):
         """It is gone, with everything under way."""
         ...
 
+    @property
+    def heard(self) -> Ending:
+        """It has said something: that a connection was taken is no sign of it, the system does so by itself."""
+        ...
+
     async def refusal(self, timeout: float) -> GatewayError | None:
         """Wait until the broker has let us in; or why it has not."""
         ...

@@ -25,6 +25,7 @@ from gateway.transport.pipe import Pipe, PipeInPipe
 from gateway.transport.tcp import TcpLink
 from gateway.transport.tls import ClientTls, TlsPipe, check_fingerprint, client_context
 from gateway.wire.session import (
+    CONNECTION,
     ClientContext,
     ClientSession,
     Credentials,
@@ -52,6 +53,8 @@ class ClientDriver:
         self.closed = False
         self.ended = trio.Event()
         """Set once the connection is gone."""
+        self.heard = trio.Event()
+        """Set once the peer has said something: that it took a connection is no sign of it, the system does so by itself."""
         self._settled = trio.Event()
         """Set once the broker has let us in or not."""
 
@@ -107,10 +110,13 @@ class ClientDriver:
 
     @supervised
     def opened(self, channel: int, kind: Kind) -> None:
+        if channel == CONNECTION:  # the handshake of QUIC
+            self.heard.set()
         self._report(self._session.opened(channel, kind, self._clock()))
 
     @supervised
     def received(self, channel: int, data: bytes) -> None:
+        self.heard.set()
         self._report(self._session.receive(channel, data, self._clock()))
 
     @supervised
@@ -265,6 +271,7 @@ async def _dialled(
         link = TcpLink(sock, peer, nursery, trio.current_time, pipe)
         driver.bind(link)
         if pipe is not None:
+            driver.heard.set()  # it has shaken hands
             driver.opened(0, Kind.DUPLEX)
         nursery.start_soon(link.run, driver)
         try:

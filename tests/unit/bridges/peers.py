@@ -1,4 +1,4 @@
-"""A scripted FlyMQ broker, made of bytes: it takes PRODUCE and answers as the test says (FlyMQ wire 2.2, PRODUCE)."""
+"""A scripted FlyMQ broker, made of bytes: it takes PRODUCE and answers as the test says, and knows nothing else (FlyMQ wire 2.2, PRODUCE)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+PRODUCE = 0x01
 Say = Callable[[bytes, bytes], str]
 """From key and value to `ok`, `later` (refused for now), `never` (refused for good), `mute` (nothing), `reset`, `torn`."""
 
@@ -47,7 +48,8 @@ class Peer:
                 buffer += chunk
                 answers = b""
                 while len(buffer) >= 8 and len(buffer) >= 8 + (size := struct.unpack(">I", buffer[4:8])[0]):
-                    answer = self._answer(buffer[8 : 8 + size])
+                    payload = buffer[8 : 8 + size]
+                    answer = self._answer(payload) if buffer[2] == PRODUCE else _frame(0xFF, b"topic not found")
                     buffer = buffer[8 + size :]
                     if answer is None:
                         await stream.send_all(answers[:-3] if answers else b"\xaf")

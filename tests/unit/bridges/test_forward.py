@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -174,6 +176,34 @@ async def test_an_outage_costs_no_attempt_is_shown_and_its_end_is_said(tmp_path:
             assert list(gateway.bridges.waiting()) == []
             assert sorted(peer.values()) == [b"1", b"2"]
             assert await gateway.letters("dead") == []
+
+
+@contextmanager
+def half_open(port: int) -> Iterator[None]:
+    """Connections are taken, by the system, and nobody ever answers."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield
+
+
+@pytest.mark.parametrize("protocol", ["flymq", "rustlog"])
+async def test_a_port_that_takes_connections_and_answers_nothing_is_not_back(tmp_path: Path, protocol: str):
+    peer = Peer()
+    async with listening(peer):
+        pass
+    target = attrs.evolve(upstream(peer.port), protocol=protocol)
+    async with bridged(tmp_path, [target], route(forward())) as gateway:
+        pool = gateway.bridges.pools["far"]
+        await peer.until(lambda: "cannot connect" in pool.problem)
+        with half_open(peer.port):
+            await peer.until(lambda: pool.connected)
+            assert gateway.counts.back == []
+            ((_name, away),) = gateway.bridges.waiting()
+            assert "connected, and nothing was answered yet" in away
+        if protocol == "flymq":
+            async with listening(peer, peer.port):  # nothing waits to be sent, and yet it is noticed
+                await peer.until(lambda: bool(gateway.counts.back))
+                assert gateway.counts.back == ["far"]
+                assert list(gateway.bridges.waiting()) == []
 
 
 async def test_an_outage_may_have_a_limit(tmp_path: Path, peer: Peer):

@@ -64,6 +64,7 @@ class KafkaRemote:
     def __init__(self, where: Reach) -> None:
         self._where = where
         self.ended = trio.Event()
+        self.heard = trio.Event()
         self._errors: Hop[Any] = Hop(self._told)
         self._settings: Mapping[str, Any] = {
             **settings_of(where),
@@ -87,6 +88,7 @@ class KafkaRemote:
         except GatewayError as error:
             return self._refused or error
         self._asked = True
+        self.heard.set()
         return None
 
     def submit(self, requests: Sequence[Request]) -> None:
