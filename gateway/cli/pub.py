@@ -17,6 +17,7 @@ from gateway.cli.connection import Dialling, connected, dialling_options
 from gateway.cli.options import examples, output_option
 from gateway.cli.url import AdminPlace, UrlTarget, WritablePlaceType
 from gateway.envelope import Batch, Columns, Headers
+from gateway.errors import RequestTimeout
 from gateway.requests import Publish, Published
 from gateway.settings import Dialect
 
@@ -44,6 +45,8 @@ BATCH_BYTES = 1 << 20
 @click.option(
     "--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Publish all of it this often."
 )
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
+              help="Wait so many seconds for each answer, and no longer.")  # fmt: skip
 @output_option
 @dialling_options
 def command(
@@ -54,13 +57,15 @@ def command(
     headers: Sequence[str],
     partition: int | None,
     count: int,
+    timeout: float,
     output: str,
     dialling: Dialling,
 ) -> int:
     """Publish messages, and return once they are taken.
 
     Without --data and --file every line of standard input is a message. The command ends after the strongest sign the
-    protocol has: a reply with the offset, or the PONG that follows everything published.
+    protocol has: a reply with the offset, or the PONG that follows everything published. Where none comes within
+    --timeout it ends with exit code 2, and nobody knows what was taken of the messages that were under way.
 
     URL is a protocol's, or the admin address of a gateway (http://127.0.0.1:9600/TOPIC), which takes keys, headers and
     partitions whatever the protocols can carry, and says how many messages a route's transform left out: no protocol's
@@ -77,8 +82,8 @@ def command(
     pairs = tuple(_header(text) for text in headers)
     name = key.encode() if key is not None else None
     if isinstance(place, AdminPlace):
-        return _append(place, dialling, values, name, pairs, partition, output)
-    return trio.run(_publish, place, dialling, values, name, pairs, partition, output)
+        return _append(place, dialling, values, name, pairs, partition, timeout, output)
+    return trio.run(_publish, place, dialling, values, name, pairs, partition, timeout, output)
 
 
 def _carrying(place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str]) -> Dialling:
@@ -141,6 +146,7 @@ async def _publish(
     key: bytes | None,
     headers: Headers,
     partition: int | None,
+    timeout: float,
     output: str,
 ) -> int:
     published = refused = 0
@@ -149,7 +155,11 @@ async def _publish(
     async with connected(place, dialling) as connection:
         for batch in _batches(values):
             columns = _columns(batch, key, headers)
-            reply = await connection.request(Publish(0, Batch(place.address, columns, partition=partition)), None)
+            request = Publish(0, Batch(place.address, columns, partition=partition))
+            try:
+                reply = await connection.request(request, timeout)
+            except RequestTimeout as late:
+                raise _unanswered(late, place, published, headers) from late
             assert isinstance(reply, Published)
             for index, error in reply.refused.items():
                 click.echo(f"gateway: message {published + refused + index + 1}: {error}", err=True)
@@ -162,6 +172,12 @@ async def _publish(
     return 1 if refused else 0
 
 
+def _unanswered(error: RequestTimeout, place: UrlTarget, published: int, headers: Headers) -> RequestTimeout:
+    # who does not expect headers takes them for the beginning of a message, and waits for the rest of it
+    hint = "; does the listener speak the document's dialect?" if headers and place.spec.document_headers else ""
+    return RequestTimeout(f"{error.message} from {place.host}:{place.port}, after {published} messages{hint}")
+
+
 def _append(
     place: AdminPlace,
     dialling: Dialling,
@@ -169,6 +185,7 @@ def _append(
     key: bytes | None,
     headers: Headers,
     partition: int | None,
+    timeout: float,
     output: str,
 ) -> int:
     """Over the bulk API, where each batch is stored whole or not at all."""
@@ -184,7 +201,8 @@ def _append(
     published = filtered = 0
     positions: list[tuple[int, int]] = []
     producer = f"gateway-pub-{uuid.uuid4().hex}"  # a request that is repeated must not be stored twice
-    with EndpointWriter(attrs.evolve(endpoint, patience=dialling.connect_timeout)) as out:
+    endpoint = attrs.evolve(endpoint, timeout=timeout, patience=min(timeout, dialling.connect_timeout))
+    with EndpointWriter(endpoint) as out:
         for sequence, batch in enumerate(_batches(values)):
             done = out.append(
                 place.address,

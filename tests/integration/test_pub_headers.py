@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,6 +96,34 @@ async def test_what_a_transform_left_out_is_told_where_the_answer_says_it(tmp_pa
             assert (
                 await pub(f"flymq://127.0.0.1:{ports['flymq']}/orders", *amounts) == "published 4 messages to orders\n"
             )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        ("v1", "the broker ended the stream"),
+        ("auto", "after 0 messages; does the listener speak the document's dialect?"),
+    ],
+)
+async def test_headers_at_a_listener_that_takes_none_are_not_waited_for_for_ever(
+    tmp_path: Path, dialect: str, expected: str
+) -> None:
+    config = CONFIG.replace("dialect: document", f"dialect: {dialect}")
+    with trio.fail_after(120):
+        async with serving(tmp_path, config.format(dir=tmp_path)) as ports:
+            place = f"fujin://127.0.0.1:{ports['fujin']}/documents"
+            options = ("--dialect", "document", "--insecure", "--header", "k=v", "--data", "x", "--timeout", "1")
+            said = await pub(place, *options, code=2)
+            assert said.startswith("gateway: ")
+            assert expected in said
+
+
+@pytest.mark.parametrize("scheme", ["flymq", "rustlog", "http"])
+async def test_who_takes_a_message_and_never_answers_is_not_waited_for_for_ever(scheme: str) -> None:
+    with trio.fail_after(120), socket.create_server(("127.0.0.1", 0)) as mute:
+        place = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}/orders"
+        said = await pub(place, "--data", "x", "--timeout", "0.3", "--dialect", "document", code=2)
+        assert "no answer within 0.3 s" in said or "timed out" in said, said
 
 
 @pytest.mark.parametrize("name", sorted(served()))
