@@ -226,6 +226,7 @@ class Gateway:
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))
             self.health.conditions(bridges.problems)
             self.health.notices(bridges.waiting)
+            self.health.notices(lambda: (("store", text) for text in store.lost.texts))
             self.recorder.on_scrape(bridges.refresh)
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)

@@ -265,6 +265,10 @@ class StoreDamaged(StoreError):
     status = Status.CORRUPT
 
 
+class RowLost(StoreDamaged):
+    """What would have to be known is among what a damaged page has taken along: nobody can say that there was nothing."""
+
+
 class StoreInUse(StoreError):
     """Another process serves this store."""
 

@@ -66,6 +66,8 @@ def stored_cursors(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, s
 
 def stored_floor(store: Store) -> Callable[[str, int], int | None]:
     """How far retention may go by what is written: until the forwards themselves are there to ask."""
+    if store.lost.touches(TABLE):
+        return lambda _topic, _partition: 0  # nobody knows who has been how far
     lows: dict[tuple[str, int], int] = {}
     for _forward, topic, partition, value in stored_cursors(store.table(TABLE).items()):
         low = read_cursor(value, MAX_SPAN)[1].low

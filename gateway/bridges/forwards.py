@@ -14,7 +14,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
-from gateway.errors import ConditionFailed
+from gateway.errors import ConditionFailed, RowLost
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.routing.address import is_reserved
@@ -42,6 +42,8 @@ class Forwards:
         """Epoch and number of partitions of the topics that were looked at."""
         self._letters: frozenset[str] = frozenset()
         """Where dead letters of topics that were looked at go."""
+        self._placeless: dict[tuple[str, str, int], str] = {}
+        """Forward, topic and partition where a cursor may have been lost, and what is said about it."""
         self._closing = False
         self._store.on_visible(self._grown)
 
@@ -59,12 +61,14 @@ class Forwards:
     async def _prepare(self, rules: Sequence[RemoteRule]) -> None:
         puts = new_identity(self._store)
         known = self._store.table(TABLE)
-        new = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
-        puts += [known_row(name) for name in sorted(new)]
+        unknown = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
+        new = {name for name in unknown if not _may_be_lost(self._store, name.encode())}
+        puts += [known_row(name) for name in sorted(unknown)]
         letters = self._letters_of(rules)
         for state in list(self._store.topics.values()):
             for rule, partition in _lacking(state, rules, letters, self._running.get(state.name, ())):
-                self._begin(_target(rule), state, partition, puts, existing=_target(rule).name in new)
+                if not self._lost_its_place(_target(rule), state, partition):
+                    self._begin(_target(rule), state, partition, puts, existing=_target(rule).name in new)
         if puts:
             seen = [Require(put.table, put.key, self._store.table(put.table).get(put.key)) for put in puts]
             await self._store.submit(Unit(puts=puts, requires=seen, synced=True)).wait()
@@ -136,6 +140,8 @@ class Forwards:
 
     def floor(self, topic: str, partition: int) -> int | None:
         """How far retention may go. Asked from the store's thread, too: reads only."""
+        if self._placeless and any(one[1:] == (topic, partition) for one in self._placeless):
+            return 0  # what it has left to send is among what is there
         running = self._running.get(topic, ())
         return min((one.on_disk for one in running if one.partition == partition), default=None)
 
@@ -170,6 +176,9 @@ class Forwards:
 
     def problem(self, name: str) -> str:
         """Why a forward does not go on; empty while it does."""
+        for (lost, _topic, _partition), text in self._placeless.items():
+            if lost == name:
+                return text
         for forward in self._all():
             if forward.target.name == name and (text := forward.stopped or forward.unwritable):
                 return text
@@ -232,6 +241,8 @@ class Forwards:
             target = _target(rule)
             if not self._context.owners.owns(job_of(target.name, state.name, partition)):
                 continue
+            if self._lost_its_place(target, state, partition):
+                continue
             place = self._begin(target, state, partition, puts, existing=False)
             begun.append(PartitionForward(self._context, rule, self._pools[target.upstream], place))
         self._running[state.name] = [*staying, *begun]
@@ -240,6 +251,20 @@ class Forwards:
         if puts:
             requires = [one for made in begun for one in made.guard()]
             self._store.submit(Unit(puts=puts, requires=requires, synced=False))
+
+    def _lost_its_place(self, target: Forward, state: TopicState, partition: int) -> bool:
+        """Whether its cursor may be gone with a damaged page: it would send again what is there, or leave out what is not."""
+        key = row_key(target.name, state.name, partition)
+        if not self._store.lost or key in self._store.table(TABLE):
+            return False
+        try:
+            self._store.lost.check(
+                TABLE, key, f"the place of the forward {target.name} in {state.name}/{partition}", state.epoch
+            )
+        except RowLost as lost:
+            self._placeless[target.name, state.name, partition] = lost.message
+            return True
+        return False
 
     def _goes_on(self, forward: PartitionForward) -> bool:
         return any(
@@ -270,6 +295,14 @@ class Forwards:
         window = AckWindow(bounds.end if now else bounds.start, span)
         puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally := Tally(window.low)))
         return ConsumerPlace(state, partition, window, tally)
+
+
+def _may_be_lost(store: Store, key: bytes) -> bool:
+    try:
+        store.lost.check(TABLE, key, "")
+    except RowLost:
+        return True
+    return False
 
 
 def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:

@@ -34,7 +34,16 @@ from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.ownership import Owners
 from gateway.broker.service import Clock
 from gateway.broker.timers import Alarm, Pump
-from gateway.errors import GatewayError, OffsetOutOfRange, Status, StoreDamaged, TargetLost, TargetRefused, Unsupported
+from gateway.errors import (
+    GatewayError,
+    OffsetOutOfRange,
+    RowLost,
+    Status,
+    StoreDamaged,
+    TargetLost,
+    TargetRefused,
+    Unsupported,
+)
 from gateway.protocols.registry import ReaderPosition
 from gateway.recorder import Recorder
 from gateway.requests import (
@@ -53,6 +62,7 @@ from gateway.requests import (
 from gateway.store.interface import Put, Store, Ticket, Unit
 
 TABLE = "ingests"
+_KEPT_HERE = (ReaderPosition.OWN, ReaderPosition.NUMBERED)
 _NUMBER = struct.Struct(">Q")
 RESUME_SECONDS = 5.0
 """How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
@@ -121,6 +131,13 @@ class Bookmark:
         kept = store.table(TABLE).get(self._key)
         if kept is not None and len(kept) != _NUMBER.size:
             raise StoreDamaged("the place of an ingest cannot be read")
+        self.lost = ""
+        """Why nobody knows how far it was."""
+        if kept is None:
+            try:
+                store.lost.check(TABLE, self._key, f"the place of the ingest of {address}")
+            except RowLost as lost:
+                self.lost = lost.message
         self.number: int | None = _NUMBER.unpack(kept)[0] if kept is not None else None
 
     def start(self, position: ReaderPosition) -> Start | int:
@@ -231,6 +248,8 @@ class Source:
             self._alarm.set(self._due)
             return
         self._blocked = self._obstacle()
+        if self._position in _KEPT_HERE and self._bookmark.lost and self._bookmark.number is None:
+            self._blocked = self._bookmark.lost
         if self._blocked:
             self._alarm.set(now + LOOK_AGAIN)
             return

@@ -153,6 +153,8 @@ class Appends:
 
     async def _head(self, producer: str) -> _Head | None:
         row = await self._store.get(TABLE, producer.encode())
+        if row is None:
+            self._store.lost.check(TABLE, producer.encode(), f"the last append of {producer}")
         return msgspec.msgpack.decode(row, type=_Head) if row is not None else None
 
     async def _rows(self, producer: str, before_epoch: int) -> list[bytes]:

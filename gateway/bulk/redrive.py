@@ -111,6 +111,7 @@ class Redrives:
         before = await self._store.get(TABLE, key)
         if before is not None:
             return Redriven(offset, "before", before.decode())
+        self._store.lost.check(TABLE, key, f"whether letter {offset} was sent again")
         try:
             letter = await self._letter(asked, offset)
             if letter is None:

@@ -189,6 +189,11 @@ STORE_DAMAGED_RANGES = _gauge(
     "",
     "Damaged ranges that readers have met since the start. Anything but 0 is an alarm.",
 )
+STORE_LOST = _gauge(
+    "gateway_store_lost_ranges",
+    "",
+    "Stretches of the small tables (cursors, groups, accounts, schemas) gone with a damaged page, until that is accepted.",
+)
 STORE_SIZE = _gauge("gateway_store_size_bytes", "file", "Size of the store on disk.")
 STORE_FREE = _gauge("gateway_store_free_bytes", "", "Free space where the store is.")
 STORE_TOPICS = _gauge("gateway_store_topics", "", "Topics there are.")

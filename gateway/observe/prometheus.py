@@ -274,6 +274,11 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.STORE_DAMAGED_RANGES.name].set((), len(self._damaged))
         log.error("a damaged range was met", topic=topic, partition=partition, first=first, next_offset=next_offset)
 
+    def rows_lost(self, texts: Sequence[str]) -> None:
+        self._cells[m.STORE_LOST.name].set((), len(texts))
+        for text in texts:
+            log.error("the store has lost something", what=text, way_on="gateway store salvage --accept-loss")
+
     def ingested(self, upstream: str, source: str, messages: int) -> None:
         self._cells[m.INGEST_MESSAGES.name].add((upstream, source), messages)
 

@@ -20,11 +20,11 @@ from gateway.store.database import (
     MAX_SLOT,
     OFFSET_BITS,
     forget_pages,
-    meta_number,
     snapshot,
 )
 from gateway.store.hot import RunQueue
 from gateway.store.interface import Durability, PartitionState, TopicConfig, TopicState
+from gateway.store.lost import NOTHING_LOST, LostRows
 from gateway.store.pages import HIGHEST, LOWEST, Pages
 
 NO_SLOT = -1
@@ -101,6 +101,8 @@ class Catalogue:
         """Slots of deleted topics whose chunks are still there."""
         self.damaged = False
         """What there is of topics and partitions is not all there was: nothing may be made that could be there already."""
+        self.lost: LostRows = NOTHING_LOST
+        """What damaged pages have taken along of the small tables."""
         self._boot = boot
         self._epochs = 0
         self._slots: set[int] = set()
@@ -148,9 +150,8 @@ class Catalogue:
         found = self.topics.get(topic)
         return None if found is None else found.config
 
-    def load(self, connection: sqlite3.Connection) -> int:
-        """Read all from the database; returns the number of the last commit there is a trace of."""
-        commit = meta_number(connection, "commit")
+    def load(self, connection: sqlite3.Connection, commit: int) -> int:
+        """Read all from the database. Returns the number of the last commit there is a trace of, `commit` at least."""
         topics, partitions, self.damaged = load(connection)
         for topic in topics:
             self.topics[topic.name] = topic

@@ -213,8 +213,10 @@ def connect(files: StoreFiles, cache: int, *, writer: bool) -> sqlite3.Connectio
     return connection
 
 
-def connect_read_only(files: StoreFiles) -> sqlite3.Connection:
-    """A connection for another process: it never writes, and works on a live store as on a stopped one."""
+def connect_read_only(files: StoreFiles, *, checked: bool = True) -> sqlite3.Connection:
+    """A connection for another process: it never writes, and works on a live store as on a stopped one. `checked`: it is one of
+    this layout.
+    """
     if not files.database.is_file():
         raise NotAStore(f"there is no store at {files.directory}")
     address = files.database.absolute().as_uri() + "?mode=ro"
@@ -225,7 +227,8 @@ def connect_read_only(files: StoreFiles) -> sqlite3.Connection:
             address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         connection.execute(CELL_CHECK)
-        check_layout(connection, files)
+        if checked:
+            check_layout(connection, files)
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "")
         if name in DAMAGE and name != "SQLITE_NOTADB":

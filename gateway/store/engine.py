@@ -16,6 +16,7 @@ from gateway.store.committer import Committer
 from gateway.store.cut import gather
 from gateway.store.interface import Capabilities, Durability, ReadResult, Stored, StoreHealth, Ticket, TopicState, Unit
 from gateway.store.loop import CommitLoop
+from gateway.store.lost import LostRows
 from gateway.store.maintenance import Maintenance, RetentionFloor
 from gateway.store.plan import check_unit
 from gateway.store.pool import Leftovers, ReadPool, reported
@@ -64,6 +65,11 @@ class Engine:
     def health(self) -> StoreHealth:
         """Whether it takes writes now."""
         return self.committer.health
+
+    @property
+    def lost(self) -> LostRows:
+        """What damaged pages have taken along of the small tables."""
+        return self._visible.catalogue.lost
 
     # --- writing ---
 

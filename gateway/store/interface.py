@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import GatewayError
+from gateway.store.lost import LostRows
 
 Stored = tuple[int, int, bytes]
 """Base offset, count and bytes of a chunk, as its row says; nobody has looked at the bytes."""
@@ -255,6 +256,11 @@ class Store(Protocol):
     @property
     def topics(self) -> Mapping[str, TopicState]:
         """Every topic as of the last commit that is visible."""
+        ...
+
+    @property
+    def lost(self) -> LostRows:
+        """What damage has taken along of the tables: who decides by the absence of a row asks here first."""
         ...
 
     def submit(self, unit: Unit, done: Callable[[Ticket], None] | None = None, /) -> Ticket:

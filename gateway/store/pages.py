@@ -151,6 +151,12 @@ class Pages:
         seen = set() if seen is None else seen
         yield from self._walk(root, kinds, LOWEST, HIGHEST, seen, 0)
 
+    def is_index_leaf(self, number: int) -> bool:
+        try:
+            return self.read(number)[0] == LEAF_INDEX
+        except BadPageError:
+            return False
+
     def leaf(self, number: int) -> Iterator[Row]:
         """The rows of one page, wherever it belongs, if it is a leaf."""
         try:

@@ -16,6 +16,7 @@ from gateway.errors import CorruptChunk
 from gateway.store.catalogue import row_id
 from gateway.store.chunk import decode
 from gateway.store.database import MAX_OFFSET, OFFSET_BITS, TABLES
+from gateway.store.lost import LOST, META, ROWS, lost_rows
 from gateway.store.pages import INDEX, TABLE, BadPageError, Lost, Pages, Row
 
 TOPIC_INDEX = "sqlite_autoindex_topics_1"
@@ -29,13 +30,14 @@ COLUMNS: Mapping[str, Sequence[type | tuple[type, ...]]] = {
 }
 """Of each tree, what kind of values its rows have; the first of a table is its key, which SQLite keeps elsewhere."""
 _CALLED = {
-    "meta": "the table of the layout and the last commit",
+    "meta": META,
     "topics": "the table of topics",
     TOPIC_INDEX: "the index of topic names",
     "partitions": "the table of partitions",
     "chunks": "the table of records",
-    "rows": "the table of cursors, groups, accounts and schemas",
+    "rows": ROWS,
 }
+_LOST_COLUMNS = 6
 _LISTED = 10
 """Lines of what SQLite says that are shown."""
 
@@ -77,6 +79,8 @@ class Remains:
     damaged: list[DamagedRange] = attrs.Factory(list)
     commit: int = 0
     """The last one there is a trace of."""
+    mended: bool = False
+    """A table was damaged and was made anew; what it was is kept, and out of date."""
     anything: bool = False
     """Whether there was any row at all."""
 
@@ -99,8 +103,19 @@ class Remains:
         if not {TOPIC_INDEX, "topics"} & self.lost.keys():
             for number in self.names.keys() ^ self.topics.keys():
                 self.notes.append(f"{_CALLED[TOPIC_INDEX]} and {_CALLED['topics']} contradict each other: {number}")
+        self._read_lost()
         commit = self.meta.get("commit", 0)
         self.commit = max(self.commit, commit if isinstance(commit, int) else 0)
+
+    def _read_lost(self) -> None:
+        """What was written down when damage was met at a start, and accepted by nobody yet."""
+        if LOST not in self.roots:
+            return
+        self.mended = True
+        written = [
+            one.values[1:] for one in self.pages.walk(self.roots[LOST], TABLE, self.seen) if isinstance(one, Row)
+        ]
+        self.notes += lost_rows([row for row in written if len(row) == _LOST_COLUMNS]).texts
 
     def keep(self, tree: str, row: Row) -> None:
         """Take a row; the first of a kind counts."""
@@ -192,7 +207,7 @@ class Remains:
     def _find_roots(self) -> None:
         """By the list of tables; where it is damaged, by where a new store has them."""
         self.roots = _roots_of_a_new_store()
-        wanted = set(self.roots)
+        wanted = {*self.roots, LOST}
         for found in self.pages.walk(1, TABLE, self.seen):
             if isinstance(found, Lost):
                 self.notes.append(f"the list of tables is damaged: {found.reason}")
@@ -200,6 +215,7 @@ class Remains:
                 _type, name, _table, root, _sql = found.values
                 self.roots.update({name: root} if name in wanted else {})
                 wanted.discard(name)
+        wanted.discard(LOST)
         if wanted and not self.notes:
             self.notes.append(f"the list of tables does not name {', '.join(sorted(wanted))}")
 
@@ -222,7 +238,8 @@ class Remains:
             return  # what was deleted could not be told from what was lost
         for number in sorted(left):
             for row in self.pages.leaf(number):
-                for tree in self.lost.keys() - {"meta"}:
+                # of a table that was made anew once they may be older than what it has lost now
+                for tree in self.lost.keys() - {"meta", "rows" if self.mended else ""}:
                     if fits(tree, row):
                         yield tree, row
 

@@ -21,6 +21,7 @@ from gateway.store.engine import Engine
 from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance
 from gateway.store.memory import MemoryTopics
+from gateway.store.mend import mend_meta, mend_rows
 from gateway.store.pool import Leftovers, ReadPool
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer
@@ -57,7 +58,7 @@ def _load(files: StoreFiles) -> tuple[Catalogue, int]:
     with closing(connect_read_only(files)) as connection, closing(Mark(files.mark)) as mark:
         try:
             catalogue = Catalogue(meta_number(connection, "boot") + 1)
-            number = catalogue.load(connection)
+            number = catalogue.load(connection, meta_number(connection, "commit"))
         except sqlite3.DatabaseError as error:
             raise StoreDamaged(f"{files.database}: {error}. {WAY_ON}") from error
         if any(log.sealed for log in catalogue.logs()):
@@ -97,17 +98,20 @@ async def open_store(
             stack.enter_context(Lock(files.lock))
             create(files)
             make_private(files.all)
+            mend_meta(files)
             catalogue, number = _load(files)
         except OSError as error:
             raise StoreReadOnly(f"the store in {files.directory} cannot be opened: {error}") from error
         writer = Writer(files, options.page_cache // 2, options.free_space_floor)
         stack.callback(writer.close)
         writer.number = number
+        catalogue.lost = mend_rows(files, writer)
         writer.transact(_count_start, synced=True)
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)
         recorder = recorder or NullRecorder()
+        recorder.rows_lost(catalogue.lost.texts)
         maintenance = Maintenance(visible, now_ms, recorder)
         committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder)
         loop = CommitLoop(committer, catalogue) if mode is Mode.THREAD else None

@@ -109,7 +109,7 @@ class Accounts:
                 await self._bootstrap(auth.admin_name, auth.admin_password)
 
     async def _bootstrap(self, name: str, password: str) -> None:
-        account = self.find(name)
+        account = self.find(name, lost=True)  # who it is and what it may is in the configuration
         if account is not None and await trio.to_thread.run_sync(passwords.matches, account.password, password):
             hashed = account.password
         else:
@@ -118,15 +118,18 @@ class Accounts:
         if account is None:
             account = Account(name, hashed, ("admin",), True, now_ms, now_ms, secrets.token_hex(8))
         wanted = attrs.evolve(account, password=hashed, roles=_with_admin(account.roles), enabled=True)
-        if wanted != self.find(name):
+        if wanted != self.find(name, lost=True):
             put = Put(TABLE, name.encode(), msgspec.json.encode(attrs.evolve(wanted, updated_ms=now_ms)))
             await self._store.submit(Unit(puts=[put])).wait()
 
     # --- for authorisation ---
 
-    def find(self, name: str) -> Account | None:
+    def find(self, name: str, *, lost: bool = False) -> Account | None:
+        """Raises RowLost if damage may have taken it along; None then too with `lost`."""
         row = self._store.table(TABLE).get(name.encode())
         if row is None:
+            if not lost:
+                self._store.lost.check(TABLE, name.encode(), f"the account {name}")
             self._decoded.pop(name, None)
             return None
         known = self._decoded.get(name)

@@ -52,7 +52,7 @@ class AccessLists:
     def find(self, caller: Caller, address: str) -> AclRow | None:
         """The ACL that holds for an address, as of the last commit."""
         table = self._store.table(TABLE)
-        if not table:
+        if not table and not self._store.lost:
             return None
         try:
             topic = self._topic_of(caller, address)
@@ -67,6 +67,8 @@ class AccessLists:
     def _row(self, table: Mapping[bytes, bytes], key: bytes) -> AclRow | None:
         raw = table.get(key)
         if raw is None:
+            # without it everybody may, or nobody: it is for neither to be guessed
+            self._store.lost.check(TABLE, key, f"the ACL of {key.decode()}")
             self._decoded.pop(key, None)
             return None
         known = self._decoded.get(key)

@@ -23,6 +23,7 @@ from gateway.errors import (
     GatewayError,
     InvalidRequest,
     NotFound,
+    RowLost,
     SchemaViolation,
     Throttled,
     TooLarge,
@@ -275,6 +276,12 @@ class SchemaService:
     def _compile_next(self, caller: Caller, request: RegisterSchema, name: str, kind: SchemaKind) -> None:
         entry = self._names.get(name, _Name())
         latest = entry.latest
+        if self._store.lost:
+            try:  # a number that was given out means what it meant
+                self._store.lost.check_around(TABLE, _key(name, 0), _key(name, _COUNTER), f"schema {name}")
+            except RowLost as lost:
+                self._end_turn(name, caller, request, lost)
+                return
         if latest is not None and (latest.row.kind, latest.row.definition) == (kind, request.definition):
             # a producer that registers its schema at every start gets the version it has
             self._end_turn(name, caller, request, Schemas([latest.info]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -72,11 +73,26 @@ def subscription_row(number: int, row: StoredSubscription | None) -> Put:
 
 
 def cursor_row(number: int, partition: int, window: bytes | None) -> Put:
-    return Put(CURSORS, _CURSOR_KEY.pack(number, partition), window)
+    return Put(CURSORS, cursor_key(number, partition), window)
 
 
 def removed_rows(number: int, partitions: Iterable[int]) -> list[Put]:
     return [subscription_row(number, None), *(cursor_row(number, partition, None) for partition in partitions)]
+
+
+def cursor_key(number: int, partition: int) -> bytes:
+    return _CURSOR_KEY.pack(number, partition)
+
+
+def check_lost(store: Store, number: int) -> None:
+    """For a subscription that is not there. Raises RowLost if it may have been."""
+    store.lost.check(SUBSCRIPTIONS, _ID.pack(number), f"subscription {number}")
+
+
+def check_lost_cursors(store: Store, number: int, partitions: Iterable[int], epoch: int) -> None:
+    """For partitions without a cursor. Raises RowLost if there may have been one."""
+    for partition in partitions:
+        store.lost.check(CURSORS, cursor_key(number, partition), f"the place of subscription {number}", epoch)
 
 
 def read_subscriptions(
@@ -130,7 +146,7 @@ class Numbers:
         if self._reserving is not None:
             return
         kept = self.store.table(COUNTERS).get(_COUNTER)
-        begin = _ID.unpack(kept)[0] if kept is not None else FIRST_NUMBER
+        begin = _ID.unpack(kept)[0] if kept is not None else self._first()
         upto = begin + BLOCK
         reserve = Unit([], [Put(COUNTERS, _COUNTER, _ID.pack(upto))], [Require(COUNTERS, _COUNTER, kept)])
         self._reserving = self.store.submit(reserve)
@@ -143,3 +159,9 @@ class Numbers:
                 self._blocks.append((begin, upto))
 
         self._reserving.on_done(done)
+
+    def _first(self) -> int:
+        if not self.store.lost.touches(COUNTERS):
+            return FIRST_NUMBER
+        # far from all that were given out, the ones of subscriptions that are long gone as well
+        return (1 + random.getrandbits(20)) << 32

@@ -105,7 +105,8 @@ async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
         raise UnknownPartition(f"{asked.topic} has no partition {asked.partition}")
     kept = store.table(TABLE)
     rows = [kept.get(encode_key(asked.topic, asked.group, number)) for number in range(len(state.partitions))]
-    if not any(row is not None for row in rows):
+    # where its rows may be lost this is how somebody says where the group is
+    if not any(row is not None for row in rows) and not store.lost.touches(TABLE):
         raise UnknownGroup(f"{asked.group} has committed nothing on {asked.topic}")
     moves = []
     for number in range(len(state.partitions)) if asked.partition is None else (asked.partition,):

@@ -141,6 +141,13 @@ class GroupService:
             start, end = partition.start, partition.end
         exists = offsets is not None or (topic, request.group) in self._members or (topic, request.group) in self._left
         offset = offsets.get(request.partition) if offsets is not None else None
+        if offset is None:
+            self._store.lost.check(
+                TABLE,
+                encode_key(topic, request.group, request.partition),
+                f"what {request.group} has committed on {topic}/{request.partition}",
+                state.epoch if state is not None else 0,
+            )
         caller.answer(request.id, GroupOffset(offset, exists, start, end))
 
     def positions(self, groups: Container[str]) -> Iterator[GroupPosition]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -12,7 +12,15 @@ import attrs
 
 from gateway.broker.administration.topics import TopicService
 from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Tally
-from gateway.broker.consume.cursors import CURSORS, SUBSCRIPTIONS, Numbers, read_subscriptions, removed_rows
+from gateway.broker.consume.cursors import (
+    CURSORS,
+    SUBSCRIPTIONS,
+    Numbers,
+    check_lost,
+    check_lost_cursors,
+    read_subscriptions,
+    removed_rows,
+)
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.homes import Homes
 from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
@@ -25,6 +33,7 @@ from gateway.errors import (
     Conflict,
     GatewayError,
     InvalidRequest,
+    RowLost,
     StoreError,
     Throttled,
     UnknownSubscription,
@@ -77,6 +86,8 @@ class SubscriptionService:
         self._store = context.store
         self._subscriptions: dict[int, Subscription] = {}
         self._named: dict[tuple[str, str], int] = {}
+        self._without_place: dict[int, RowLost] = {}
+        """Subscriptions of which a damaged page has taken along how far they were."""
         self._held: dict[int, set[int]] = {}
         """Subscriptions that a connection uses."""
         self._of_listener: Counter[str] = Counter()
@@ -109,6 +120,8 @@ class SubscriptionService:
             self._bring_home(caller, request, elsewhere, self.subscribe)
             return
         self._check_room(caller)
+        if request.name:
+            self._store.lost.check_table(SUBSCRIPTIONS, f"a subscription called {request.name}")
         number = self.numbers.take()
         state = self._store.topics.get(topic)
         if state is not None:
@@ -225,6 +238,8 @@ class SubscriptionService:
             if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
                 self._context.recorder.dropped("", "epoch_changed", 1)
                 windows = {}
+            elif self._lost_its_place(number, set(range(len(state.partitions))) - windows.keys(), state.epoch):
+                continue
             places = [
                 AckWindow.from_bytes(windows[partition]) if partition in windows else AckWindow(bounds.start)
                 for partition, bounds in enumerate(state.partitions)
@@ -233,6 +248,15 @@ class SubscriptionService:
             subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
             if not subscription.request.name:
                 self._start_grace(subscription)
+
+    def _lost_its_place(self, number: int, partitions: Iterable[int], epoch: int) -> bool:
+        """Whether it would begin anew where it had been further: then nobody takes from it."""
+        try:
+            check_lost_cursors(self._store, number, partitions, epoch)
+        except RowLost as lost:
+            self._without_place[number] = lost
+            return True
+        return False
 
     def _use(self, caller: Caller, subscription: Subscription) -> None:
         """The connection is a client of the subscription until it goes."""
@@ -249,6 +273,10 @@ class SubscriptionService:
     def _find(self, caller: Caller, number: int) -> Subscription:
         """A subscription, unless it is somebody else's: who guesses numbers learns nothing."""
         subscription = self._subscriptions.get(number)
+        if subscription is None and self._store.lost:
+            if number in self._without_place:
+                raise self._without_place[number]
+            check_lost(self._store, number)
         if subscription is None or not subscription.belongs_to(caller):
             raise UnknownSubscription
         return subscription
