@@ -259,7 +259,7 @@ class Gateway:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
                     bulk = Bulk(store, house, table, Listeners(spoken))
                     nursery.start_soon(bulk.run, stop_admin)
-                    make = functools.partial(self._admin_app, store, house, bulk, bridges, listeners)
+                    make = functools.partial(self._admin_app, store, house, bulk, bridges, listeners, budget)
                     nursery.start_soon(
                         functools.partial(
                             serve_http_when_asked, make, web["admin"], stop=stop_admin, tls=self._admin_tls()
@@ -364,7 +364,13 @@ class Gateway:
         return sock
 
     def _admin_app(
-        self, store: Store, house: House, bulk: Bulk, bridges: Bridges, listeners: Sequence[TcpListener | QuicListener]
+        self,
+        store: Store,
+        house: House,
+        bulk: Bulk,
+        bridges: Bridges,
+        listeners: Sequence[TcpListener | QuicListener],
+        budget: Budget,
     ) -> ASGIApp:
         from gateway.admin.access import Access
         from gateway.admin.api import Api
@@ -401,6 +407,7 @@ class Gateway:
             refuse=console.refuse,
             lifespan=api.running,
             others=self._others,
+            room=budget,
         )
 
     def _metrics_app(self, others: Others | None) -> ASGIApp:

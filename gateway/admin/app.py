@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.admin.access import Access, Hand, Role, Who, headers_of
 from gateway.admin.openapi import PATH as OPENAPI
 from gateway.admin.openapi import document
-from gateway.admin.operation import Operation, check_role, json_of, problem_response, routes_of
+from gateway.admin.operation import Operation, Room, check_role, json_of, problem_response, routes_of
 from gateway.errors import GatewayError
 from gateway.observe.health import Health
 from gateway.observe.prometheus import PrometheusRecorder
@@ -105,8 +105,11 @@ def admin_app(
     refuse: Refuse | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
     others: Others | None = None,
+    room: Room | None = None,
 ) -> Starlette:
-    """Everything on the admin address. `open_paths`: those of `pages` that nobody has to be known for."""
+    """Everything on the admin address. `open_paths`: those of `pages` that nobody has to be known for. `room`: what bodies are
+    charged to.
+    """
     described = document(operations)
 
     async def openapi(request: Request) -> Response:
@@ -114,7 +117,12 @@ def admin_app(
         return json_of(described)
 
     return Starlette(
-        routes=[*watching_routes(recorder, health, others), Route(OPENAPI, openapi), *routes_of(operations), *pages],
+        routes=[
+            *watching_routes(recorder, health, others),
+            Route(OPENAPI, openapi),
+            *routes_of(operations, room),
+            *pages,
+        ],
         middleware=[Middleware(Guard, access=access, open_paths=(*OPEN, *open_paths), refuse=refuse)],
         lifespan=lifespan,
     )

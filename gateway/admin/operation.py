@@ -13,7 +13,7 @@ import inspect
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -128,10 +128,62 @@ def operations_of(*resources: object) -> Iterator[Operation]:
 # --- serving ---
 
 
+class Room(Protocol):
+    """The memory that bodies have to share with everything else that is under way."""
+
+    def spent(self, *, writer: bool) -> bool:
+        """Whether whoever brings more has to wait."""
+        ...
+
+    def change(self, amount: int) -> None:
+        """Take, or give back, bytes."""
+        ...
+
+    def wait(self, key: object, wake: Callable[[], None]) -> None:
+        """Call back once there is room."""
+        ...
+
+    def forget(self, key: object) -> None:
+        """Do not call back any more."""
+        ...
+
+
+class Charge:
+    """What one request has taken of the room, and gives back at its end."""
+
+    def __init__(self, room: Room | None) -> None:
+        self._room = room
+        self._taken = 0
+        self.waits = False
+
+    async def take(self, size: int) -> None:
+        """Count so many bytes more; waits while others have taken everything."""
+        room = self._room
+        if room is None:
+            return
+        while room.spent(writer=True):
+            event = trio.Event()
+            room.wait(self, event.set)
+            self.waits = True
+            try:
+                await event.wait()
+            finally:
+                room.forget(self)
+        self.waits = False
+        room.change(size)
+        self._taken += size
+
+    def give_back(self) -> None:
+        if self._room is not None and self._taken:
+            self._room.change(-self._taken)
+            self._taken = 0
+
+
 class Limits:
     """What is shared by all operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room
         self.streams = trio.CapacityLimiter(MOST_STREAMS)
         self.bodies = trio.CapacityLimiter(MOST_BODIES)
         self.watchers = 0
@@ -153,9 +205,9 @@ class Events:
         self.events = events
 
 
-def routes_of(operations: Iterable[Operation]) -> Sequence[BaseRoute]:
-    """The API as routes. Who asks is in the request's state."""
-    limits = Limits()
+def routes_of(operations: Iterable[Operation], room: Room | None = None) -> Sequence[BaseRoute]:
+    """The API as routes. Who asks is in the request's state. `room`: what bodies are charged to."""
+    limits = Limits(room)
     return [Route(one.path, _served(one, limits), methods=[one.method]) for one in operations]
 
 
@@ -167,8 +219,14 @@ async def called(one: Operation, request: Request, limits: Limits | None = None)
     accept = request.headers.get("accept", "")
     if one.body is None:
         return await one.call(Asked(query, None, who, _peer(request), accept))
-    async with (limits or Limits()).bodies:
-        return await one.call(Asked(query, await _decoded(request, one.body), who, _peer(request), accept))
+    limits = limits or Limits()
+    async with limits.bodies:
+        charge = Charge(limits.room)
+        try:
+            body = await _decoded(request, one.body, charge)
+            return await one.call(Asked(query, body, who, _peer(request), accept))
+        finally:
+            charge.give_back()
 
 
 def check_role(role: Role, who: Who) -> None:
@@ -201,8 +259,9 @@ def query_of(request: Request, kind: type[Q]) -> Q:
         raise InvalidRequest(f"the parameters cannot be read: {error}") from None
 
 
-async def body_of(request: Request, most: int = wire.LARGEST_APPEND) -> bytes:
+async def body_of(request: Request, most: int = wire.LARGEST_APPEND, charge: Charge | None = None) -> bytes:
     """All of a body. Raises what is wrong with how it comes."""
+    charge = charge or Charge(None)
     parts: list[bytes] = []
     size = 0
     with trio.move_on_after(BODY_SECONDS) as slow:
@@ -214,19 +273,22 @@ async def body_of(request: Request, most: int = wire.LARGEST_APPEND) -> bytes:
             size += len(parts[-1])
             if size > most:
                 raise TooLarge(f"a request has at most {most} bytes")
+            await charge.take(len(parts[-1]))
             if not message.get("more_body", False):
                 break
+    if slow.cancelled_caught and charge.waits:
+        raise Throttled("`memory.budget` is spent")
     if slow.cancelled_caught:
         raise RequestTimeout(f"the body did not come within {BODY_SECONDS:g} s")
     return b"".join(parts)
 
 
-async def _decoded(request: Request, kind: type[T]) -> T:
+async def _decoded(request: Request, kind: type[T], charge: Charge) -> T:
     """The body as a value. It has to say what it is: a browser's form cannot."""
     sent = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if sent not in (wire.MSGPACK, wire.JSON):
         raise InvalidRequest(f"the content type has to be {wire.MSGPACK} or {wire.JSON}, not {sent or 'unsaid'}")
-    body = await body_of(request)
+    body = await body_of(request, charge=charge)
     decode = msgspec.msgpack.decode if sent == wire.MSGPACK else msgspec.json.decode
     try:
         wire.check_size(body, sent)

@@ -6,6 +6,8 @@ Processor time of the thread, not time on the wall: what other processes do to t
 from __future__ import annotations
 
 import gc
+import math
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +18,7 @@ import trio
 
 from gateway.app import Gateway
 from gateway.config.load import parse
+from gateway.observe.metrics import LOOP_LAG
 
 
 @attrs.define(eq=False)
@@ -41,6 +44,21 @@ class Loop(trio.abc.Instrument):
         self.longest, self.by, self.steps = 0.0, "", 0
 
 
+@attrs.frozen
+class Lags:
+    """The histogram of the loop's lag: by upper edge, how many looks were at most so late."""
+
+    buckets: Mapping[float, int]
+
+    @property
+    def count(self) -> int:
+        return self.buckets[math.inf]
+
+    def later_than(self, seconds: float) -> int:
+        """Looks that were later than the last edge up to this."""
+        return self.count - max([0, *[number for edge, number in self.buckets.items() if edge <= seconds]])
+
+
 @attrs.define(eq=False)
 class Watched:
     """A gateway, and its loop."""
@@ -50,6 +68,31 @@ class Watched:
     _token: trio.lowlevel.TrioToken
     held: dict[str, tuple[float, str]] = attrs.Factory(dict)
     """By what was asked: the longest hold, and who it was."""
+
+    def lags(self) -> Lags:
+        """What the metric has seen since the start."""
+        cell = re.compile(rf"^{LOOP_LAG.name}_(bucket{{le=\"(.*?)\"}}|count) (.*)$", re.MULTILINE)
+        found = [(edge, float(value)) for _, edge, value in cell.findall(self.gateway.recorder.text())]
+        return Lags({float(edge): int(value) for edge, value in found if edge})
+
+    async def hold(self, seconds: float) -> None:
+        """Use so much processor time in the gateway's own loop, as an operation would that never looks up."""
+        over = threading.Event()
+
+        def work() -> None:
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+            over.set()
+
+        self._token.run_sync_soon(work)
+        await trio.to_thread.run_sync(over.wait)
+
+    async def looked(self, times: int = 1) -> None:
+        """Until the metric has had so many looks more."""
+        wanted = self.lags().count + times
+        while self.lags().count < wanted:  # noqa: ASYNC110  # a scrape is all there is
+            await trio.sleep(0.02)
 
     @property
     def ports(self) -> Mapping[str, int]:
