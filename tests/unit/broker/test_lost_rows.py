@@ -12,15 +12,19 @@ from gateway import model
 from gateway.broker.administration.acls import TABLE as ACLS
 from gateway.broker.consume.cursors import COUNTERS, CURSORS
 from gateway.broker.identity import identity_of
-from gateway.errors import RowLost
+from gateway.errors import RowLost, Unauthenticated
 from gateway.requests import (
+    Authenticate,
     CommitOffset,
+    CreateUser,
     DescribeTopics,
     GroupOffset,
+    Identity,
     ReadOffset,
     RegisterSchema,
     Subscribe,
     Take,
+    Users,
 )
 from gateway.store.database import PAGE_SIZE
 from gateway.store.interface import MakeTopic, Put, TopicConfig, Unit
@@ -117,6 +121,22 @@ async def test_a_forward_without_its_place_sends_nothing_and_loses_nothing(tmp_p
             assert peer.values() == [b"1", b"2", b"4"]
         async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
             assert gateway.bridges.forwards.problem("far")
+
+
+async def test_a_lost_account_is_let_in_by_nobody_and_made_by_nobody(tmp_path: Path):
+    users = model.AuthUsers("root", "long enough")
+    root = Authenticate(0, username="root", password="long enough")
+    async with opened(tmp_path, accounts=[users]) as gateway:
+        client = gateway.client(auth=users)
+        await client.ask(root)
+        assert isinstance(await client.ask(CreateUser(0, "ada", "very long", ("consumer",))), Users)
+    damage(tmp_path)
+    async with opened(tmp_path, accounts=[users]) as gateway:
+        client = gateway.client(auth=users)
+        lost = await client.ask(Authenticate(0, username="ada", password="very long"))
+        assert isinstance(lost, Unauthenticated)
+        assert isinstance(await client.ask(root), Identity)  # who it is is in the configuration
+        refused(await client.ask(CreateUser(0, "ada", "very long", ("consumer",))), "the account ada may be among")
 
 
 async def test_without_its_acl_a_topic_is_open_to_nobody(tmp_path: Path, autojump_clock: MockClock):
