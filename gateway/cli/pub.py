@@ -174,7 +174,7 @@ async def _publish(
 
 def _unanswered(error: RequestTimeout, place: UrlTarget, published: int, headers: Headers) -> RequestTimeout:
     # who does not expect headers takes them for the beginning of a message, and waits for the rest of it
-    hint = "; does the listener speak the document's dialect?" if headers and place.spec.document_headers else ""
+    hint = "; does the listener speak this dialect?" if headers and place.spec.headered else ""
     return RequestTimeout(f"{error.message} from {place.host}:{place.port}, after {published} messages{hint}")
 
 

@@ -101,8 +101,8 @@ async def test_what_a_transform_left_out_is_told_where_the_answer_says_it(tmp_pa
 @pytest.mark.parametrize(
     ("dialect", "expected"),
     [
-        ("v1", "the broker ended the stream"),
-        ("auto", "after 0 messages; does the listener speak the document's dialect?"),
+        ("v1", "No common ALPN protocols"),
+        ("auto", "after 0 messages; does the listener speak this dialect?"),
     ],
 )
 async def test_headers_at_a_listener_that_takes_none_are_not_waited_for_for_ever(

@@ -74,11 +74,7 @@ async def test_a_leaf_costs_its_rows_and_each_of_them_is_known_as_lost(whole: Pa
         store.lost.check("groups", b"group-00000-never-there", "x")
         store.lost.check("accounts", b"nobody", "x")
         assert not store.lost.touches("schemas")
-        # who makes a row only if there is none is told that nobody knows
-        assert isinstance(
-            await write(store, Put("groups", gone[0], b"x"), requires=[Require("groups", gone[0], None)]), RowLost
-        )
-        # and who says what it is need not know
+        # who says what it is need not know
         assert await write(store, Put("groups", gone[0], b"anew"), Put("groups", gone[-1] + b"-", b"new")) is None
         assert store.health.writable
     for _ in range(2):

@@ -65,6 +65,7 @@ from gateway.store.kafka.slots import SLOTS, Slots
 from gateway.store.kafka.tables import Change, Tables, record_key
 from gateway.store.kafka.tail import Log, Topic
 from gateway.store.kafka.transactions import Transactions
+from gateway.store.lost import NOTHING_LOST, LostRows
 
 STATE = ""
 """The gate of all tables: no topic is called so."""
@@ -253,6 +254,11 @@ class KafkaStore:
         if keys:
             for callback in self._visible:
                 callback(keys)
+
+    @property
+    def lost(self) -> LostRows:
+        """Kafka keeps its own whole."""
+        return NOTHING_LOST
 
     # --- writing: the way in ---
 
