@@ -56,12 +56,14 @@ def classes(javac: str, directory: Path) -> dict[str, bytes]:
 def build(javac: str, to: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         entries = classes(javac, Path(directory))
-    with zipfile.ZipFile(to, "w") as jar:
+    fresh = to.with_name(f".{to.name}.new")  # a Java that has the old one open goes on with it
+    with zipfile.ZipFile(fresh, "w") as jar:
         for name, data in entries.items():
             entry = zipfile.ZipInfo(name, WHEN)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             jar.writestr(entry, data, compresslevel=9)
+    fresh.rename(to)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import io
@@ -9,10 +10,11 @@ import os
 import ssl
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -50,6 +52,8 @@ class Endpoint:
     """Certificates in PEM; empty: the system's roots."""
     fingerprint: str = ""
     insecure: bool = False
+    gzip: bool = False
+    """Whether ranges come compressed: for what is far away."""
     timeout: float = 60.0
     """Seconds without a byte after which a connection counts as broken."""
     patience: float = 10.0
@@ -130,7 +134,9 @@ class EndpointCaller:
     def stream(self, path: str, accept: str) -> Iterator[Callable[[int], bytes]]:
         """A long answer; yields a function that reads exactly so many bytes. Raises Cut when it ends too soon."""
         with self._response("GET", path, accept) as response:
-            buffered = io.BufferedReader(response, BUFFER)
+            packed = response.headers.get("Content-Encoding") == "gzip"
+            plain: Any = gzip.GzipFile(fileobj=response) if packed else response
+            buffered = io.BufferedReader(plain, BUFFER)
 
             def read(size: int) -> bytes:
                 with _translated(self):
@@ -180,6 +186,8 @@ class EndpointCaller:
         headers = {"Accept": accept}
         if kind:
             headers["Content-Type"] = kind
+        if self.endpoint.gzip and accept == wire.CHUNKS:
+            headers["Accept-Encoding"] = "gzip"
         if self.endpoint.token:
             headers["Authorization"] = f"Bearer {self.endpoint.token}"
         complete = False
@@ -249,5 +257,5 @@ def _translated(caller: EndpointCaller) -> Iterator[None]:
         raise Cut(f"nothing listens at {url}: is the gateway running, with this `admin.bind`?") from error
     except ConnectionResetError as error:
         raise Cut(f"{url}: {error}: is it the admin address, and {urlsplit(url).scheme}:// there?") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, EOFError, zlib.error, http.client.HTTPException) as error:
         raise Cut(f"{url}: {str(error) or type(error).__name__}") from error

@@ -16,7 +16,7 @@ from gateway.pipeline.source import KafkaLog, Source, shown
 EARLIEST, LATEST = -2, -1
 """How an offset in the JSON of `startingOffsets` and `endingOffsets` says so."""
 
-PLACE_NAMES = ("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience")
+PLACE_NAMES = ("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "compression", "retryPatience")
 """Where a running gateway is, how it is trusted, and for how long it is asked again."""
 NAMES = (
     "path",
@@ -268,7 +268,10 @@ def endpoint_of(given: Mapping[str, str]) -> Endpoint:
         fingerprint=given.get("fingerprint", ""),
         insecure=flag(given.get("insecure", "false"), "insecure"),
     )
-    return attrs.evolve(found, patience=patience)
+    compression = given.get("compression", "none").lower()
+    if compression not in {"none", "gzip"}:
+        raise InvalidRequest(f"compression: none or gzip, not {compression!r}")
+    return attrs.evolve(found, patience=patience, gzip=compression == "gzip")
 
 
 def milliseconds(text: str) -> int:

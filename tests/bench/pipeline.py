@@ -1,7 +1,7 @@
 """What the pipeline moves a second: `python -m tests.bench.pipeline [RECORDS]`, in local mode on two cores.
 
-Records of 200 bytes with keys, in chunks of 100, read by `path`: all columns, some, values alone, and counted. Beside each
-read stands the ceiling: the same columns in batches that are ready, so that nothing is left of the work but Spark's own. Then
+Records of 200 random bytes with keys, in chunks of 100, read by `path`: all columns, some, values alone, offsets alone; by the data
+source in the JVM, by the one in Python, and the same rows by Spark from Parquet, in turns. Then
 the archive to Parquet, reading by `endpoint`, as many records written by the sink, and an archive that follows a gateway
 which serves (`tests.bench.following`). Starting up is apart. On a machine with other work the rate per CPU second says more.
 """
@@ -11,20 +11,20 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import trio
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
-from gateway.arrow.schema import DDL, SCHEMA, chosen
+from gateway.arrow.schema import SCHEMA, chosen
 from gateway.envelope import BatchMeta, Columns, Origin
 from gateway.pipeline.archive import archive
 from gateway.pipeline.manifest import Archive
@@ -44,13 +44,15 @@ TASK = 250_000
 FEWER = 1_000_000
 """Records of what would take too long with all of them."""
 OPTIONS = StoreOptions(tail_cache=0, page_cache=8 << 20, free_space_floor=0)
+WARM, TURNS = 2, 5
+"""Rounds that are not counted, since Java compiles in them, and those whose median is."""
 READS = {
-    "offset alone, counted": "offset bigint",
+    "offset alone": "offset bigint",
     "all columns": "",
     "offset, timestamp, key, value": "offset bigint, timestamp timestamp, key binary, value binary",
     "value alone": "value binary",
 }
-"""The first of them also brings the file into memory."""
+"""The first of them also brings the files into memory."""
 
 
 async def fill(path: Path, records: int) -> None:
@@ -58,50 +60,14 @@ async def fill(path: Path, records: int) -> None:
     async with open_store(path, OPTIONS, mode=Mode.INLINE) as store:
         config = TopicConfig(PARTITIONS, Durability.NONE)
         await store.submit(Unit(creates=[MakeTopic("orders", config)])).wait()
-        values = [b"%08d" % number + b"x" * 192 for number in range(CHUNK)]
         keys = [b"key-%04d" % number for number in range(CHUNK)]
+        chance = random.Random(1)
         for number in range(records // CHUNK):
+            drawn = chance.randbytes(200 * CHUNK)
+            values = [drawn[at : at + 200] for at in range(0, len(drawn), 200)]
             meta = BatchMeta(number.to_bytes(16, "big"), Origin("flymq", "flymq", "", "10.0.0.1:5"), "orders")
             append = Append("orders", number % PARTITIONS, Columns.of(values, keys), meta)
             await store.submit(Unit(appends=[append])).wait()
-
-
-class Ceiling(DataSource):
-    """The first batch of a store, as often as it takes: what Spark does with batches that cost nothing."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "ceiling"
-
-    def schema(self) -> str:
-        return DDL
-
-    def reader(self, schema: StructType) -> CeilingReader:
-        return CeilingReader(self.options["path"], int(self.options["records"]), schema.names)
-
-
-class CeilingReader(DataSourceReader):
-    """As many tasks as the real one has."""
-
-    def __init__(self, path: str, records: int, columns: Sequence[str]) -> None:
-        self._path = path
-        self._records = records
-        self._columns = columns
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """The number of records is all a task needs to know."""
-        return [InputPartition(min(TASK, self._records - at)) for at in range(0, self._records, TASK)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """On an executor."""
-        with open_log(self._path) as log:
-            topic = log.topic("orders")
-            first = Range("orders", 0, 0, topic.partition(0).end, topic.epoch)
-            batch = next(record_batches(log, first, chosen(self._columns)))
-        left = partition.value
-        while left > 0:
-            yield batch.slice(0, left)
-            left -= batch.num_rows
 
 
 def timed(label: str, records: int, work: Callable[[], Any]) -> float:
@@ -131,36 +97,35 @@ def bare(source: Any, records: int, label: str, columns: Sequence[str]) -> None:
 
 def consumed(frame: DataFrame, records: int) -> None:
     """Every row is made, and goes nowhere."""
-    if frame.columns == ["offset"]:
-        assert frame.count() == records
-    else:
-        frame.write.format("noop").mode("overwrite").save()
+    assert records
+    frame.write.format("noop").mode("overwrite").save()
 
 
-def reads(spark: SparkSession, of_records: int, ceiling: str, **options: str) -> None:
-    """Each read after two shorter ones, since what the JVM compiles it has compiled then; then the same of nothing."""
+def reads(spark: SparkSession, of_records: int, parquet: str, **options: str) -> None:
+    """The same rows by each way in turn, several times: what the machine does meanwhile, it does to all of them."""
 
-    def real(columns: str, count: int) -> DataFrame:
-        ends = json.dumps({"orders": {str(number): count // PARTITIONS for number in range(PARTITIONS)}})
+    def one(form: str, columns: str) -> DataFrame:
+        if form == "parquet":
+            frame = spark.read.parquet(parquet)
+            return frame.select(*[name.split()[0] for name in columns.split(", ")]) if columns else frame
+        ends = json.dumps({"orders": {str(number): of_records // PARTITIONS for number in range(PARTITIONS)}})
         given = {"topics": "orders", "maxRecordsPerPartition": str(TASK), "endingOffsets": ends, **options}
-        return loaded(spark, "gateway", columns, given)
+        return loaded(spark, form, columns, given)
 
-    def ready(columns: str, count: int) -> DataFrame:
-        return loaded(spark, "ceiling", columns, {"path": ceiling, "records": str(count)})
-
-    def rate(title: str, columns: str, load: Callable[[str, int], DataFrame]) -> float:
-        warm = min(of_records, FEWER)
-        for _ in range(2):
-            consumed(load(columns, warm), warm)
-        frame = load(columns, of_records)
-        return timed(title, of_records, functools.partial(consumed, frame, of_records))
-
+    forms = ["gateway", "gateway-python", *(["parquet"] if parquet else [])]
     for name, columns in READS.items():
-        found = rate(f"{next(iter(options))}, {name}", columns, real)
-        if ceiling:
-            print(
-                f"  of the ceiling: {found / rate('  ceiling: batches that are ready', columns, ready):.0%}", flush=True
-            )
+        rates: dict[str, list[float]] = {form: [] for form in forms}
+        for turn in range(WARM + TURNS):
+            for form in forms:
+                frame = one(form, columns)
+                started = time.perf_counter()
+                consumed(frame, of_records)
+                if turn >= WARM:
+                    rates[form].append(of_records / (time.perf_counter() - started))
+        rate = {form: statistics.median(found) for form, found in rates.items()}
+        said = ", ".join(f"{form} {found / 1e6:.2f} M rows/s" for form, found in rate.items())
+        ratios = ", ".join(f"{rate['gateway'] / rate[form]:.1f} times {form}" for form in forms[1:])
+        print(f"{next(iter(options))}, {name}: {said}; {ratios}", flush=True)
 
 
 def loaded(spark: SparkSession, kind: str, columns: str, options: dict[str, str]) -> DataFrame:
@@ -190,13 +155,14 @@ def main(records: int) -> None:
         path = Path(directory) / "data"
         trio.run(fill, path, records)
         spark = spark_session("local[2]")
-        spark.dataSource.register(Ceiling)
         spark.range(10).repartition(2).mapInArrow(lambda them: them, "id long").count()  # workers are up
         for columns in (SCHEMA.names, ["value"]):
             name = "all columns" if len(columns) > 1 else "value alone"
             bare(str(path), fewer, f"path, one process, no Spark, {name}, cold", columns)
             bare(str(path), fewer, f"path, one process, no Spark, {name}", columns)
-        reads(spark, records, str(path), path=str(path))
+        parquet = str(Path(directory) / "parquet")
+        spark.read.format("gateway").option("path", str(path)).load().write.parquet(parquet)
+        reads(spark, records, parquet, path=str(path))
         archiving(path, Path(directory), spark, records)
         with gateway(path) as served:
             bare(served.endpoint, fewer, "endpoint, one process, no Spark, all columns", SCHEMA.names)

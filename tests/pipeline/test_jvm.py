@@ -4,6 +4,7 @@ that is written, merged and check-pointed while it is read.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import random
 import shutil
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 
+from gateway.bulk import wire
 from gateway.envelope import Columns
 from gateway.store import visible, writer
 from gateway.store.interface import Append, Durability, Unit
@@ -116,6 +119,23 @@ def test_both_give_the_same_rows(spark: Any, tmp_path: Path, mode: str) -> None:
                 load(spark, store, form).createOrReplaceTempView("log")
                 answers.append(spark.sql(query).collect())
             assert answers[0] == answers[1], query
+
+
+def test_a_range_that_comes_compressed(spark: Any, tmp_path: Path) -> None:
+    with place(tmp_path / "store", "endpoint", of_every_shape) as store:
+        for form in FORMATS:
+            packed, plain = (load(spark, store, form, compression=how) for how in ("gzip", "none"))
+            assert packed.where("length(value) >= 0").exceptAll(plain).count() == 0
+            assert packed.selectExpr("sum(length(value))").first() == plain.selectExpr("sum(length(value))").first()
+        asked = urllib.request.Request(
+            f"{store.options['endpoint']}/v1/log?topic=shapes",
+            headers={"Accept": wire.CHUNKS, "Accept-Encoding": "deflate, gzip;q=0.5"},
+        )
+        with urllib.request.urlopen(asked) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(response.read()).endswith(
+                wire.NEXT.pack(plain.where("topic = 'shapes' and partition = 0").count())
+            )
 
 
 def test_what_the_log_knows_is_not_read(spark: Any, tmp_path: Path) -> None:

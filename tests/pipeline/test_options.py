@@ -20,7 +20,7 @@ PAGE = Path("gateway/docs/pipeline.md")
 pytestmark = pytest.mark.spark
 
 ELSEWHERE = {"path", "history", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience",
-             "kafka", "kafkaPrefix", "kafkaSettings",
+             "compression", "kafka", "kafkaPrefix", "kafkaSettings",
              "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "failOnDataLoss", "maxRecordsPerTrigger"}  # fmt: skip
 """Tested where places, tokens, certificates, patience, loss, streams and history are."""
 

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 
@@ -54,6 +55,9 @@ def test_any_range_is_the_same_from_a_store_and_from_its_gateway(tmp_path: Path)
             for source in (tmp_path, served.endpoint):
                 assert table(source, start, end).equals(wanted)
                 assert one_by_one(source, start, end).equals(wanted)
+        packed = attrs.evolve(served.endpoint, gzip=True)
+        assert one_by_one(packed, 0, CHUNKS * EACH).equals(whole)
+        assert table(packed, 4, 9).equals(whole.slice(4, 5))
         small = {"rows": 4, "size": 1 << 20}
         for source in (tmp_path, served.endpoint):
             assert table(source, 1, 17, **small).equals(whole.slice(1, 16))

@@ -300,6 +300,7 @@ final class EndpointLog implements Log {
     connection.setConnectTimeout((int) (source.timeout * 1000));
     connection.setReadTimeout((int) (source.timeout * 1000));
     connection.setRequestProperty("Accept", accept);
+    if (source.gzip && accept.equals(CHUNKS)) connection.setRequestProperty("Accept-Encoding", "gzip");
     if (!source.token.isEmpty()) connection.setRequestProperty("Authorization", "Bearer " + source.token);
     if (connection instanceof HttpsURLConnection secure) {
       secure.setSSLSocketFactory(trust.getSocketFactory());

@@ -37,10 +37,10 @@ final class Options {
   static final int RECORDS_PER_PARTITION = 1_000_000;
 
   private static final List<String> PLACE =
-      List.of("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience");
+      List.of("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "compression", "retryPatience");
   private static final List<String> NAMES = List.of(
-      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience", "history", "kafka", "kafkaPrefix",
-      "kafkaSettings", "topics", "subscribe",
+      "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "compression", "retryPatience", "history", "kafka",
+      "kafkaPrefix", "kafkaSettings", "topics", "subscribe",
       "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
       "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
       "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition",
@@ -149,7 +149,7 @@ final class Options {
     List<String> lost = new ArrayList<>();
     for (String name : PLACE) if (has(name)) lost.add(name);
     if (!lost.isEmpty()) throw new InvalidRequest(String.join(", ", lost) + ": about an endpoint, not about a path");
-    return new Source(path.startsWith("file:") ? URI.create(path).getPath() : path, "", "", "", "", false, 0, 0);
+    return new Source(path.startsWith("file:") ? URI.create(path).getPath() : path, "", "", "", "", false, false, 0, 0);
   }
 
   private Source endpoint(String url) {
@@ -172,10 +172,13 @@ final class Options {
     double patience = has("retryPatience") ? duration("retryPatience", "10s") / 1000.0 : 10.0;
     if (has("fetchOffset.numRetries") || has("fetchOffset.retryIntervalMs"))
       patience = positive("fetchOffset.numRetries", 3) * positive("fetchOffset.retryIntervalMs", 1000) / 1000.0;
+    String compression = has("compression") ? text("compression").toLowerCase(Locale.ROOT) : "none";
+    if (!Set.of("none", "gzip").contains(compression))
+      throw new InvalidRequest("compression: none or gzip, not " + quoted(compression));
     return new Source(
         "", scheme + "://" + host + ":" + (parts.getPort() < 0 ? 9600 : parts.getPort()), token,
         text("ca").isEmpty() ? "" : file("ca", "ca"), text("fingerprint").replace(":", "").toLowerCase(Locale.ROOT), insecure,
-        60, patience);
+        compression.equals("gzip"), 60, patience);
   }
 
   private String file(String name, String what) {

@@ -6,16 +6,19 @@ import java.io.Serializable;
 final class Source implements Serializable {
   final String path, url, token, ca, fingerprint;
   final boolean insecure;
+  /** Whether ranges come compressed: for what is far away. */
+  final boolean gzip;
   /** Seconds without a byte after which a connection counts as broken; for which what cannot be served just now is asked for again. */
   final double timeout, patience;
 
-  Source(String path, String url, String token, String ca, String fingerprint, boolean insecure, double timeout, double patience) {
+  Source(String path, String url, String token, String ca, String fingerprint, boolean insecure, boolean gzip, double timeout, double patience) {
     this.path = path;
     this.url = url;
     this.token = token;
     this.ca = ca;
     this.fingerprint = fingerprint;
     this.insecure = insecure;
+    this.gzip = gzip;
     this.timeout = timeout;
     this.patience = patience;
   }
