@@ -40,6 +40,13 @@ def check_workers(config: Config, workers: int) -> None:
     """Raises ConfigProblem where so many processes cannot serve it."""
     if workers > MOST:
         raise ConfigProblem(f"--workers {workers}: at most {MOST}", file=config.file)
+    local = [listener.name for listener in config.listeners.values() if listener.transport is Transport.UNIX]
+    if workers > 1 and local:
+        raise ConfigProblem(
+            f"--workers {workers}: the Unix socket of listener {local[0]} is one process's alone; a port is not "
+            "(transport: tcp)",
+            file=config.file,
+        )
     if workers > 1 and config.storage.kafka is None:
         raise ConfigProblem(
             f"--workers {workers}: the log at {config.storage.path} is a file that one process writes; with "
