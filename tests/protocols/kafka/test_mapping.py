@@ -10,7 +10,7 @@ from gateway.envelope import Copies
 from gateway.errors import Status, TargetError, TargetLost, TargetRefused
 from gateway.protocols.kafka.client.settings import FOREVER, expiry_of, settings_of
 from gateway.protocols.kafka.wire.mapping import target_error
-from gateway.protocols.kafka.wire.records import ids_of, runs_of
+from gateway.protocols.kafka.wire.records import UNREADABLE, ids_of, runs_of
 from gateway.protocols.registry import Reach
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext, Credentials, Mechanism
@@ -113,6 +113,8 @@ class Record:
         return self._values[3]
 
     def headers(self) -> Any:
+        if isinstance(self._values[4], Exception):
+            raise self._values[4]  # as the library does for names that are no text
         return self._values[4]
 
     def key(self) -> bytes | None:
@@ -139,6 +141,14 @@ def test_runs_end_where_partitions_do_and_at_gaps() -> None:
     ]
     assert runs[0].columns.headers_of(1) == (("h", b""), ("h", b"1"))
     assert runs[0].times == [0, 0]
+
+
+def test_headers_whose_names_are_no_text_leave_the_message_and_a_sign() -> None:
+    odd = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    (run,) = runs_of([Record("t", 0, 4, b"a", odd), Record("t", 0, 5, b"b", [("h", b"1")])])
+    assert run.columns.values() == [b"a", b"b"]
+    assert run.columns.headers_of(0) == UNREADABLE
+    assert run.columns.headers_of(1) == (("h", b"1"),)
 
 
 def test_a_message_that_is_copied_says_which_it_is() -> None:

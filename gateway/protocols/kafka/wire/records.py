@@ -13,6 +13,8 @@ from gateway.envelope import NO_HEADERS, BatchMeta, Columns, Copies, Headers, Or
 
 MESSAGE_ID = "gateway.id"
 """The header with a message's id: that of its batch in hexadecimal, and where it is in the batch."""
+UNREADABLE: Headers = (("gateway.unreadable", b"headers"),)
+"""What stands for headers whose names are no text: here a name is."""
 _META = BatchMeta(b"", Origin("kafka", ""))
 
 
@@ -65,7 +67,11 @@ def run_of(records: Sequence[Record]) -> Run:
 
 
 def _headers(record: Record) -> Headers:
-    return tuple((name, value or b"") for name, value in record.headers() or NO_HEADERS)
+    try:
+        found = record.headers()
+    except UnicodeDecodeError:
+        return UNREADABLE
+    return tuple((name, value or b"") for name, value in found or NO_HEADERS)
 
 
 def size_of(record: Record) -> int:
