@@ -51,6 +51,8 @@ TABLE: Mapping[str, Cost] = {
     "Felix, one to ten": Cost(3073, 6330, 22),
     "Fujin WRITE, memory": Cost(187, 603, 5),
     "Fujin push, acknowledged": Cost(571, 1323, 17),
+    "Fujin 0.5 PRODUCE, memory": Cost(187, 602, 5),
+    "Fujin 0.5 push, acknowledged": Cost(571, 1400, 15),
     "Forward, FlyMQ to FlyMQ": Cost(282, 465, 11),
 }
 

@@ -17,8 +17,10 @@ import attrs
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol
 from gateway.requests import Delivered, Publish, Settle, Subscribe, Subscribed, Take, Taken
+from gateway.settings import Dialect
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
+from gateway.wire.session import ClientContext
 from tests.bench import loads, loads_flymq
 
 VALUE = b"x" * 1024
@@ -208,9 +210,10 @@ async def blipmq_ten(side: Side) -> AsyncIterator[Turn]:
 
 
 @asynccontextmanager
-async def _quic(side: Side, name: str) -> AsyncIterator[Connection]:
+async def _quic(side: Side, name: str, dialect: Dialect = Dialect.AUTO) -> AsyncIterator[Connection]:
+    tls, context = ClientTls(insecure=True), ClientContext(dialect=dialect)
     async with connect(
-        protocol(name), "127.0.0.1", side.ports[name], tls=ClientTls(insecure=True), timeout=60
+        protocol(name), "127.0.0.1", side.ports[name], tls=tls, timeout=60, context=context
     ) as connection:
         yield connection
 
@@ -227,10 +230,10 @@ async def _taken(connection: Connection, subscription: int) -> Delivered:
     return reply.deliveries[0]
 
 
-def quic_publish(name: str, topic: str) -> Transcript:
+def quic_publish(name: str, topic: str, dialect: Dialect = Dialect.AUTO) -> Transcript:
     @asynccontextmanager
     async def transcript(side: Side) -> AsyncIterator[Turn]:
-        async with _quic(side, name) as connection:
+        async with _quic(side, name, dialect) as connection:
             publish = Publish(0, Batch(topic, Columns.of([VALUE])))
 
             async def turn() -> None:
@@ -260,15 +263,24 @@ async def felix_ten(side: Side) -> AsyncIterator[Turn]:
         yield turn
 
 
+def fujin_push(topic: str, dialect: Dialect) -> Transcript:
+    """A message is published over FlyMQ, given to a reader, and acknowledged by it."""
+
+    @asynccontextmanager
+    async def transcript(side: Side) -> AsyncIterator[Turn]:
+        async with _fujin_push(side, topic, dialect) as turn:
+            yield turn
+
+    return transcript
+
+
 @asynccontextmanager
-async def fujin_push(side: Side) -> AsyncIterator[Turn]:
-    """A message is published over FlyMQ, pushed to a reader, and acknowledged by it."""
+async def _fujin_push(side: Side, topic: str, dialect: Dialect) -> AsyncIterator[Turn]:
     async with AsyncExitStack() as stack:
-        topic = "memory.work"
         publisher = stack.enter_context(loads.connect(side.ports["flymq"]))
         frame = loads_flymq.produce_frame(topic.encode(), len(VALUE))
         _flymq(publisher, frame)
-        reader = await stack.enter_async_context(_quic(side, "fujin"))
+        reader = await stack.enter_async_context(_quic(side, "fujin", dialect))
         subscription = await _subscription(reader, topic, name=topic)
 
         async def turn() -> None:
@@ -316,7 +328,9 @@ TRANSCRIPTS: Mapping[str, Transcript] = {
     "BlipMQ, one to ten": blipmq_ten,
     "Felix publish, memory": quic_publish("felix", "memory.four"),
     "Felix, one to ten": felix_ten,
-    "Fujin WRITE, memory": quic_publish("fujin", "memory.five"),
-    "Fujin push, acknowledged": fujin_push,
+    "Fujin WRITE, memory": quic_publish("fujin", "memory.five", Dialect.STOCK),
+    "Fujin push, acknowledged": fujin_push("memory.work", Dialect.DOCUMENT),
+    "Fujin 0.5 PRODUCE, memory": quic_publish("fujin", "memory.six", Dialect.SESSION),
+    "Fujin 0.5 push, acknowledged": fujin_push("memory.pushed", Dialect.SESSION),
     "Forward, FlyMQ to FlyMQ": forwarded,
 }
