@@ -20,6 +20,7 @@ version: 1
 listeners:
   felix: {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed}}
   fujin: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, dialect: document}}
+  later: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed}}
   flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1}}
 upstreams:
@@ -33,6 +34,8 @@ routes:
   - {{name: rest, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
 """
 FORWARD = "forward: {upstream: next, address: orders, accept_loss: all}"
+SPOKEN = {"felix": ("felix", "auto"), "fujin": ("fujin", "document"), "later": ("fujin", '"0.5"')}
+"""Protocol and dialect of who sends to a listener."""
 MIRROR = "mirror: {upstream: next, address: orders}"
 
 
@@ -43,7 +46,14 @@ def samples(one: Gateway, name: str) -> list[float]:
 
 @pytest.mark.parametrize("how", [FORWARD, MIRROR])
 @pytest.mark.parametrize(
-    "over", [("felix", "felix"), ("felix", "felix", "felix"), ("fujin", "fujin"), ("fujin", "felix", "fujin")]
+    "over",
+    [
+        ("felix", "felix"),
+        ("felix", "felix", "felix"),
+        ("fujin", "fujin"),
+        ("fujin", "felix", "fujin"),
+        ("later", "later"),
+    ],
 )
 async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, over: Sequence[str], how: str) -> None:
     count = len(over)
@@ -59,9 +69,9 @@ async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, over: Se
             await nursery.start(network.run)
         for at, network in enumerate(networks):
             ca = certificates[(at + 1) % count]
-            dialect = "document" if over[at] == "fujin" else "auto"
+            protocol, dialect = SPOKEN[over[at]]
             config = CONFIG.format(
-                data=tmp_path / str(at), port=network.port, ca=ca, how=how, protocol=over[at], dialect=dialect
+                data=tmp_path / str(at), port=network.port, ca=ca, how=how, protocol=protocol, dialect=dialect
             )
             gateways.append(await stack.enter_async_context(gateway(config)))
             ports[at] = gateways[at].ports[over[at - 1]]
