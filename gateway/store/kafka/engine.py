@@ -184,6 +184,8 @@ class KafkaStore:
         self._pending = 0
         self._idle = trio.Event()
         self._closing = False
+        self._started = False
+        """Whether all rows of before have been read: from then on it is told what changes."""
         self._watched: Counter[str] = Counter()
         self._grown: dict[Log, trio.Event] = {}
         """Readers that wait for what is known to be in a partition that is followed."""
@@ -201,6 +203,7 @@ class KafkaStore:
         self._state.add([(self._options.state_topic, 0, begin)])
         self._tails = Follower(self._options, self._took_tails, **{"fetch.wait.max.ms": 100})
         await self._reached(end)
+        self._started = True
         await self._look(whole=True)
         await self._ask_ends(list(self._topics.values()))
 
@@ -420,8 +423,14 @@ class KafkaStore:
         self._write_row(put.table, put.key, put.value, done)
 
     def _write_row(self, table: str, key: bytes, value: bytes | None, done: Any) -> None:
+        self.tables.writing(table, key, value)
+
+        def written(placed: Sequence[tuple[int, int]], error: GatewayError | None) -> None:
+            done(placed, error)
+            self.tables.wrote(table, key, value)
+
         self._sender.send(
-            self._options.state_topic, 0, [(value, record_key(table, key), None)], 1, self._now_ms(), done
+            self._options.state_topic, 0, [(value, record_key(table, key), None)], 1, self._now_ms(), written
         )
 
     def _row_written(self, offset: int, table: str, key: bytes, value: bytes | None) -> None:
@@ -502,9 +511,16 @@ class KafkaStore:
                 self._turned(turn)
                 await self._one_by_one([_forgotten(one) for one in still])
                 return
-        await run(work.commit)
-        self._turned(turn)
-        self._committed(good, offsets)
+        rows = [row for one in good for row in one.rows]
+        for row in rows:
+            self.tables.writing(*row)
+        try:
+            await run(work.commit)
+            self._turned(turn)
+            self._committed(good, offsets)
+        finally:
+            for row in rows:
+                self.tables.wrote(*row)
         size = sum(one.columns.value_bytes for each in good for one in each.job.ticket.unit.appends)
         count = sum(one.columns.count for each in good for one in each.job.ticket.unit.appends)
         self._recorder.committed(count, size, trio.current_time() - began, True)
@@ -819,18 +835,17 @@ class KafkaStore:
         rows: list[tuple[int, bytes, bytes | None]] = []
         until = self._read_until
         for message in messages:
-            ended = end_of(message)
-            if ended is not None:
-                until = max(until, ended)
-            elif message.error() is None:
+            if message.error() is None:
                 offset, key = message.offset(), message.key()
-                until = max(until, offset + 1)
-                if key is not None and not key.startswith(b"mark\0"):
+                until = offset + 1
+                if key is not None and key != MARK:
                     rows.append((offset, key, message.value()))
+            else:
+                until = max(until, end_of(message) or 0)
         changes = self.tables.read(rows)
         self._read_until = until
         self._known_until = max(self._known_until, until)
-        if changes:
+        if changes and self._started:
             self._tell_rows(changes)
         if self._reading_on:
             for offset, event in self._reading_on:
@@ -841,7 +856,7 @@ class KafkaStore:
         by_table: dict[str, dict[bytes, bytes | None]] = {}
         for table, key, value in changes:
             by_table.setdefault(table, {})[key] = value
-        if TOPICS in by_table and self._read_until:
+        if TOPICS in by_table:
             self._topics_changed(by_table[TOPICS])
         for table, callbacks in self._row_callbacks.items():
             if table in by_table:
@@ -1073,7 +1088,7 @@ class KafkaStore:
 
         try:
             result, unreadable = await self._pool.read(
-                topic.kafka, partition, offset, log.state.end, max_messages, max(max_bytes, 1), cut
+                (topic.kafka, partition, topic.epoch), offset, log.state.end, max_messages, max(max_bytes, 1), cut
             )
         except OffsetOutOfRange:
             await self._ask_ends([topic])

@@ -17,6 +17,9 @@ from gateway.store.kafka.options import KafkaOptions
 
 Cut = Callable[[list[Any], int], tuple[ReadResult, int]]
 
+Place = tuple[str, int, int]
+"""Kafka's name of a topic, a partition, and which life of the topic it is."""
+
 MOST = 8
 """Consumers, and reads at a time."""
 MOST_AT_ONCE = 10_000
@@ -39,7 +42,7 @@ class _Reader:
                 }
             )
         )
-        self.place: tuple[str, int] | None = None
+        self.place: Place | None = None
         self.next = -1
         """The offset that comes next from the buffer, or from Kafka."""
         self.buffer: list[Any] = []
@@ -48,11 +51,12 @@ class _Reader:
         self.used = 0.0
 
     def read(
-        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, until: float
+        self, place: Place, offset: int, end: int, messages: int, size: int, until: float
     ) -> tuple[list[Any], int]:
         """Some messages from `offset` on, at least one if there is one before `end`; and where the next read begins."""
-        if self.place != (topic, partition) or not self.has(offset):
-            self._seek(topic, partition, offset)
+        topic, partition, _epoch = place
+        if self.place != place or not self.has(offset):
+            self._seek(place, offset)
         elif self.next != offset:
             self.give_back([one for one in self._last if one.offset() >= offset], offset)
         taken, self.buffer = self.buffer[:messages], self.buffer[messages:]
@@ -106,10 +110,10 @@ class _Reader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _seek(self, topic: str, partition: int, offset: int) -> None:
+    def _seek(self, place: Place, offset: int) -> None:
         self.buffer, self._last = [], []
-        self.place, self.next = (topic, partition), offset
-        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        self.place, self.next = place, offset
+        self._consumer.assign([TopicPartition(place[0], place[1], offset)])
 
     @staticmethod
     def _check(error: KafkaError | None) -> None:
@@ -138,12 +142,10 @@ class ReaderPool:
         self._limiter = trio.CapacityLimiter(MOST)
 
     async def read(
-        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, cut: Cut
+        self, place: Place, offset: int, end: int, messages: int, size: int, cut: Cut
     ) -> tuple[ReadResult, int]:
         """What `cut` makes of some messages, in the thread that reads; and how many were no messages for us."""
-        return await trio.to_thread.run_sync(
-            self._read, topic, partition, offset, end, messages, size, cut, limiter=self._limiter
-        )
+        return await trio.to_thread.run_sync(self._read, place, offset, end, messages, size, cut, limiter=self._limiter)
 
     def tidy(self, idle: float, now: float) -> None:
         """Consumers that nobody has used for so long fetch no more."""
@@ -156,13 +158,11 @@ class ReaderPool:
         for one in self._idle:
             one.close()
 
-    def _read(
-        self, topic: str, partition: int, offset: int, end: int, messages: int, size: int, cut: Cut
-    ) -> tuple[ReadResult, int]:
-        reader = self._take(lambda one: one.place == (topic, partition) and one.has(offset))
+    def _read(self, place: Place, offset: int, end: int, messages: int, size: int, cut: Cut) -> tuple[ReadResult, int]:
+        reader = self._take(lambda one: one.place == place and one.has(offset))
         try:
             until = time.monotonic() + self._options.timeout
-            taken, following = reader.read(topic, partition, offset, end, messages, size, until)
+            taken, following = reader.read(place, offset, end, messages, size, until)
             result, unreadable = cut(taken, following)
             if result.next_offset < following:
                 reader.give_back([one for one in taken if one.offset() >= result.next_offset], result.next_offset)

@@ -6,6 +6,7 @@ A record's key is the table's name, a zero byte and the row's key; without a val
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -25,6 +26,9 @@ class Tables:
         """The keys in order, of tables that somebody has asked for so."""
         self._ahead: dict[tuple[str, bytes], int] = {}
         """Rows that this gateway has written and not yet read back, and where they are in the log."""
+        self._under_way: Counter[Change] = Counter()
+        self._position = 0
+        """What is before it in the log was read."""
 
     def table(self, name: str) -> Mapping[bytes, bytes]:
         return MappingProxyType(self._rows.setdefault(name, {}))
@@ -42,8 +46,21 @@ class Tables:
         begin = bisect_left(keys, first)
         return [(key, rows[key]) for key in keys[begin : begin + limit]]
 
+    def writing(self, table: str, key: bytes, value: bytes | None) -> None:
+        """A row of this gateway's own is on its way: when it is read before it is acknowledged, it is nobody else's."""
+        self._under_way[table, key, value] += 1
+
+    def wrote(self, table: str, key: bytes, value: bytes | None) -> None:
+        """It is known what became of it."""
+        row = table, key, value
+        self._under_way[row] -= 1
+        if not self._under_way[row]:
+            del self._under_way[row]
+
     def written(self, offset: int, table: str, key: bytes, value: bytes | None) -> None:
         """A row of this gateway's own, as soon as it is known to be in the log."""
+        if offset < self._position:
+            return  # it was read meanwhile, and what came behind it perhaps
         if offset > self._ahead.get((table, key), -1):
             self._ahead[table, key] = offset
             self._set(table, key, value)
@@ -51,19 +68,33 @@ class Tables:
     def read(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> list[Change]:
         """Records of the log, in its order; returns what has changed by others."""
         changes: list[Change] = []
-        ahead = self._ahead
+        ahead, under_way = self._ahead, self._under_way
+        last, table, offset = b"", "", -1
+        rows: dict[bytes, bytes] = {}
+        keys: list[bytes] | None = None
         for offset, name, value in records:
-            table, _zero, key = name.partition(b"\0")
-            row = table.decode(), key
+            told, _zero, key = name.partition(b"\0")
+            if told != last:
+                last, table = told, told.decode()
+                rows, keys = self._rows.setdefault(table, {}), self._sorted.get(table)
             if ahead:
+                row = table, key
                 own = ahead.get(row)
                 if own is not None:
                     if own <= offset:
                         del ahead[row]
                     if own >= offset:
                         continue
-            self._set(*row, value)
-            changes.append((*row, value))
+            if keys is not None:
+                self._set(table, key, value)
+            elif value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+            change = table, key, value
+            if not under_way or change not in under_way:
+                changes.append(change)
+        self._position = max(self._position, offset + 1)
         return changes
 
     def _set(self, table: str, key: bytes, value: bytes | None) -> None:

@@ -1,0 +1,103 @@
+"""The parts of the store on Kafka that need no Kafka: names, the order of units, tables that are written and read back."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import InvalidRequest
+from gateway.store.kafka.gates import Gates, Mode
+from gateway.store.kafka.names import kafka_name, topic_name
+from gateway.store.kafka.tables import Tables, record_key
+
+
+@given(st.text(min_size=1, max_size=15))
+def test_every_name_comes_back(topic: str) -> None:
+    name = kafka_name("gw.", topic)
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert topic_name("gw.", name) == topic
+
+
+def test_names_as_operators_see_them() -> None:
+    assert kafka_name("gw.", "orders.eu_1-x") == "gw.orders.eu_1-x"
+    assert kafka_name("gw.", "acme/shop") == "gw.acme_x2Fshop"
+    assert kafka_name("gw.", "a_x2Fb") == "gw.a_x5Fx2Fb"
+    assert topic_name("gw.", "other.t") is None
+    assert topic_name("gw.", "gw.a_xFF") is None
+    with pytest.raises(InvalidRequest):
+        kafka_name("gw.", "é" * 100)
+
+
+@attrs.define(eq=False)
+class Wants:
+    needs: list[tuple[str, Mode]]
+    name: str
+    log: list[str]
+    blocked: int = 0
+
+    def go(self) -> None:
+        self.log.append(self.name)
+
+
+def test_units_of_a_topic_go_in_order_and_others_pass() -> None:
+    gates, log = Gates(), []
+
+    def enter(name: str, **needs: Mode) -> Wants:
+        one = Wants(list(needs.items()), name, log)
+        gates.enter(one)
+        return one
+
+    first, second = enter("plain", a=Mode.PLAIN), enter("plain too", a=Mode.PLAIN)
+    unit = enter("unit", a=Mode.UNIT, b=Mode.UNIT)
+    late = enter("behind the unit", b=Mode.PLAIN)
+    enter("elsewhere", c=Mode.PLAIN)
+    assert log == ["plain", "plain too", "elsewhere"]
+    gates.leave(first)
+    assert "unit" not in log
+    gates.leave(second)
+    assert log[-1] == "unit"
+    gates.leave(unit)
+    assert log[-1] == "behind the unit"
+    maker = enter("maker", b=Mode.ADMIN)
+    assert gates.changing("b")
+    gates.leave(late)
+    assert log[-1] == "maker"
+    gates.leave(maker)
+    assert not gates.changing("b")
+
+
+def test_two_that_need_the_same_two_never_wait_for_each_other() -> None:
+    gates, log = Gates(), []
+    one, two = (Wants([(x, Mode.ADMIN), (y, Mode.ADMIN)], x, log) for x, y in ("ab", "ba"))
+    gates.enter(one)
+    gates.enter(two)
+    assert log == ["a"]
+    gates.leave(one)
+    assert log == ["a", "b"]
+
+
+def test_what_is_read_before_it_is_acknowledged_is_ours_and_never_goes_back() -> None:
+    tables = Tables()
+    tables.writing("t", b"k", b"mine")
+    assert tables.read([(5, record_key("t", b"k"), b"mine")]) == []
+    assert tables.read([(7, record_key("t", b"k"), b"theirs")]) == [("t", b"k", b"theirs")]
+    tables.written(5, "t", b"k", b"mine")  # late: somebody else has written it since
+    tables.wrote("t", b"k", b"mine")
+    assert tables.get("t", b"k") == b"theirs"
+    assert tables.read([(8, record_key("t", b"k"), b"mine")]) == [("t", b"k", b"mine")]
+
+
+def test_what_was_written_here_is_not_told_and_never_goes_back() -> None:
+    tables = Tables()
+    tables.written(5, "t", b"k", b"mine")
+    earlier, mine, later = (3, b"theirs before"), (5, b"mine"), (7, b"theirs after")
+    for offset, value in (earlier, mine):
+        assert tables.read([(offset, record_key("t", b"k"), value)]) == []
+        assert tables.get("t", b"k") == b"mine"
+    assert tables.read([(later[0], record_key("t", b"k"), later[1])]) == [("t", b"k", later[1])]
+    assert tables.scan("t", b"", 9) == [(b"k", later[1])]
+    tables.read([(8, record_key("t", b"a"), b"1"), (9, record_key("t", b"k"), None)])
+    assert tables.scan("t", b"", 9) == [(b"a", b"1")]
+    assert dict(tables.table("t")) == {b"a": b"1"}
