@@ -118,10 +118,11 @@ class Access:
         self._failed = failed
         self._host = admin.host
         self._tokens: dict[str, tuple[bytes, Role]] = {}
+        for name, one in admin.tokens.items():
+            if one.token:  # who shows nothing would show an empty one
+                self._tokens[name] = one.token.encode(), Role[one.role.name]
         if admin.token:
             self._tokens[ADMIN] = admin.token.encode(), Role.ADMINISTER
-        for name, one in admin.tokens.items():
-            self._tokens[name] = one.token.encode(), Role[one.role.name]
         self._local = os.urandom(32)
 
     @property

@@ -58,7 +58,7 @@ class Guard:
         path = scope["path"]
         try:
             if path == METRICS and not self._access.asks_for_a_token:
-                self._access.check_page(hand)
+                self._access.check_origin(hand)
                 state["who"] = Who("", Role.READ)
             elif not any(path == one or path.startswith(one + "/") for one in self._open):
                 self._access.check_origin(hand)

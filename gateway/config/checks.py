@@ -53,6 +53,8 @@ def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
     for listener in config.listeners.values():
         _check_listener(listener, specs, notes)
     _check_ports(config, specs, notes)
+    if config.admin is not None:
+        _check_tokens(config.admin, notes)
     for upstream in config.upstreams.values():
         _check_upstream(upstream, specs, notes)
         _check_ingests(upstream, config.listeners, notes)
@@ -229,6 +231,20 @@ def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Cl
         yield _Claim(config.admin, "admin", Transport.TCP, config.admin.host, config.admin.port)
     if config.metrics.bind is not None:
         yield _Claim(config.metrics, "metrics", Transport.TCP, *config.metrics.bind)
+
+
+def _check_tokens(admin: model.Admin, notes: Notebook) -> None:
+    """Everybody has one, and it tells who they are."""
+    names = {admin.token: "admin.token"} if admin.token else {}
+    for name, one in admin.tokens.items():
+        if name == "admin" and admin.token:
+            notes.complain(one, "", "that is what whoever shows admin.token is called: choose another name")
+        elif not one.token:
+            notes.complain(one, "", "a token is needed, as `token` or `token_file`")
+        elif one.token in names:
+            notes.complain(one, "token", f"that is {names[one.token]} too: it would not tell who shows it")
+        else:
+            names[one.token] = f"admin.tokens.{name}"
 
 
 def _check_ports(config: model.Config, specs: Specs, notes: Notebook) -> None:

@@ -139,3 +139,22 @@ def test_a_browser_on_this_machine_shows_the_token_of_its_page_too() -> None:
     session = it.local_session()
     cookie = f"gateway-session-9600={session.session}"
     assert it.admit(hand("POST", cookie=cookie, x_csrf_token=session.csrf, **page)) == session
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "bearer  "])
+def test_a_token_that_is_empty_opens_nothing(header: str) -> None:
+    it = access("root", {"nobody": AdminToken("", AdminRole.ADMINISTER)})
+    with pytest.raises(Unauthenticated):
+        it.admit(hand(authorization=header))
+    with pytest.raises(Unauthenticated):
+        it.log_in("")
+    # where all are empty, nobody elsewhere is served for having none
+    with pytest.raises(Denied, match=r"set admin\.token"):
+        access("", {"nobody": AdminToken("", AdminRole.READ)}, host="0.0.0.0").admit(hand())
+
+
+def test_nobody_takes_the_name_of_who_may_everything() -> None:
+    it = access("root", {"admin": AdminToken("look", AdminRole.READ)})
+    assert it.admit(bearer("root")).role is Role.ADMINISTER
+    with pytest.raises(Unauthenticated):
+        it.admit(bearer("look"))

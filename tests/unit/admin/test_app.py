@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, serve_http
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.store.interface import StoreHealth
+from tests.integration.inside import gateway
 
 
 class Admin:
@@ -132,6 +134,17 @@ async def test_a_token_guards_everything_but_the_probes(header: str, status: int
         assert (refused in it.recorder.text()) is (status == 401)
 
 
+async def test_no_page_reads_the_metrics_by_a_name_that_was_made_to_lead_here() -> None:
+    async with admin() as it:
+        for headers in (
+            {"Host": "rebound.example.org"},
+            {"Origin": "http://example.org"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            answer = await it.client.get("/metrics", headers=headers)
+            assert (answer.status_code, answer.json()["type"]) == (403, "Denied")
+
+
 async def test_it_listens_on_ipv6_too() -> None:
     async with admin(host="::1") as it:
         assert (await it.client.get("/livez")).text == "ok\n"
@@ -154,3 +167,20 @@ async def test_garbage_gets_an_answer_and_harms_nobody() -> None:
                 answer += chunk
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert (await it.client.get("/livez")).status_code == 200
+
+
+async def test_metrics_on_an_address_of_their_own_are_all_there_is_and_ask_for_nothing(tmp_path: Path) -> None:
+    config = f"""
+version: 1
+listeners: {{flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+admin: {{bind: "127.0.0.1:0", token: s3cret}}
+metrics: {{bind: "127.0.0.1:0"}}
+storage: {{path: "{tmp_path}", free_space_floor: 1}}
+"""
+    async with gateway(config) as served, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        own, admin_url = (f"http://127.0.0.1:{served.ports[name]}" for name in ("metrics", "admin"))
+        assert "gateway_build_info" in (await client.get(f"{own}/metrics")).text
+        assert (await client.get(f"{own}/readyz")).json()["ready"]
+        for path in ("/", "/v1/topics", "/openapi.json", "/docs"):
+            assert (await client.get(own + path)).status_code == 404
+        assert (await client.get(f"{admin_url}/metrics")).status_code == 401

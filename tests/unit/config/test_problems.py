@@ -610,3 +610,19 @@ def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
     (found,) = examine(listener("protocol: rustlog, fresh_grup: empty"), "r.yaml", {}, TOYS).problems
     known = "auth, bind, dialect, fresh_group, limits, mode, origins, protocol, tls, transport"
     assert found.message == f"unknown key 'fresh_grup' (known: {known}; did you mean 'fresh_group'?)"
+
+
+def test_whoever_may_use_the_admin_address_has_a_token_of_their_own() -> None:
+    tokens = "    one: {role: read}\n    two: {token: same, role: read}\n    three: {token: x, role: king}\n"
+    tokens += "    admin: {token: y, role: read}\n"
+    found = problems(HEAD + "admin:\n  token: same\n  tokens:\n" + tokens)
+    assert [one.split(":")[1] for one in found] == ["8", "9", "10", "11"]
+    assert "admin.tokens.one: a token is needed" in found[0]
+    assert "admin.tokens.two.token: that is admin.token too" in found[1]
+    assert "admin.tokens.three.role" in found[2]
+    assert "admin.tokens.admin: that is what whoever shows admin.token is called" in found[3]
+
+
+def test_metrics_have_a_port_of_their_own() -> None:
+    (found,) = problems(HEAD + "metrics: {bind: '127.0.0.1:2'}\n")
+    assert found.startswith("r.yaml:5: metrics.bind: 127.0.0.1:2 (tcp) is taken by listeners.log")
