@@ -195,3 +195,54 @@ async def test_nothing_acknowledged_is_lost_with_a_gateway(kafka: Kafka, topics:
     mine = [value for value in found if value != b"other"]
     assert mine[: len(good)] == good  # each once, in order
     assert len(mine) <= len(good) + 1  # the one that was under way
+
+
+async def test_a_rolling_restart_loses_nothing_acknowledged(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    """Publishers of all five protocols, each message to a topic of its own, at whichever gateway takes it."""
+    both = [gateway(kafka, tmp_path / name, topics) for name in ("one", "two")]
+    for one in both:
+        await trio.to_thread.run_sync(one.start)
+    good: list[str] = []
+    missed = 0
+
+    async def publish(protocol: str) -> None:
+        nonlocal missed
+        for number in range(1_000):
+            address = f"roll.{protocol}.{number}"
+            try:
+                with trio.fail_after(10):
+                    client, port = CLIENTS[protocol](), both[number % 2].ports[protocol]
+                    async with client.connect(port) as wire:
+                        await client.publish(wire, address, VALUE)
+                good.append(address)
+            except* (OSError, EOFError, AssertionError, trio.TooSlowError, trio.BrokenResourceError):
+                missed += 1
+
+    try:
+        with trio.fail_after(3 * PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for protocol in CLIENTS:
+                    nursery.start_soon(publish, protocol)
+
+                async def each_has(count: int) -> bool:
+                    return all(sum(f".{protocol}." in one for one in good) >= count for protocol in CLIENTS)
+
+                await until(lambda: each_has(2))
+                for one in both:
+                    before = len(good)
+                    assert await trio.to_thread.run_sync(one.end, signal.SIGTERM) == 0
+                    await trio.to_thread.run_sync(one.start)
+
+                    async def more(reached: int = before + 10) -> bool:
+                        return len(good) >= reached
+
+                    await until(more)
+                nursery.cancel_scope.cancel()
+            async with flymq(both[0].ports["flymq"]) as client:
+                for address in good:
+                    assert VALUE in await client.values(address), address
+    finally:
+        for one in both:
+            if one.running:
+                one.end(signal.SIGKILL)
+    assert missed, "nobody met a gateway that was down: the restart was none"
