@@ -171,6 +171,41 @@ async def test_what_kafka_gets_comes_in_with_key_and_headers_and_goes_on_after_a
         assert run.columns.headers_of(0) == (("from", b"elsewhere"),)
 
 
+async def test_two_gateways_share_a_group_and_one_goes_on_for_both(kafka: Kafka, topics: str, tmp_path: Path):
+    address = await made(kafka, topics + "shared", 4)
+    more = f", ingest: [{{from: {address}, into: far.shared, group: {topics}g}}]"
+    one, two = (near(kafka, tmp_path / name, "", more) for name in ("one", "two"))
+
+    async def have(gateways: Sequence[Any], wanted: set[bytes]) -> None:
+        """Until what was published is stored by one or the other."""
+        with trio.fail_after(PATIENCE):
+            while True:
+                found: set[bytes] = set()
+                for each in gateways:
+                    found |= await values_at(each.ports["flymq"], "far.shared")
+                if wanted <= found:
+                    return
+                await trio.sleep(0.1)
+
+    async with gateway(two) as second:
+        async with gateway(one) as first:
+            for half in (VALUES[:150], VALUES[150:300]):
+                await trio.to_thread.run_sync(produce_all, kafka, address, half)
+                await have((first, second), set(half))
+        await trio.to_thread.run_sync(produce_all, kafka, address, VALUES[300:])
+        await have((second,), set(VALUES[300:]))
+
+
+async def values_at(port: int, topic: str) -> set[bytes]:
+    async with connect(protocol("flymq"), "127.0.0.1", port) as connection:
+        try:
+            reply = await connection.request(Fetch(0, topic, 0, 0, 5_000, 1 << 20), timeout=PATIENCE)
+        except (UnknownTopic, TargetRefused):
+            return set()
+    assert isinstance(reply, Fetched)
+    return {value for run in reply.runs for value in run.columns.values()}
+
+
 async def test_the_answer_to_a_proxied_publish_is_kafkas(kafka: Kafka, topics: str, tmp_path: Path):
     address = await made(kafka, topics + "orders", max_message_bytes="2000")
     routes = f'  - name: live\n    match: {{topic: "live.*"}}\n    to: [{{proxy: {{upstream: far, address: "{topics}{{1}}", timeout: 60s}}}}]\n'
