@@ -206,6 +206,31 @@ async def values_at(port: int, topic: str) -> set[bytes]:
     return {value for run in reply.runs for value in run.columns.values()}
 
 
+async def test_two_gateways_on_one_log_forward_it_once(kafka: Kafka, topics: str, tmp_path: Path):
+    """Each owns some of the partitions, and which changes when one of them goes."""
+    address = await made(kafka, topics + "out", 4)
+    log = f', kafka: {{brokers: ["{kafka.brokers}"], prefix: "{topics}log.", replication: 1}}'
+    one, two = (
+        near(kafka, tmp_path / name, FORWARD.format(pattern="wide", address=address)).replace(
+            ", free_space_floor: 1", log
+        )
+        for name in ("one", "two")
+    )
+    messages = [(b"key %d" % (number % 20), value) for number, value in enumerate(VALUES)]
+    async with gateway(two) as second:
+        async with gateway(one) as first:
+            await metric(first, "gateway_owned_slots", lambda slots: 0 < slots < 32)
+            for start in range(0, 300, 20):
+                each = (first, second)[start // 20 % 2]
+                await publish_keys(each.ports["flymq"], "wide", messages[start : start + 20])
+            await in_kafka(kafka, address, lambda found: len(found) >= 300)
+        await publish_keys(second.ports["flymq"], "wide", messages[300:])
+        found = await in_kafka(kafka, address, lambda found: len(found) >= 500)
+    assert sorted((record.key(), record.value()) for record in found) == sorted(messages)
+    for key in {key for key, _ in messages}:
+        assert [record.value() for record in found if record.key() == key] == [v for k, v in messages if k == key]
+
+
 async def test_the_answer_to_a_proxied_publish_is_kafkas(kafka: Kafka, topics: str, tmp_path: Path):
     address = await made(kafka, topics + "orders", max_message_bytes="2000")
     routes = f'  - name: live\n    match: {{topic: "live.*"}}\n    to: [{{proxy: {{upstream: far, address: "{topics}{{1}}", timeout: 60s}}}}]\n'

@@ -7,8 +7,9 @@ Data flow, in one thread:
                                └── what is there: a group's offset for each log ┘
 
 Which offsets of a log a topic has is kept in Kafka itself, as the offset of a group named after the log, and moves in the
-transaction that carries the records: both are there or neither is. Whoever comes next under the same name, after a crash or
-beside one that hangs, ends its transaction first (its writes are refused from then on), and reads what is there.
+transaction that carries the records: both are there or neither is. Each log (a partition that one forward reads) has a producer
+of its own, whose name is the log's: whoever comes next, after a crash, beside one that hangs, or because the log is another
+gateway's now, ends its transaction first (its writes are refused from then on), and reads what is there.
 
 One transaction takes all that waits. Where a broker refuses something of it, nothing of it is there, and each batch goes once
 more in one of its own: a broker says of records that came together that they are too large, and means one of them.
@@ -68,12 +69,15 @@ class Copier:
         complete: Callable[[Sequence[Completion]], None],
         failed: Callable[[GatewayError], None],
     ) -> None:
-        """`name`: the same after a restart, and nobody else's. `failed`: it is of no more use."""
+        """`name`: the log's, whoever copies it. `failed`: it is of no more use; what is under way ends with that."""
         self._settings = settings
         self._name = name
         self._timeout = timeout
-        self._hop: Hop[Completion] = Hop(complete)
-        self._failure: Hop[GatewayError] = Hop(lambda errors: failed(errors[0]))
+        self._complete = complete
+        self._failed = failed
+        self._hop: Hop[Completion] = Hop(self._answered)
+        self._failure: Hop[GatewayError] = Hop(self._ended)
+        self._under_way: set[int] = set()
         self._waiting: queue.SimpleQueue[CopyJob | None] = queue.SimpleQueue()
         self._there: dict[tuple[str, str], Copied] = {}
         self._groups: dict[str, Any] = {}
@@ -89,9 +93,23 @@ class Copier:
         assert copies is not None
         if copies.count != batch.columns.count:
             return ((request.id, InvalidRequest("not as many copies as messages")),)
+        self._under_way.add(request.id)
         offsets = [number for first, _id, _index, count in copies.ranges for number in range(first, first + count)]
         self._waiting.put(CopyJob(PublishJob.of(request), copies.source.hex(), offsets))
         return ()
+
+    @property
+    def idle(self) -> bool:
+        return not self._under_way
+
+    def _answered(self, completions: Sequence[Completion]) -> None:
+        self._under_way.difference_update(number for number, _outcome in completions)
+        self._complete(completions)
+
+    def _ended(self, errors: Sequence[GatewayError]) -> None:
+        left, self._under_way = self._under_way, set()
+        self._failed(errors[0])
+        self._complete([(number, errors[0]) for number in sorted(left)])
 
     def close(self) -> None:
         """Give up what is under way; blocks until the thread has ended."""

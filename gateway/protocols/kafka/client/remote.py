@@ -52,7 +52,13 @@ from gateway.requests import (
 
 GOODBYE_SECONDS = 5.0
 """How long an end waits for the library's threads. They end by themselves, too."""
+MOST_COPIERS = 64
+"""Producers for logs that are copied, beyond which those that rest are closed."""
 MISSING = "reaching a Kafka needs the library confluent-kafka: install the gateway with its extra `kafka`"
+
+
+def refuses(error: GatewayError) -> bool:
+    return isinstance(error, TargetRefused) and error.refusal is Status.UNAUTHENTICATED
 
 
 class KafkaRemote:
@@ -143,17 +149,35 @@ class KafkaRemote:
             raise Unsupported("a Kafka keeps nothing for later")
         copies = request.batch.copies
         if copies is not None and self._where.context.caller:
-            name = f"{self._where.context.caller}-{copies.path[-1].hex() if copies.path else ''}"
-            copier = self._copiers.get(name.encode())
-            if copier is None:
-                copier = self._copiers[name.encode()] = Copier(
-                    self._settings, name, self._where.timeout, self._complete, self._fail
-                )
-            self._complete(copier.publish(request))
+            self._complete(self._copier(copies.source).publish(request))
             return
         if self._publisher is None:
             self._publisher = Publisher(self._settings, self._where.timeout, self._complete)
         self._complete(self._publisher.publish(request))
+
+    def _copier(self, source: bytes) -> Copier:
+        """Of one log. Many are copied now and then: who has rested the longest is closed, and begins again by what is there."""
+        copier = self._copiers.pop(source, None)
+        if copier is None:
+            resting = [one for one, each in self._copiers.items() if each.idle]
+            for one in resting[: max(0, len(self._copiers) + 1 - MOST_COPIERS)]:
+                self._close_soon(self._copiers.pop(one).close)
+            name = f"{self._where.context.caller}-{source.hex()}"
+            drop = functools.partial(self._drop, source)
+            copier = Copier(self._settings, name, self._where.timeout, self._complete, drop)
+        self._copiers[source] = copier  # the last one used is the last one here
+        return copier
+
+    def _drop(self, source: bytes, error: GatewayError) -> None:
+        """Another gateway copies the log now, or nobody answers: the next batch, if there is one, begins again."""
+        copier = self._copiers.pop(source, None)
+        if copier is not None:
+            self._close_soon(copier.close)
+        if refuses(error):
+            self._fail(error)
+
+    def _close_soon(self, close: Callable[[], None]) -> None:
+        self.nursery.start_soon(functools.partial(trio.to_thread.run_sync, close, abandon_on_cancel=True))
 
     def _subscribe(self, request: Subscribe) -> None:
         if isinstance(request.start, int):
@@ -174,7 +198,7 @@ class KafkaRemote:
         reader.unsubscribe(request.subscription)
         if reader.empty:
             self._groups = {key: one for key, one in self._groups.items() if one is not reader}
-            self.nursery.start_soon(functools.partial(trio.to_thread.run_sync, reader.close, abandon_on_cancel=True))
+            self._close_soon(reader.close)
         self._answer(request.id, DONE)
 
     def _take(self, request: Take) -> None:
