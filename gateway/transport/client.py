@@ -72,7 +72,7 @@ class ClientDriver:
     async def is_understood(self, timeout: float) -> bool:
         """Whether the peer goes on after what was said first, for better or worse."""
         await self.refusal(timeout)
-        return not self.closed
+        return bool(self._session.admitted) or not self.closed  # it may have answered, and be gone
 
     async def refusal(self, timeout: float) -> GatewayError | None:
         """Wait until the broker has let us in; or why it has not."""
@@ -94,7 +94,9 @@ class ClientDriver:
         done: list[Completion] = []
         for request in requests:
             if self.closed:
-                done.append((request.id, TargetLost("the connection is closed")))
+                refused = self._session.admitted
+                why = refused if isinstance(refused, GatewayError) else TargetLost("the connection is closed")
+                done.append((request.id, why))
             else:
                 done.extend(self._session.submit(request, now))
         self._report(done)
