@@ -47,7 +47,7 @@ class Crew:
     async def ask(self, path: str) -> str:
         stream = await trio.open_tcp_stream("127.0.0.1", self.ports["admin"])
         async with stream:
-            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
             return b"".join([chunk async for chunk in stream]).partition(b"\r\n\r\n")[2].decode()
 
     async def metric(self, name: str) -> float:

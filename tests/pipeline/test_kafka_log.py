@@ -49,6 +49,14 @@ async def write(kafka: Kafka, prefix: str) -> None:
         both = [append("orders", b"c", b"d", partition=0), append("orders", b"e", partition=1)]
         await opened.submit(Unit(appends=both)).wait()
         await publish(opened, "orders", b"f", partition=0)
+    await trio.to_thread.run_sync(committed, kafka, prefix)
+
+
+def committed(kafka: Kafka, prefix: str) -> None:
+    """Until the ends of the transaction are there: Kafka writes them behind its answer."""
+    with open_log(options(kafka, prefix).source) as log:
+        while [log.bounds("orders", number)[1] for number in (0, 1)] != [6, 2]:
+            pass
 
 
 async def test_what_is_there_is_read_with_its_offsets(kafka: Kafka, topics: str) -> None:
