@@ -78,20 +78,10 @@ class Sender:
                 heard.append(sent)
 
         try:
+            produce, last = producer.produce, count - 1
             for index, (value, key, headers) in enumerate(records):
-                asked = few or index in {0, count - 1}
-                if asked:
-                    producer.produce(
-                        topic,
-                        value,
-                        key,
-                        partition,
-                        on_delivery=delivered,
-                        timestamp=time_ms,
-                        headers=headers,
-                    )
-                else:
-                    producer.produce(topic, value, key, partition, timestamp=time_ms, headers=headers)
+                asked = delivered if few or not index or index == last else None
+                produce(topic, value, key, partition, on_delivery=asked, timestamp=time_ms, headers=headers)
         except KafkaException as error:
             self._broken(producer)
             problem = translated(error.args[0])
