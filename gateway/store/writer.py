@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -149,19 +150,20 @@ class Writer:
             self._set_mode(synced)
         try:
             self.connection.execute(_INSERT[1], row)
-            if self._anchor is None:
-                self._anchor = self.connection.execute(_ANCHOR)
         except sqlite3.Error as error:
             raise self.undo(error) from error
         self.pages += 1 + size // PAGE_SIZE
         self._committed(self.number + 1, synced)
+        if self._anchor is None:
+            with suppress(sqlite3.Error):  # it is stored, whatever becomes of that: the next commit takes its own locks
+                self._anchor = self.connection.execute(_ANCHOR)
         return WrittenChunk(log, run, size)
 
     def _let_go(self) -> None:
         """Without this nothing that was written since would be carried over."""
-        if self._anchor is not None:
-            self._anchor.close()
-            self._anchor = None
+        anchor, self._anchor = self._anchor, None
+        if anchor is not None:
+            anchor.close()
 
     def transact(self, work: Callable[[sqlite3.Connection], None], *, synced: bool = False) -> None:
         """Commit something else than a plan: a step of maintenance, a probe."""

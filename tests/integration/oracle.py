@@ -372,7 +372,7 @@ class Oracle:
         """The sum of the absolute values of a metric, of the near gateway if none is named."""
         stream = await trio.open_tcp_stream("127.0.0.1", (gateway or self.near).ports["admin"])
         async with stream:
-            await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: near\r\nConnection: close\r\n\r\n")
+            await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             text = b"".join([chunk async for chunk in stream]).decode()
         labels = rf"\{{[^}}]*{label}[^}}]*\}}" if label else r"(?:\{[^}]*\})?"
         values = re.findall(rf"^{name}{labels} (\S+)$", text, re.MULTILINE)
