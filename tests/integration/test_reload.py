@@ -56,7 +56,7 @@ async def served(directory: Path) -> AsyncIterator[tuple[Served, str]]:
 async def metrics(gateway: Served) -> str:
     stream = await trio.open_tcp_stream("127.0.0.1", gateway.ports["admin"])
     async with stream:
-        await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         return b"".join([chunk async for chunk in stream]).decode()
 
 
