@@ -30,7 +30,7 @@ async def orders(log: Log) -> None:
 def test_the_notebook(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"```python\n(from pyspark.*?)```", docs.text("pipeline"), re.DOTALL)
+    code, *_recipes = re.findall(r"```python\n(from pyspark.*?)```", docs.text("pipeline"), re.DOTALL)
     filled(tmp_path / "data", orders)
     (tmp_path / "second").mkdir()
     second = Served(tmp_path / "second", CONFIG.format(tmp_path / "second"))
