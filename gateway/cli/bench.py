@@ -13,7 +13,7 @@ import attrs
 import click
 import trio
 
-from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
 from gateway.cli.options import examples, output_option
 from gateway.cli.reading import Wish, read
 from gateway.cli.url import PlaceType, UrlTarget
@@ -123,7 +123,7 @@ def command(
     of its order. The figures include this command, which shares the machine's cores with what it measures.
     """
     plan = BenchPlan(messages, size, batch, window, min(connections, messages))
-    report = trio.run(_bench, place, dialling, plan, timeout)
+    report = run_until_interrupted(_bench, place, dialling, plan, timeout)
     click.echo(json.dumps(report) if output == "json" else _table(report))
     return 0 if report["lost"] == report["damaged"] == report["repeated"] == report["disordered"] == 0 else 1
 

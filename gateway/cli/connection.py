@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -17,6 +17,8 @@ from gateway.wire.session import ClientContext, Credentials
 
 if TYPE_CHECKING:
     from gateway.transport.client import Connection
+
+Result = TypeVar("Result")
 
 
 @attrs.frozen
@@ -85,6 +87,15 @@ def dialling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         with_dialling = option(with_dialling)
     return with_dialling
+
+
+def run_until_interrupted(work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    """`trio.run`, which an interrupt ends where the command waits: in the middle of what a connection does, it would leave one
+    behind that never ends.
+    """
+    import trio
+
+    return trio.run(work, *arguments, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
 @contextlib.asynccontextmanager

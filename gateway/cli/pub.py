@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import click
 
-from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
 from gateway.cli.options import examples, output_option
 from gateway.cli.url import AdminPlace, UrlTarget, WritablePlaceType
 from gateway.envelope import Batch, Columns, Headers
@@ -72,7 +72,6 @@ def command(
     answer has a place for that. Of those Fujin 0.5 carries headers and keys; the seed's does with --dialect document, headers
     alone.
     """
-    import trio
 
     if isinstance(place, UrlTarget):
         dialling = _carrying(place, dialling, key, headers)
@@ -83,7 +82,7 @@ def command(
     name = key.encode() if key is not None else None
     if isinstance(place, AdminPlace):
         return _append(place, dialling, values, name, pairs, partition, timeout, output)
-    return trio.run(_publish, place, dialling, values, name, pairs, partition, timeout, output)
+    return run_until_interrupted(_publish, place, dialling, values, name, pairs, partition, timeout, output)
 
 
 def _carrying(place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str]) -> Dialling:

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
 from gateway.cli.options import examples, output_option
 from gateway.cli.url import PlaceType, UrlTarget
 from gateway.requests import Start
@@ -77,7 +77,7 @@ def command(
                 await read(connection, place, Wish(start=start, group=group), printer, ready)
         return scope.cancelled_caught
 
-    if trio.run(run) and (printer.left or not printer.shown):
+    if run_until_interrupted(run) and (printer.left or not printer.shown):
         wanted = f" of {count}" if count is not None else ""
         click.echo(f"{printer.shown}{wanted} messages came in {timeout:g} s", err=True)
     return 1 if printer.left else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
 from gateway.cli.options import examples, output_option
 from gateway.cli.url import PlaceType, UrlTarget
 
@@ -28,7 +28,6 @@ def command(place: UrlTarget, lines: int, follow: bool, output: str, dialling: D
     Of an address with several partitions, the last by the time they were stored. A protocol that only pushes is read
     from the oldest on until nothing more comes; one that cannot begin in the past is followed from where it stands.
     """
-    import trio
 
     from gateway.cli.printing import Printer
     from gateway.cli.reading import Wish, read
@@ -37,4 +36,4 @@ def command(place: UrlTarget, lines: int, follow: bool, output: str, dialling: D
         async with connected(place, dialling) as connection:
             await read(connection, place, Wish(last=lines, follow=follow), Printer(place, output, None))
 
-    trio.run(run)
+    run_until_interrupted(run)

@@ -73,8 +73,10 @@ def command(
     caller = EndpointCaller(endpoint)
     shown = dropped = 0
     try:
-        for name, data in caller.events(f"/v1/tap?{urlencode(asked)}"):
+        for number, (name, data) in enumerate(caller.events(f"/v1/tap?{urlencode(asked)}")):
             event = json.loads(data)
+            if not number:  # it begins with a report
+                click.echo("gateway: looking on; an interrupt ends it", err=True)
             if name == "report":
                 if event["report"]["dropped"] > dropped:
                     dropped = event["report"]["dropped"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from gateway.cli.connection import Dialling, connected, dialling_options
+from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
 from gateway.cli.options import examples, output_option
 from gateway.cli.printing import table
 from gateway.cli.url import PlaceType, UrlTarget
@@ -33,7 +33,6 @@ def command(place: UrlTarget, create: bool, partitions: int, delete: bool, outpu
 
     Of one topic with a path in the URL, of all that this listener can name without one.
     """
-    import trio
 
     from gateway.cli.reading import describe
 
@@ -64,7 +63,7 @@ def command(place: UrlTarget, create: bool, partitions: int, delete: bool, outpu
             # a list may leave the offsets out; what describes one topic has them
             return [TopicInfo(one.address, await describe(connection, one.address) or ()) for one in reply.topics]
 
-    topics = trio.run(run)
+    topics = run_until_interrupted(run)
     if output == "json":
         click.echo(json.dumps([_as_json(topic) for topic in topics], indent=2))
     elif not delete:

@@ -165,7 +165,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             served.end(signal.SIGTERM)
 
 
-GO_ON = {"gateway serve": (b"ready\n", signal.SIGTERM), "gateway tail": (b"\n", signal.SIGINT)}
+GO_ON = {
+    "gateway serve": (b"ready\n", signal.SIGTERM),
+    "gateway tail": (b"\n", signal.SIGINT),
+    "gateway tap": (b"an interrupt ends it\n", signal.SIGINT),
+    "gateway top": (b"\n", signal.SIGINT),
+}
 """Commands that do not end by themselves: how the line ends that shows that they work, and what ends them."""
 
 
@@ -173,7 +178,8 @@ GO_ON = {"gateway serve": (b"ready\n", signal.SIGTERM), "gateway tail": (b"\n", 
 def test_an_example(world: World, line: str) -> None:
     if line.startswith("gateway dlq"):
         world.die()
-    goes_on = next((how for start, how in GO_ON.items() if start in line and "--no-follow" not in line), None)
+    ends = "--no-follow" in line or "--count" in line
+    goes_on = next((how for start, how in GO_ON.items() if start in line and not ends), None)
     if goes_on is not None:
         with ended(world.run(line)) as process:
             _goes_on(process, *goes_on)
