@@ -214,7 +214,7 @@ BODY = {"address": "t", "producer": "p", "values": ["YQ=="]}
         ({"keys": []}, InvalidRequest, "1 values and 0 keys"),
         ({"values": None, "packed": "AAAAAg==", "count": 1}, GatewayError, "cut off"),
         ({"values": None, "packed": "AAAAAA==", "count": 99}, GatewayError, "more messages are announced"),
-        ({"values": ["YQ=="] * 100_001}, TooLarge, "at most 100000 messages"),
+        ({"values": ["YQ=="] * 25_001}, InvalidRequest, "length <= 25000"),
         ({"protocol": "felix"}, InvalidRequest, "no listener felix; there are door"),
         ({"partition": 7}, UnknownPartition, ""),
         ({"partition": -1}, UnknownPartition, ""),
