@@ -122,10 +122,12 @@ def _add(
         files: list[ArchiveFile] = []
         replaced: list[ArchiveFile] = []
         damage: list[Gap] = []
+        records = 0
         for one, made in zip(taken, spread(work, taken), strict=True):
             if _place(one) in stuck:
                 continue  # nothing behind a hole; what was written is removed by the next run
             files += made.files
+            records += made.records
             damage += made.damage
             if made.damage and not accept_gaps:
                 stuck[_place(one)] = made.damage[0].why
@@ -133,7 +135,7 @@ def _add(
                 replaced.append(again[one])
         writer.commit(files, replaced, damage if accept_gaps else ())
         done = Archived(
-            done.records + sum(file.end - file.start for file in files),
+            done.records + records,
             done.files + len(files),
             done.bytes + sum(file.size for file in files),
             (*done.gaps, *(one.why for one in damage)),
@@ -201,6 +203,8 @@ class ArchiveCommit:
     """What one task wrote."""
 
     files: list[ArchiveFile]
+    records: int
+    """How many are in them: not all offsets of a log on Kafka have one."""
     damage: tuple[Gap, ...]
     """What of its range could not be read."""
 
@@ -222,7 +226,7 @@ def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool
             end = min(lost.next_offset, what.end)
             found.append(Gap(what.topic, what.epoch, what.partition, lost.first, end, lost.message))
             rest = attrs.evolve(rest, start=damage[0].next_offset if accept_gaps else rest.end)
-    return ArchiveCommit(out.made, tuple(found))
+    return ArchiveCommit(out.made, out.records, tuple(found))
 
 
 def _good(reader: ReadableLog, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
@@ -245,6 +249,7 @@ class _Files:
 
     def __init__(self, staging: Path, what: Range) -> None:
         self.made: list[ArchiveFile] = []
+        self.records = 0
         self._staging, self._what = staging, what
         self._writer: pq.ParquetWriter | None = None
         self._name = self._day = ""
@@ -258,6 +263,7 @@ class _Files:
                 self._name = file_name(self._what.epoch, self._what.partition, self._start)
                 self._writer = new_file(self._staging / self._name)
             self._writer.write_batch(part)
+            self.records += part.num_rows
             self._end = part.column("offset")[-1].as_py() + 1
 
     def finish(self) -> None:
