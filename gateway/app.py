@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
     from starlette.types import ASGIApp
 
     from gateway.observe.workers import Others
-    from gateway.supervisor import Part
+    from gateway.supervisor import WorkerPart
     from gateway.transport.quic.certificates import CertificateFiles
     from gateway.transport.quic.trust import ClientTrust
     from gateway.transport.quic.udp import UdpSocket
@@ -111,7 +111,7 @@ Bound = BoundTcp | BoundUdp
 Announce = Callable[[str], None]
 
 
-async def serve(config: Config, *, announce: Announce, part: Part | None = None) -> None:
+async def serve(config: Config, *, announce: Announce, part: WorkerPart | None = None) -> None:
     """Serve a configuration until a signal says otherwise. SIGTERM or SIGINT drains, a second one ends at once;
     SIGHUP reads the configuration's file again.
     """
@@ -154,7 +154,7 @@ async def _run_listener(listener: TcpListener | QuicListener, finished: trio.Eve
 class Gateway:
     """One running gateway."""
 
-    def __init__(self, config: Config, part: Part | None = None) -> None:
+    def __init__(self, config: Config, part: WorkerPart | None = None) -> None:
         """`part`: it is one process of several."""
         if part is not None:  # each is a member of its own to the clients that ask who there is
             cluster = attrs.evolve(config.cluster, id=f"{config.cluster.id}-{part.worker.number}")

@@ -187,7 +187,7 @@ class DurabilitySetting:
     interval: Seconds = Seconds(0.005)
 
 
-class Mechanism(enum.Enum):
+class KafkaMechanism(enum.Enum):
     """How a client of Kafka logs in."""
 
     PLAIN = "plain"
@@ -200,7 +200,7 @@ class Mechanism(enum.Enum):
 class Sasl:
     """A login at Kafka. With `oauthbearer` a token is fetched from `token_url` for `username` and `password`."""
 
-    mechanism: Annotated[Mechanism, Says("How to log in.")]
+    mechanism: Annotated[KafkaMechanism, Says("How to log in.")]
     username: Annotated[str, Says("The account; with `oauthbearer` the client's id.")] = ""
     password: Annotated[str, Says("Its password; with `oauthbearer` the client's secret.")] = attrs.field(
         default="", repr=False

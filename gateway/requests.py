@@ -737,7 +737,7 @@ class GetRoles(Request, frozen=True):
     """-> Roles."""
 
 
-class Role(msgspec.Struct, frozen=True):
+class BuiltInRole(msgspec.Struct, frozen=True):
     """A built-in role."""
 
     name: str
@@ -746,7 +746,7 @@ class Role(msgspec.Struct, frozen=True):
 
 
 class Roles(msgspec.Struct, frozen=True):
-    roles: Sequence[Role]
+    roles: Sequence[BuiltInRole]
 
 
 # --- cluster and observation ---

@@ -56,7 +56,7 @@ def check_workers(config: Config, workers: int) -> None:
 
 
 @attrs.frozen
-class Part:
+class WorkerPart:
     """What one worker is told: which it is, and the ports of its listeners."""
 
     worker: Worker
@@ -67,7 +67,7 @@ class Part:
         return json.dumps([worker.number, worker.of, str(worker.directory), self.ports])
 
     @classmethod
-    def from_text(cls, text: str) -> Part:
+    def from_text(cls, text: str) -> WorkerPart:
         number, of, directory, ports = json.loads(text)
         return cls(Worker(number, of, Path(directory)), ports)
 
@@ -78,7 +78,7 @@ async def supervise(config: Config, workers: int, arguments: Sequence[str], anno
     try:
         async with contextlib.AsyncExitStack() as stack:
             ports = await _ports(config, stack)
-            crew = Crew([Part(Worker(number, workers, directory), ports) for number in range(workers)], arguments)
+            crew = Crew([WorkerPart(Worker(number, workers, directory), ports) for number in range(workers)], arguments)
             async with trio.open_nursery() as nursery:
                 with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                     nursery.start_soon(crew.obey, signals)
@@ -114,7 +114,7 @@ async def _ports(config: Config, stack: contextlib.AsyncExitStack) -> dict[str, 
 class Crew:
     """The processes."""
 
-    def __init__(self, parts: Sequence[Part], arguments: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[WorkerPart], arguments: Sequence[str]) -> None:
         self._parts = parts
         self._arguments = arguments
         self._processes: dict[int, trio.Process] = {}
@@ -149,7 +149,7 @@ class Crew:
         await self._ending.wait()
         scope.cancel()
 
-    async def _keep_up(self, part: Part, ready: trio.Event, announce: Callable[[str], None]) -> None:
+    async def _keep_up(self, part: WorkerPart, ready: trio.Event, announce: Callable[[str], None]) -> None:
         delay = AGAIN
         while not self._ending.is_set():
             good = await self._once(part, ready, announce)
@@ -164,7 +164,7 @@ class Crew:
             with trio.move_on_after(delay):
                 await self._ending.wait()
 
-    async def _once(self, part: Part, ready: trio.Event, announce: Callable[[str], None]) -> bool:
+    async def _once(self, part: WorkerPart, ready: trio.Event, announce: Callable[[str], None]) -> bool:
         """One life of a worker; whether it ever was ready."""
         command = [sys.executable, "-m", "gateway", "serve", *self._arguments, "--part", part.to_text()]
         process = await trio.lowlevel.open_process(command, stdin=None, stdout=subprocess.PIPE)

@@ -24,7 +24,7 @@ class Session(msgspec.Struct, frozen=True):
     """What a change that a browser sends carries as `X-CSRF-Token`."""
 
 
-class Accounts(msgspec.Struct, frozen=True):
+class MessageAccounts(msgspec.Struct, frozen=True):
     """Where every message is, at one instant: at each route's door, and of each durable consumer. Every account has what
     is `unaccounted` in it; consumer groups are beside them and no account of anything.
     """
@@ -34,8 +34,8 @@ class Accounts(msgspec.Struct, frozen=True):
     groups: Sequence[GroupPosition] = ()
 
 
-def accounts_of(snapshot: Snapshot, groups: Iterable[GroupPosition] = ()) -> Accounts:
-    return Accounts(
+def accounts_of(snapshot: Snapshot, groups: Iterable[GroupPosition] = ()) -> MessageAccounts:
+    return MessageAccounts(
         [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in snapshot.doors],
         [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in snapshot.consumers],
         list(groups),
@@ -61,6 +61,6 @@ class Everybody:
         return Session(asked.who.name, asked.who.role.name.lower(), asked.who.csrf)
 
     @operation("GET", AUDIT, Role.READ)
-    async def audit(self, asked: Asked[Nothing, None]) -> Accounts:
+    async def audit(self, asked: Asked[Nothing, None]) -> MessageAccounts:
         """Every account, with what is unaccounted for in it, and where the groups of `metrics.groups` are."""
         return accounts_of(self._snapshot(), self._positions(self._groups()))

@@ -10,7 +10,7 @@ import trio
 from gateway.admin.accounts import Everybody
 from gateway.admin.inside import Inside
 from gateway.admin.letters import DeadLetterList
-from gateway.admin.log import Log
+from gateway.admin.log import StoredLog
 from gateway.admin.operation import Operation, operations_of
 from gateway.admin.overview import Overview
 from gateway.admin.pulse import Pulses
@@ -31,7 +31,7 @@ class Api:
                 Everybody(house.snapshot, house.groups.positions, lambda: inside.config.metrics.groups),
                 Overview(inside),
                 self.pulses,
-                Log(inside.bulk),
+                StoredLog(inside.bulk),
                 Records(inside),
                 Routing(inside),
                 Readers(inside, self.pulses),

@@ -19,7 +19,7 @@ from gateway.routing.table import RoutingTable
 from gateway.store.interface import Store
 
 
-class Connected(Protocol):
+class OpenConnection(Protocol):
     """One connection of a listener."""
 
     @property
@@ -34,7 +34,7 @@ class Listening(Protocol):
     """A listener that runs."""
 
     @property
-    def drivers(self) -> Collection[Connected]: ...
+    def drivers(self) -> Collection[OpenConnection]: ...
 
 
 @attrs.frozen(eq=False)

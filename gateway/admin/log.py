@@ -75,7 +75,7 @@ class RedrivenAsked(Query, frozen=True, kw_only=True):
     first: Large
 
 
-class Log:
+class StoredLog:
     """Operations on what is stored."""
 
     def __init__(self, bulk: Bulk) -> None:

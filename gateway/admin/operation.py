@@ -182,7 +182,7 @@ class Charge:
             self._taken = 0
 
 
-class Limits:
+class OperationLimits:
     """What is shared by all operations."""
 
     def __init__(self, room: Room | None = None) -> None:
@@ -210,11 +210,11 @@ class Events:
 
 def routes_of(operations: Iterable[Operation], room: Room | None = None) -> Sequence[BaseRoute]:
     """The API as routes. Who asks is in the request's state. `room`: what bodies are charged to."""
-    limits = Limits(room)
+    limits = OperationLimits(room)
     return [Route(one.path, _served(one, limits), methods=[one.method]) for one in operations]
 
 
-async def called(one: Operation, request: Request, limits: Limits | None = None) -> Any:
+async def called(one: Operation, request: Request, limits: OperationLimits | None = None) -> Any:
     """Do what an operation does for a request. Raises GatewayError."""
     who: Who = request.state.who
     check_role(one.role, who)
@@ -222,7 +222,7 @@ async def called(one: Operation, request: Request, limits: Limits | None = None)
     accept = request.headers.get("accept", "")
     if one.body is None:
         return await one.call(Asked(query, None, who, _peer(request), accept))
-    limits = limits or Limits()
+    limits = limits or OperationLimits()
     async with limits.bodies:
         charge = Charge(limits.room)
         try:
@@ -237,7 +237,7 @@ def check_role(role: Role, who: Who) -> None:
         raise Denied(f"{who.name} may {who.role.name.lower()}, and this asks for the role {role.name.lower()}")
 
 
-def _served(one: Operation, limits: Limits) -> Callable[[Request], Awaitable[Response]]:
+def _served(one: Operation, limits: OperationLimits) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         try:
             found = await called(one, request, limits)
@@ -374,7 +374,7 @@ class _Stream(Response):
 class _EventStream(Response):
     """Server-sent events."""
 
-    def __init__(self, events: Events, limits: Limits) -> None:
+    def __init__(self, events: Events, limits: OperationLimits) -> None:
         if limits.watchers >= MOST_WATCHERS:
             raise Throttled(f"{MOST_WATCHERS} follow live events already")
         super().__init__(media_type=EVENTS, headers={"Cache-Control": "no-store"})

@@ -115,7 +115,7 @@ class UpstreamShown(msgspec.Struct, frozen=True):
     """What was wrong while somebody looked: (milliseconds since the epoch, what)."""
 
 
-class Upstreams(msgspec.Struct, frozen=True):
+class UpstreamList(msgspec.Struct, frozen=True):
     upstreams: Sequence[UpstreamShown]
 
 
@@ -189,7 +189,7 @@ class Readers:
         return Consumers([_consumer(one) for one in page], len(found), under_way[:MOST_UNDER_WAY], ingests, mirrors)
 
     @operation("GET", "/v1/upstreams", Role.READ)
-    async def upstreams(self, asked: Asked[UpstreamsAsked, None]) -> Upstreams:
+    async def upstreams(self, asked: Asked[UpstreamsAsked, None]) -> UpstreamList:
         """Brokers elsewhere that are used: their addresses in order, whether they answer, what waits for them."""
         found = []
         for pool in self._inside.bridges.upstreams.first.values():
@@ -212,7 +212,7 @@ class Readers:
                     self._pulses.seen_problems(pool.name),
                 )
             )
-        return Upstreams(found)
+        return UpstreamList(found)
 
 
 def _consumer(one: ConsumerCounts) -> ConsumerShown:

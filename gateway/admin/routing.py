@@ -66,7 +66,7 @@ class WayStep(msgspec.Struct, frozen=True):
     notes: Sequence[str]
 
 
-class Way(msgspec.Struct, frozen=True):
+class WayTaken(msgspec.Struct, frozen=True):
     """The way it would take."""
 
     listener: str
@@ -137,7 +137,7 @@ class Routing:
         return RoutesShown([_route(one) for one in config.routes], config.file, text, digest(raw), same)
 
     @operation("POST", "/v1/explain", Role.READ)
-    async def explain(self, asked: Asked[Nothing, WayAsked]) -> Way:
+    async def explain(self, asked: Asked[Nothing, WayAsked]) -> WayTaken:
         """The way a message would take, step by step, found by the code that routes."""
         body, config, specs = asked.body, self._inside.config, protocols()
         if body.protocol not in specs:
@@ -151,7 +151,7 @@ class Routing:
         carries = carried(specs)
         found = explain(self._inside.table, config, carries, question)
         after = next((one.where for one in found.steps if one.kind == "becomes"), None)
-        return Way(
+        return WayTaken(
             listener,
             found.route,
             found.topic,

@@ -17,7 +17,7 @@ from gateway.store.ack_window import MAX_SPAN, AckWindow
 from gateway.store.interface import Put, Store
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _ForwardRow(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     window: bytes
     tally: tuple[int, ...] | None = None
@@ -41,14 +41,14 @@ def row_key(forward: str, topic: str, partition: int) -> bytes:
 
 def cursor_row(forward: str, topic: str, partition: int, epoch: int, window: AckWindow, tally: Tally) -> Put:
     """Write a cursor, with the account of how it came there."""
-    row = _Row(epoch, window.to_bytes(), attrs.astuple(tally))
+    row = _ForwardRow(epoch, window.to_bytes(), attrs.astuple(tally))
     return Put(TABLE, row_key(forward, topic, partition), msgspec.msgpack.encode(row))
 
 
 def read_cursor(value: bytes, max_span: int) -> tuple[int, AckWindow, Tally]:
     """A row's epoch, window and account."""
     try:
-        row = msgspec.msgpack.decode(value, type=_Row)
+        row = msgspec.msgpack.decode(value, type=_ForwardRow)
     except msgspec.DecodeError as error:
         raise StoreDamaged("a forward's cursor cannot be read") from error
     window = AckWindow.from_bytes(row.window, max_span)

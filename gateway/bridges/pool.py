@@ -47,7 +47,7 @@ def client_tls(upstream: model.Upstream, transport: Transport) -> ClientTls | No
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _Awaited:
     ended: Ended
     deadline: float
 
@@ -58,7 +58,7 @@ class PooledConnection:
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
         self.driver: Remote | None = None
-        self.waiting: dict[int, _Waiting] = {}
+        self.waiting: dict[int, _Awaited] = {}
         self.over = trio.Event()
         self.question = 0
         """The request that only finds out whether somebody is there, while nobody has answered it."""
@@ -81,7 +81,7 @@ class PooledConnection:
         driver = self.driver
         assert driver is not None
         deadline = trio.current_time() + self._pool.upstream.timeout
-        self.waiting[request.id] = _Waiting(ended, deadline)
+        self.waiting[request.id] = _Awaited(ended, deadline)
         if self._timer is None:
             self._timer = self._pool.timers.call_at(deadline, self._overdue)
         driver.submit([request])

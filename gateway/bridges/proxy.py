@@ -88,7 +88,7 @@ def translated(upstream: str, error: GatewayError) -> GatewayError:
 
 
 @attrs.define(eq=False)
-class _Job:
+class _Proxied:
     """A batch on its way to the upstream, and what to do when that has answered."""
 
     caller: int
@@ -118,7 +118,7 @@ class ProxyLane:
         self._timers = timers
         self._clock = clock
         self._recorder = recorder
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_Proxied] = deque()
         self._paths: dict[int, _Path] = {}
         self._requests = 0
         """Sent and not answered by the upstream, whatever the publisher was told meanwhile."""
@@ -140,7 +140,7 @@ class ProxyLane:
         waits = self.pool is pool and bool(self._waiting)
         return waits or any(path.pool is pool for path in self._paths.values())
 
-    def send(self, timeout: float, job: _Job) -> None:
+    def send(self, timeout: float, job: _Proxied) -> None:
         """Send a batch as soon as possible; it ends once, within the time."""
         size = job.batch.columns.value_bytes
         if len(self._waiting) + self._requests >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_BYTES):
@@ -192,7 +192,7 @@ class ProxyLane:
         path.connection = connection  # what was on the other one is lost, so there is no order left to keep
         return path
 
-    def _answer_to(self, job: _Job) -> Callable[[Outcome], None]:
+    def _answer_to(self, job: _Proxied) -> Callable[[Outcome], None]:
         def answered(outcome: Outcome) -> None:
             self._requests -= 1
             self._bytes -= job.batch.columns.value_bytes
@@ -213,7 +213,7 @@ class ProxyLane:
             return replace(outcome, refused=refused)
         return outcome
 
-    def _too_late(self, job: _Job, timeout: float) -> None:
+    def _too_late(self, job: _Proxied, timeout: float) -> None:
         name = self.pool.name
         if job.connection is None:
             problem = self.pool.problem or "it is busy"
@@ -222,7 +222,7 @@ class ProxyLane:
         else:
             self._end(job, TargetLost(f"upstream {name} may or may not have taken it: no answer within {timeout:g} s"))
 
-    def _end(self, job: _Job, outcome: Outcome) -> None:
+    def _end(self, job: _Proxied, outcome: Outcome) -> None:
         if job.over:
             return
         job.over = True
@@ -277,7 +277,7 @@ class Proxies:
         if lane is None:  # it was decided before a reload, and waited for something else since
             ended(TargetError(f"there is no upstream {proxy.upstream} any more"))
         else:
-            lane.send(proxy.timeout, _Job(caller, batch, sent, ended))
+            lane.send(proxy.timeout, _Proxied(caller, batch, sent, ended))
 
     def show(self) -> None:
         """Bring the gauges up to date."""

@@ -33,7 +33,7 @@ _END_OF_TIME = (1 << 64) - 1
 
 
 @attrs.frozen
-class _Row:
+class _CacheRow:
     """A row of the table, and an entry in memory."""
 
     cache: str
@@ -61,16 +61,16 @@ class CacheService:
         self._recorder = recorder
         self._durable = durable
         self._most_bytes = most_bytes
-        self._entries: OrderedDict[tuple[str, str], _Row] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], _CacheRow] = OrderedDict()
         """The one used longest ago first."""
         self._names: set[str] = set()
         self._stored: set[tuple[str, str]] = set()
         """The entries that have a row in the store."""
-        self._under_way: dict[tuple[str, str], list[_Row]] = {}
+        self._under_way: dict[tuple[str, str], list[_CacheRow]] = {}
         """Durable values that are on their way to the store, unless a volatile one came after them."""
         self._bytes = 0
         for raw in list(store.table(TABLE).values()):
-            row = msgspec.msgpack.decode(raw, type=_Row)
+            row = msgspec.msgpack.decode(raw, type=_CacheRow)
             self._names.add(row.cache)
             self._stored.add((row.cache, row.key))
             self._keep(row)
@@ -80,7 +80,7 @@ class CacheService:
         """Another gateway has put durable values, or dropped some."""
         for key, raw in rows.items():
             if raw is not None:
-                row = msgspec.msgpack.decode(raw, type=_Row)
+                row = msgspec.msgpack.decode(raw, type=_CacheRow)
                 self._names.add(row.cache)
                 self._stored.add((row.cache, row.key))
                 self._keep(row)
@@ -100,7 +100,7 @@ class CacheService:
         expires_ms = _NEVER
         if request.ttl_ms is not None:
             expires_ms = min(self._clock.now_ms() + request.ttl_ms, _END_OF_TIME)
-        row = _Row(request.cache, request.key, request.value, expires_ms)
+        row = _CacheRow(request.cache, request.key, request.value, expires_ms)
         if row.size > self._most_bytes:
             raise TooLarge(f"the cache holds at most {self._most_bytes} bytes")
         place = row.cache, row.key
@@ -152,7 +152,7 @@ class CacheService:
             raise Throttled(f"at most {MOST_CACHES} caches")
         self._names.add(cache)
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: _CacheRow) -> None:
         place = row.cache, row.key
         before = self._entries.pop(place, None)
         self._bytes += row.size - (before.size if before is not None else 0)

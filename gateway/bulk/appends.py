@@ -40,7 +40,7 @@ class Refused(RequestError):
         self.refused = refused
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _AppendRow(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of an append; the placements stand behind it in the row."""
 
     digest: bytes
@@ -121,7 +121,7 @@ class Appends:
         prepared = await self._prepare(caller, body, columns)
         parts = [(append.topic, append.partition, append.columns.count) for append in prepared.appends]
         taken = sum(messages for _route, messages, _size in prepared.parts)
-        row = _Row(digest, parts, columns.count - taken)  # nothing was refused, so what is missing was filtered
+        row = _AppendRow(digest, parts, columns.count - taken)  # nothing was refused, so what is missing was filtered
         sequence = max(body.sequence, head.sequence) if head is not None and head.epoch == body.epoch else body.sequence
         new = msgspec.msgpack.encode(_Head(body.epoch, sequence, self._clock.now_ms()))
         puts = [
@@ -207,14 +207,14 @@ def _digest(body: AppendRequest, columns: Columns) -> bytes:
     return made.digest()
 
 
-def _encode(row: _Row) -> bytes:
+def _encode(row: _AppendRow) -> bytes:
     data = msgspec.msgpack.encode(row)
     return len(data).to_bytes(4, "big") + data
 
 
 def _repeated(body: AppendRequest, stored: bytes, digest: bytes) -> Appended:
     size = 4 + int.from_bytes(stored[:4], "big")
-    row = msgspec.msgpack.decode(stored[4:size], type=_Row)
+    row = msgspec.msgpack.decode(stored[4:size], type=_AppendRow)
     if row.digest != digest:
         raise Conflict(
             f"{body.producer} appended something else as epoch {body.epoch}, sequence {body.sequence}: what is repeated "
@@ -223,7 +223,7 @@ def _repeated(body: AppendRequest, stored: bytes, digest: bytes) -> Appended:
     return msgspec.structs.replace(_appended(row, read_placements(stored[size:])), duplicate=True)
 
 
-def _appended(row: _Row, placements: Sequence[Placement]) -> Appended:
+def _appended(row: _AppendRow, placements: Sequence[Placement]) -> Appended:
     places = [
         Stretch(topic, partition, placement.base_offset, count)
         for (topic, partition, count), placement in zip(row.parts, placements, strict=False)

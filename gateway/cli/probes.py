@@ -1,5 +1,7 @@
 """What `gateway serve` would meet beyond its file: certificates and keys that do not fit, directories nobody may write to,
 and, where that is asked for, ports that are taken and upstreams that do not answer or do not let us in.
+
+Apart from `check`, which reads the file and touches nothing else: what is here opens files and sockets.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ def command(config: Path, log_level: str, log_format: str, workers: int, part: s
 
     whole = None
     if part:
-        from gateway.supervisor import Part
+        from gateway.supervisor import WorkerPart
 
-        whole = Part.from_text(part)
+        whole = WorkerPart.from_text(part)
     trio.run(functools.partial(serve, loaded, announce=_announce, part=whole))
 
 

@@ -199,7 +199,7 @@ def _check_files(value: object, keys: Sequence[str], notes: Notebook) -> None:
 
 
 @attrs.frozen
-class _Claim:
+class _PortClaim:
     """A port that something wants to listen on."""
 
     value: object
@@ -208,7 +208,7 @@ class _Claim:
     host: str
     port: int
 
-    def clashes(self, other: _Claim) -> bool:
+    def clashes(self, other: _PortClaim) -> bool:
         """Whether both cannot have theirs. Port 0 is a free one each time."""
         if self.transport is other.transport is Transport.UNIX:
             return self.host == other.host
@@ -220,17 +220,17 @@ class _Claim:
         return self.host in _EVERYWHERE and _EVERYWHERE[self.host] == (":" in host)
 
 
-def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:
+def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_PortClaim]:
     for listener in config.listeners.values():
         for transport in dict.fromkeys(listener.transport or specs[name].transport for name in listener.protocols):
             if transport is Transport.WEBSOCKET:  # it begins as TCP
                 transport = Transport.TCP
             host = "127.0.0.1" if listener.host == "localhost" else listener.host
-            yield _Claim(listener, notes.path_of(listener), transport, host, listener.port)
+            yield _PortClaim(listener, notes.path_of(listener), transport, host, listener.port)
     if config.admin is not None:
-        yield _Claim(config.admin, "admin", Transport.TCP, config.admin.host, config.admin.port)
+        yield _PortClaim(config.admin, "admin", Transport.TCP, config.admin.host, config.admin.port)
     if config.metrics.bind is not None:
-        yield _Claim(config.metrics, "metrics", Transport.TCP, *config.metrics.bind)
+        yield _PortClaim(config.metrics, "metrics", Transport.TCP, *config.metrics.bind)
 
 
 def _check_tokens(admin: model.Admin, notes: Notebook) -> None:
@@ -313,13 +313,13 @@ def _check_kafka(kafka: model.Kafka, config: model.Config, notes: Notebook) -> N
         notes.warn(kafka, key, "a message is acknowledged when one broker has it: it is lost with that broker's disk")
     sasl = kafka.sasl
     if sasl is not None:
-        if sasl.mechanism is model.Mechanism.OAUTHBEARER and not sasl.token_url:
+        if sasl.mechanism is model.KafkaMechanism.OAUTHBEARER and not sasl.token_url:
             notes.complain(sasl, "mechanism", "oauthbearer needs token_url, where tokens are to be had")
         if not (sasl.username and sasl.password):
             notes.complain(sasl, "mechanism", f"{sasl.mechanism.value} needs username and password")
         if isinstance(kafka.tls, model.TlsNone) and sasl.mechanism in {
-            model.Mechanism.PLAIN,
-            model.Mechanism.OAUTHBEARER,
+            model.KafkaMechanism.PLAIN,
+            model.KafkaMechanism.OAUTHBEARER,
         }:
             notes.warn(
                 sasl, "mechanism", f"{sasl.mechanism.value} without tls shows the secret to everybody on the way"

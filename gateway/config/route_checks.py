@@ -31,7 +31,7 @@ _ADDRESS_KEYS = {model.StoreTarget: "topic", model.Bridge: "address", model.Forw
 
 
 @attrs.frozen(eq=False)
-class _Claim:
+class _AddressClaim:
     """A bridge's address as one listener's clients write it (listener "": as the file has it)."""
 
     protocol: str
@@ -45,7 +45,7 @@ def check_routes(config: model.Config, specs: Specs, notes: Notebook) -> None:
     if config.routes == (model.IDENTITY,):
         return
     _check_names(config.routes, notes)
-    claims: list[_Claim] = []
+    claims: list[_AddressClaim] = []
     for route in config.routes:
         _check_match(route, config, specs, notes)
         _check_steps(route, notes)
@@ -124,7 +124,9 @@ def _check_shape(route: model.Route, notes: Notebook) -> None:
         notes.complain(target, "", f"a {target.word} reads what was stored: the route needs a store target as well")
 
 
-def _check_templates(route: model.Route, config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Claim]:
+def _check_templates(
+    route: model.Route, config: model.Config, specs: Specs, notes: Notebook
+) -> Iterator[_AddressClaim]:
     """Bind every template to the glob; yields the addresses that bridges claim."""
     if not notes.was_read(f"{notes.path_of(route)}.match.topic"):
         return  # nobody knows its captures
@@ -220,19 +222,21 @@ def _claims(
     topic: BoundTemplate,
     config: model.Config,
     specs: Specs,
-) -> Iterator[_Claim]:
-    yield _Claim(bridge.protocol, "", bound, bridge, route)
+) -> Iterator[_AddressClaim]:
+    yield _AddressClaim(bridge.protocol, "", bound, bridge, route)
     spec = specs.get(bridge.protocol)
     for listener in config.listeners.values():
         if spec is not None and bridge.protocol in listener.protocols:
             text = spec.local_address(listener.settings[bridge.protocol], bridge.address)
             if text != bridge.address:
-                yield _Claim(bridge.protocol, listener.name, bind(template(text), matcher.glob, topic), bridge, route)
+                yield _AddressClaim(
+                    bridge.protocol, listener.name, bind(template(text), matcher.glob, topic), bridge, route
+                )
             else:
-                yield _Claim(bridge.protocol, listener.name, bound, bridge, route)
+                yield _AddressClaim(bridge.protocol, listener.name, bound, bridge, route)
 
 
-def _check_claims(claims: Sequence[_Claim], notes: Notebook) -> None:
+def _check_claims(claims: Sequence[_AddressClaim], notes: Notebook) -> None:
     reported: set[int] = set()
     for earlier, later in itertools.combinations(claims, 2):
         if (earlier.protocol, earlier.listener) != (later.protocol, later.listener) or earlier.bridge is later.bridge:

@@ -1,4 +1,7 @@
-"""Drawings as numbers for SVG: the map, bars, lines. Pure: a template writes them down."""
+"""Drawings as numbers for SVG: the map, bars, lines.
+
+Apart from the pages, which ask and answer: this is arithmetic. A template writes it down.
+"""
 
 from __future__ import annotations
 

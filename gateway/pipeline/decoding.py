@@ -41,7 +41,7 @@ class Definition:
     """Protobuf: the descriptor set."""
 
 
-class _Row(msgspec.Struct):
+class _SchemaRow(msgspec.Struct):
     """What the registry keeps."""
 
     kind: str
@@ -68,7 +68,7 @@ def definitions(store: str, name: str, version: int | None = None) -> Sequence[D
                 break
             number = int.from_bytes(key[-_VERSION_BYTES:], "big")
             if len(key) == len(prefix) + _VERSION_BYTES and number and version in {None, number}:
-                kept = msgspec.msgpack.decode(row, type=_Row)
+                kept = msgspec.msgpack.decode(row, type=_SchemaRow)
                 found.append(Definition(name, number, kept.definition, kept.kind, kept.compiled))
     if not found:
         which = f" version {version}" if version is not None else ""

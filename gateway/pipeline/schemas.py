@@ -112,7 +112,7 @@ def _decoder(
     schema: TopicSchema, kept: Sequence[str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        read = Reader(schema)
+        read = ValueReader(schema)
         for batch in batches:
             data, problems = read.column(batch.column(VALUE).to_pylist())
             columns = [batch.column(name) for name in (*kept, VALUE)]
@@ -121,7 +121,7 @@ def _decoder(
     return decode
 
 
-class Reader:
+class ValueReader:
     """Reads values by a schema. Made where it is used: a compiled schema does not travel."""
 
     def __init__(self, schema: TopicSchema) -> None:
@@ -154,14 +154,14 @@ class Reader:
         raise Undecodable(f"not {self._versions[0][0].name}: {'; '.join(problems[:3])}")
 
 
-class _Reader(Protocol):
+class _FormatReader(Protocol):
     type: pa.DataType
 
     def read(self, value: bytes) -> Any: ...
 
 
-def _reader_of(one: Definition) -> _Reader:
-    readers: Mapping[str, Callable[[Definition], _Reader]] = {"avro": _Avro, "json": _Json, "protobuf": _Protobuf}
+def _reader_of(one: Definition) -> _FormatReader:
+    readers: Mapping[str, Callable[[Definition], _FormatReader]] = {"avro": _Avro, "json": _Json, "protobuf": _Protobuf}
     return readers[one.kind](one)
 
 

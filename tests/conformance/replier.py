@@ -77,7 +77,7 @@ def reply(request: Request) -> Outcome:
         case r.GetAcls():
             return r.Acls([r.Acl(request.address or "orders", True, True)], True)
         case r.GetRoles():
-            return r.Roles([r.Role("admin", ("read", "write", "admin"), "everything")])
+            return r.Roles([r.BuiltInRole("admin", ("read", "write", "admin"), "everything")])
         case r.ClusterJoin() | r.ClusterLeave():
             return r.ClusterAnswer(True, "ok")
         case r.ClusterStatus():

@@ -14,7 +14,7 @@ import trio
 from gateway import model
 from gateway.admin.access import Access
 from gateway.admin.app import admin_app
-from gateway.admin.log import Log
+from gateway.admin.log import StoredLog
 from gateway.admin.operation import operations_of
 from gateway.broker.assembly import open_house
 from gateway.bulk.service import Bulk, Listeners
@@ -71,7 +71,7 @@ class Gateway:
             bulk = self.bulk = Bulk(self.store, self.house, table, Listeners(protocols))
             host = admin.pop("host", "127.0.0.1")
             access = Access(model.Admin(host=host, token=token), now=time.time)
-            app = admin_app(self.recorder, Health(self.recorder), access, list(operations_of(Log(bulk))))
+            app = admin_app(self.recorder, Health(self.recorder), access, list(operations_of(StoredLog(bulk))))
             sock = bind_http("127.0.0.1", admin.pop("port", 0))
             nursery.start_soon(bulk.run, self._stop)
             await nursery.start(

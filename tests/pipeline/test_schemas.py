@@ -19,7 +19,7 @@ from gateway.broker.administration.schemas import SchemaRow
 from gateway.envelope import BatchMeta, Columns
 from gateway.errors import InvalidRequest, NotFound, UnknownTopic
 from gateway.pipeline.decoding import Definition, Undecodable
-from gateway.pipeline.schemas import Reader, TopicSchema, decoded, schema_of
+from gateway.pipeline.schemas import TopicSchema, ValueReader, decoded, schema_of
 from gateway.requests import SchemaKind
 from gateway.schemas.protobuf import compile_text
 from gateway.store.interface import Append, Put, Unit
@@ -99,7 +99,7 @@ def versions(kind: str, *texts: bytes) -> TopicSchema:
 
 
 def rows(schema: TopicSchema, *values: bytes) -> list[Any]:
-    data, problems = Reader(schema).column(list(values))
+    data, problems = ValueReader(schema).column(list(values))
     return [row if row is not None else why for row, why in zip(data.to_pylist(), problems.to_pylist(), strict=True)]
 
 
@@ -157,7 +157,7 @@ def test_protobuf() -> None:
     assert (empty["amount"], empty["note"], empty["state"], empty["at"]) == (0, None, "OPEN", None)
     assert wrong == "not order: version 1: not a message of the schema"
     with pytest.raises(Undecodable, match="unexpected field: 99"):
-        Reader(schema).row(b"\x98\x06\x01")
+        ValueReader(schema).row(b"\x98\x06\x01")
 
 
 def row(name: str, number: int, kind: SchemaKind, text: bytes) -> Put:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.protocols.registry import protocol
+from tests.unit.test_imports import imports
 
 MODULES = sorted(Path("gateway").rglob("*.py"))
 
@@ -31,6 +32,46 @@ def test_every_protocol_has_the_same_rooms() -> None:
                 continue
             assert {"wire", "server"} <= rooms <= {"wire", "server", "client"}
             assert all((folder / room / "session.py").exists() for room in rooms - {"wire"})
+
+
+def test_outside_the_protocols_a_class_name_means_one_thing() -> None:
+    """Private names too. Protocols may share theirs: each is read by itself, beside its document."""
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        if module.parts[1] == "protocols":
+            continue
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{module}:{node.lineno}")
+    assert len(places) > 500
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+LISTS = {"api", "app", "assembly", "dlq", "main", "pipeline", "session"}
+"""Modules that are a list of others: the resources of the API, the services of a room, the requests of a session, the
+parts of a command.
+"""
+
+
+def test_a_module_that_one_sibling_uses_says_why_it_stands_apart() -> None:
+    """It is an entry of a list or a command, or tells in a paragraph of its docstring what it has of its own."""
+    users: dict[str, set[Path]] = {}
+    for module in MODULES:
+        for name in {name for name, _line in imports(module)}:
+            users.setdefault(name, set()).add(module)
+    unsaid = []
+    for module in MODULES:
+        known_to = users.get(".".join(module.with_suffix("").parts), set())
+        if len(known_to) != 1 or module.stem == "__init__":
+            continue
+        (user,) = known_to
+        tree = ast.parse(module.read_text())
+        about = ast.get_docstring(tree) or ""
+        if module.parent == Path("gateway/cli") and "command" in {getattr(node, "name", "") for node in tree.body}:
+            continue  # found by its name
+        if user.parent == module.parent and user.stem not in LISTS and "\n\n" not in about:
+            unsaid.append(f"{module}, used by {user.name}: {about}")
+    assert unsaid == []
 
 
 def test_nothing_is_called_utils() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.store.kafka.gates import Gates, Mode
+from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.tables import Tables, record_key
 
@@ -32,7 +32,7 @@ def test_names_as_operators_see_them() -> None:
 
 @attrs.define(eq=False)
 class Wants:
-    needs: list[tuple[str, Mode]]
+    needs: list[tuple[str, GateMode]]
     name: str
     log: list[str]
     blocked: int = 0
@@ -44,15 +44,15 @@ class Wants:
 def test_units_of_a_topic_go_in_order_and_others_pass() -> None:
     gates, log = Gates(), []
 
-    def enter(name: str, **needs: Mode) -> Wants:
+    def enter(name: str, **needs: GateMode) -> Wants:
         one = Wants(list(needs.items()), name, log)
         gates.enter(one)
         return one
 
-    first, second = enter("plain", a=Mode.PLAIN), enter("plain too", a=Mode.PLAIN)
-    unit = enter("unit", a=Mode.UNIT, b=Mode.UNIT)
-    late = enter("behind the unit", b=Mode.PLAIN)
-    enter("elsewhere", c=Mode.PLAIN)
+    first, second = enter("plain", a=GateMode.PLAIN), enter("plain too", a=GateMode.PLAIN)
+    unit = enter("unit", a=GateMode.UNIT, b=GateMode.UNIT)
+    late = enter("behind the unit", b=GateMode.PLAIN)
+    enter("elsewhere", c=GateMode.PLAIN)
     assert log == ["plain", "plain too", "elsewhere"]
     gates.leave(first)
     assert "unit" not in log
@@ -60,7 +60,7 @@ def test_units_of_a_topic_go_in_order_and_others_pass() -> None:
     assert log[-1] == "unit"
     gates.leave(unit)
     assert log[-1] == "behind the unit"
-    maker = enter("maker", b=Mode.ADMIN)
+    maker = enter("maker", b=GateMode.ADMIN)
     assert gates.changing("b")
     gates.leave(late)
     assert log[-1] == "maker"
@@ -70,7 +70,7 @@ def test_units_of_a_topic_go_in_order_and_others_pass() -> None:
 
 def test_two_that_need_the_same_two_never_wait_for_each_other() -> None:
     gates, log = Gates(), []
-    one, two = (Wants([(x, Mode.ADMIN), (y, Mode.ADMIN)], x, log) for x, y in ("ab", "ba"))
+    one, two = (Wants([(x, GateMode.ADMIN), (y, GateMode.ADMIN)], x, log) for x, y in ("ab", "ba"))
     gates.enter(one)
     gates.enter(two)
     assert log == ["a"]

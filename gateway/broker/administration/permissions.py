@@ -132,11 +132,11 @@ def needed(request: Request) -> Permission | None:
 
 # --- roles (FlyMQ wire 4) ---
 
-ROLES: tuple[r.Role, ...] = (
-    r.Role("admin", ("read", "write", "admin"), "Full access to all operations"),
-    r.Role("producer", ("write",), "Can write to topics"),
-    r.Role("consumer", ("read",), "Can read from topics"),
-    r.Role("guest", (), "Public topics only"),
+ROLES: tuple[r.BuiltInRole, ...] = (
+    r.BuiltInRole("admin", ("read", "write", "admin"), "Full access to all operations"),
+    r.BuiltInRole("producer", ("write",), "Can write to topics"),
+    r.BuiltInRole("consumer", ("read",), "Can read from topics"),
+    r.BuiltInRole("guest", (), "Public topics only"),
 )
 
 _GRANTS: Mapping[str, frozenset[Permission]] = {

@@ -91,7 +91,7 @@ def settings_of(config: TopicConfig, options: KafkaOptions) -> dict[str, str]:
     }
 
 
-class Cluster:
+class KafkaCluster:
     """Questions and orders."""
 
     def __init__(self, options: KafkaOptions) -> None:

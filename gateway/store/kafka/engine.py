@@ -2,7 +2,7 @@
 
 submit ─► gates (order by topic) ─┬─► one append ──────────────► Sender ───────► offset ─┐
                                   ├─► several, rows, conditions ► one transaction ► ... ─┼─► visible ─► ticket
-                                  └─► topics made or dropped ──► Cluster ─► the above ───┘
+                                  └─► topics made or dropped ──► KafkaCluster ─► the above ───┘
 
 the log of the state ─► Follower ─► Tables      (all gateways read the same rows in the same order)
 followed partitions  ─► Follower ─► tails ─► on_visible
@@ -53,9 +53,9 @@ from gateway.store.interface import (
     Unit,
     packed_placements,
 )
-from gateway.store.kafka.cluster import Cluster, Known
+from gateway.store.kafka.cluster import KafkaCluster, Known
 from gateway.store.kafka.following import STATE_WAIT_MS, Follower, end_of
-from gateway.store.kafka.gates import Gates, Mode
+from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.reading import ReaderPool
@@ -63,7 +63,7 @@ from gateway.store.kafka.records import records, runs
 from gateway.store.kafka.sending import Sender
 from gateway.store.kafka.slots import SLOTS, Slots
 from gateway.store.kafka.tables import Change, Tables, record_key
-from gateway.store.kafka.tail import Log, Topic
+from gateway.store.kafka.tail import FollowedLog, FollowedTopic
 from gateway.store.kafka.transactions import Transactions
 from gateway.store.lost import NOTHING_LOST, LostRows
 
@@ -84,7 +84,7 @@ ABORT_SECONDS = 15.0
 """Beyond its own time-out Kafka takes this long to end the transaction of a gateway that froze."""
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
     """What a topic is."""
 
     epoch: int
@@ -108,7 +108,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 def _row(epoch: int, config: TopicConfig) -> bytes:
     return msgspec.msgpack.encode(
-        _Row(
+        _TopicRow(
             epoch,
             config.partitions,
             config.durability.value,
@@ -123,7 +123,7 @@ def _row(epoch: int, config: TopicConfig) -> bytes:
 class _Job(msgspec.Struct, eq=False):
     """A unit on its way."""
 
-    needs: Sequence[tuple[str, Mode]]
+    needs: Sequence[tuple[str, GateMode]]
     go: Callable[[], None]
     ticket: Ticket
     admin: frozenset[str]
@@ -154,11 +154,11 @@ class KafkaStore:
         self._now_ms = now_ms
         self._recorder = recorder
         self._nursery = nursery
-        self._topics: dict[str, Topic] = {}
-        self._by_kafka: dict[str, Topic] = {}
+        self._topics: dict[str, FollowedTopic] = {}
+        self._by_kafka: dict[str, FollowedTopic] = {}
         self.topics: Mapping[str, TopicState] = self._topics
         self.health = StoreHealth(writable=True)
-        self.cluster = Cluster(options)
+        self.cluster = KafkaCluster(options)
         self.tables = Tables()
         self._gates = Gates()
         self._sender = Sender(options, self._arrived)
@@ -187,7 +187,7 @@ class KafkaStore:
         self._started = False
         """Whether all rows of before have been read: from then on it is told what changes."""
         self._watched: Counter[str] = Counter()
-        self._grown: dict[Log, trio.Event] = {}
+        self._grown: dict[FollowedLog, trio.Event] = {}
         """Readers that wait for what is known to be in a partition that is followed."""
         self._missing: dict[str, float] = {}
         """Topics that Kafka has just said it does not have."""
@@ -283,8 +283,8 @@ class KafkaStore:
         admin |= {one.topic for one in unit.creates if one.topic not in self._topics or self._gates.changing(one.topic)}
         rows = bool(unit.puts or unit.requires)
         whole = bool(unit.requires) or len(appends) > 1 or (rows and (bool(appends) or len(unit.puts) > 1))
-        mode = Mode.UNIT if whole else Mode.PLAIN
-        needs = [(topic, Mode.ADMIN) for topic in admin]
+        mode = GateMode.UNIT if whole else GateMode.PLAIN
+        needs = [(topic, GateMode.ADMIN) for topic in admin]
         needs += [(topic, mode) for topic in dict.fromkeys(one.topic for one in appends) if topic not in admin]
         if rows:
             needs.append((STATE, mode))
@@ -344,7 +344,7 @@ class KafkaStore:
 
     # --- writing: one append, one row ---
 
-    def _time(self, log: Log) -> int:
+    def _time(self, log: FollowedLog) -> int:
         return max(self._now_ms(), log.state.last_time_ms)
 
     def _send(self, job: _Job, append: Append) -> None:
@@ -361,7 +361,7 @@ class KafkaStore:
     def _sent(
         self,
         job: _Job,
-        topic: Topic,
+        topic: FollowedTopic,
         partition: int,
         count: int,
         placed: Sequence[tuple[int, int]],
@@ -380,7 +380,7 @@ class KafkaStore:
         self._end([(job, [Placement(first[0], first[1])], None)])
 
     async def _find_scattered(
-        self, job: _Job, topic: Topic, partition: int, count: int, placed: Sequence[tuple[int, int]]
+        self, job: _Job, topic: FollowedTopic, partition: int, count: int, placed: Sequence[tuple[int, int]]
     ) -> None:
         """Records of others came between those of one append: which offsets are its own is read back."""
         first, last = placed[0], placed[-1]
@@ -407,7 +407,7 @@ class KafkaStore:
         found = offsets if len(offsets) == count else None
         self._end([(job, [Placement(first[0], first[1], found)], None)])
 
-    def _grow(self, topic: Topic, partition: int, last: tuple[int, int], marker: int = 0) -> None:
+    def _grow(self, topic: FollowedTopic, partition: int, last: tuple[int, int], marker: int = 0) -> None:
         state = topic.logs[partition].state
         state.end = max(state.end, last[0] + 1 + marker)
         state.last_time_ms = max(state.last_time_ms, last[1])
@@ -713,7 +713,7 @@ class KafkaStore:
         if problem:
             raise problem[0]
 
-    def _know(self, name: str, found: Known, config: TopicConfig | None) -> Topic:
+    def _know(self, name: str, found: Known, config: TopicConfig | None) -> FollowedTopic:
         """There is this topic."""
         topic = self._topics.get(name)
         if topic is not None and topic.epoch != found.epoch:
@@ -721,7 +721,7 @@ class KafkaStore:
             topic = None
         if topic is None:
             kafka = kafka_name(self._options.prefix, name)
-            topic = Topic(name, found.epoch, config or TopicConfig(found.partitions), [], kafka, [])
+            topic = FollowedTopic(name, found.epoch, config or TopicConfig(found.partitions), [], kafka, [])
             self._topics[name] = self._by_kafka[kafka] = topic
         before = len(topic.logs)
         if config is not None:
@@ -734,7 +734,7 @@ class KafkaStore:
             self._announce([(name, number) for number in range(before, len(topic.logs))])
         return topic
 
-    def _drop(self, topic: Topic) -> None:
+    def _drop(self, topic: FollowedTopic) -> None:
         """It is gone."""
         if self._topics.get(topic.name) is topic:
             del self._topics[topic.name]
@@ -773,7 +773,7 @@ class KafkaStore:
         ]
         for begin in range(0, len(asked), 500):
             described = await self._in_thread(self.cluster.describe, asked[begin : begin + 500])
-            fresh: list[Topic] = []
+            fresh: list[FollowedTopic] = []
             for kafka, known in described.items():
                 name = topic_name(self._options.prefix, kafka)
                 if name is None or self._gates.changing(name):
@@ -790,7 +790,7 @@ class KafkaStore:
         raw = self.tables.get(TOPICS, name.encode())
         if raw is None:
             return None
-        row = msgspec.msgpack.decode(raw, type=_Row)
+        row = msgspec.msgpack.decode(raw, type=_TopicRow)
         return attrs.evolve(row.config(), partitions=known.partitions) if row.epoch == known.epoch else None
 
     def _topics_changed(self, changes: Mapping[bytes, bytes | None]) -> None:
@@ -802,7 +802,7 @@ class KafkaStore:
                 if topic is not None and not self._gates.changing(name):
                     self._drop(topic)
                 continue
-            row = msgspec.msgpack.decode(raw, type=_Row)
+            row = msgspec.msgpack.decode(raw, type=_TopicRow)
             if not self._gates.changing(name):
                 self._know(name, Known(row.epoch, row.partitions), row.config())
 
@@ -970,7 +970,7 @@ class KafkaStore:
             if found is not None:
                 self._nursery.start_soon(self._let_go, found)
 
-    async def _follow(self, topic: Topic) -> None:
+    async def _follow(self, topic: FollowedTopic) -> None:
         with contextlib.suppress(GatewayError):  # then it is followed from where it is known to end
             await self._ask_ends([topic])
         if self._topics.get(topic.name) is not topic or self._tails is None:
@@ -985,20 +985,20 @@ class KafkaStore:
             self._tails.add(places)
             self._announce([(topic.name, number) for _kafka, number, _end in places])
 
-    async def _let_go(self, topic: Topic) -> None:
+    async def _let_go(self, topic: FollowedTopic) -> None:
         """Not at once: who has just read reads again."""
         await trio.sleep(UNFOLLOW_AFTER)
         if not self._watched[topic.name]:
             self._unfollow(topic)
 
-    def _unfollow(self, topic: Topic) -> None:
+    def _unfollow(self, topic: FollowedTopic) -> None:
         places = [(topic.kafka, number) for number, log in enumerate(topic.logs) if log.followed]
         for log in topic.logs:
             log.forget(self._budget)
         if places and self._tails is not None:
             self._tails.remove(places)
 
-    async def _follow_again(self, topic: Topic) -> None:
+    async def _follow_again(self, topic: FollowedTopic) -> None:
         self._unfollow(topic)
         await trio.sleep(0.2)
         if self._watched[topic.name] and self._topics.get(topic.name) is topic:
@@ -1008,7 +1008,7 @@ class KafkaStore:
         found: dict[tuple[str, int], tuple[int, int]] = await self._in_thread(self.cluster.bounds, places)
         return found
 
-    async def _ask_ends(self, topics: Sequence[Topic]) -> None:
+    async def _ask_ends(self, topics: Sequence[FollowedTopic]) -> None:
         places = [(topic.kafka, number) for topic in topics for number in range(len(topic.logs))]
         for begin in range(0, len(places), 5_000):
             found = await self._bounds(places[begin : begin + 5_000])
@@ -1020,7 +1020,7 @@ class KafkaStore:
 
     # --- reading ---
 
-    def _log(self, topic: str, partition: int) -> tuple[Topic, Log]:
+    def _log(self, topic: str, partition: int) -> tuple[FollowedTopic, FollowedLog]:
         found = self._topics.get(topic)
         if found is None:
             raise UnknownTopic
@@ -1074,7 +1074,7 @@ class KafkaStore:
                 return ReadResult(taken, following, expired)
 
     async def _read_kafka(
-        self, topic: Topic, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
+        self, topic: FollowedTopic, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
     ) -> ReadResult:
         log = topic.logs[partition]
 

@@ -1,5 +1,7 @@
 """In which order units go to Kafka: those that touch the same topic one after the other as they were submitted, except where
 they can do no harm to each other. A unit goes when it may pass all its gates; who came later to one of them waits behind it.
+
+Apart from the engine: a queueing rule over names, which needs no Kafka to be shown right.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
-class Mode(enum.Enum):
+class GateMode(enum.Enum):
     """How a unit uses a topic. Many may do so in one mode at once, and nobody in another meanwhile."""
 
     PLAIN = "plain"  # one append by the producer that keeps the order
@@ -25,7 +27,7 @@ class Passing(Protocol):
     """How many gates it waits at; 0 at first."""
 
     @property
-    def needs(self) -> Sequence[tuple[str, Mode]]: ...
+    def needs(self) -> Sequence[tuple[str, GateMode]]: ...
 
     @property
     def go(self) -> Callable[[], None]: ...
@@ -34,13 +36,13 @@ class Passing(Protocol):
 class _Gate:
     __slots__ = ("inside", "mode", "queue")
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: GateMode) -> None:
         self.mode = mode
         self.inside = 0
-        self.queue: deque[tuple[Passing, Mode]] = deque()
+        self.queue: deque[tuple[Passing, GateMode]] = deque()
 
-    def lets(self, mode: Mode) -> bool:
-        return not self.inside or (mode is self.mode and mode is not Mode.ADMIN)
+    def lets(self, mode: GateMode) -> bool:
+        return not self.inside or (mode is self.mode and mode is not GateMode.ADMIN)
 
 
 class Gates:
@@ -53,7 +55,7 @@ class Gates:
         """Whether somebody makes, changes or drops it, or waits to."""
         gate = self._gates.get(name)
         return gate is not None and (
-            gate.mode is Mode.ADMIN or any(mode is Mode.ADMIN for _passing, mode in gate.queue)
+            gate.mode is GateMode.ADMIN or any(mode is GateMode.ADMIN for _passing, mode in gate.queue)
         )
 
     def enter(self, passing: Passing) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, StoreReadOnly, UnknownTopic, Unsupported
 from gateway.store.interface import Stored, TopicConfig
-from gateway.store.kafka.cluster import Cluster, translated
+from gateway.store.kafka.cluster import KafkaCluster, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import runs
@@ -39,7 +39,7 @@ class KafkaLogReader:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options)
+        self._cluster = KafkaCluster(options)
         self._consumer: Consumer | None = None
         self._topics: dict[str, StoredTopic] = {}
 

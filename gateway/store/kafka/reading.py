@@ -1,4 +1,7 @@
-"""Reading what is no longer in memory: a few consumers, each of which goes on where one of the readers has got to."""
+"""Reading what is no longer in memory: a few consumers, each of which goes on where one of the readers has got to.
+
+Everything here happens in threads; the engine, in the loop, only waits for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The end of a partition in memory: what was read from Kafka while somebody follows it."""
+"""The end of a partition in memory: what was read from Kafka while somebody follows it.
+
+Apart from the engine, and the counterpart of `hot` in the other store: bytes in memory and their bound, and no Kafka.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ MOST_RUNS = 4_096
 
 
 @attrs.define(eq=False)
-class Log:
+class FollowedLog:
     """One partition."""
 
     state: PartitionState
@@ -90,15 +93,15 @@ class Log:
 
 
 @attrs.define(eq=False)
-class Topic(TopicState):
+class FollowedTopic(TopicState):
     """A topic with its logs."""
 
     kafka: str
-    logs: list[Log]
+    logs: list[FollowedLog]
 
     def widen(self, partitions: int) -> None:
         while len(self.logs) < partitions:
             state = PartitionState()
             self.partitions.append(state)
-            self.logs.append(Log(state))
+            self.logs.append(FollowedLog(state))
         self.config = attrs.evolve(self.config, partitions=len(self.logs))

@@ -17,6 +17,7 @@ from gateway.requests import (
     Authenticate,
     Begin,
     Begun,
+    BuiltInRole,
     CancelDelayed,
     ChangePassword,
     Cluster,
@@ -62,7 +63,6 @@ from gateway.requests import (
     RegisterSchema,
     ReplayDeadLetter,
     Request,
-    Role,
     Roles,
     Rollback,
     SchemaInfo,
@@ -397,7 +397,7 @@ ROWS = [
     Row(
         Op.ROLE_LIST,
         b"",
-        [(GetRoles, {}, Roles([Role("admin", ["read", "write"], "all")]))],
+        [(GetRoles, {}, Roles([BuiltInRole("admin", ["read", "write"], "all")]))],
         array([s("admin") + array([s("read"), s("write")]) + s("all")]),
     ),
 ]

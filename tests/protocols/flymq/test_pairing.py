@@ -93,7 +93,7 @@ SAME: list[tuple[Request, Reply]] = [
     (r.DeleteAcl(5, "t"), DONE),
     (r.GetAcls(5), r.Acls([ACL], True)),
     (r.GetAcls(5, "t"), r.Acls([ACL], False)),
-    (r.GetRoles(5), r.Roles([r.Role("admin", ["read"], "all")])),
+    (r.GetRoles(5), r.Roles([r.BuiltInRole("admin", ["read"], "all")])),
     (r.ClusterJoin(5, "h:1"), r.ClusterAnswer(True, "joined")),
     (r.ClusterLeave(5), r.ClusterAnswer(False, "the last member stays")),
     (r.WhoAmI(5), r.Identity(True, "alice", ["producer"], ["write"])),

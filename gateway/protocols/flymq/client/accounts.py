@@ -14,6 +14,7 @@ from gateway.requests import (
     DONE,
     Acl,
     Acls,
+    BuiltInRole,
     ChangePassword,
     CreateUser,
     DeleteAcl,
@@ -22,7 +23,6 @@ from gateway.requests import (
     GetRoles,
     GetUsers,
     Request,
-    Role,
     Roles,
     SetAcl,
     UpdateUser,
@@ -81,7 +81,7 @@ def _get_acls(upstream: Upstream, request: GetAcls) -> ClientSteps:
 
 def _get_roles(upstream: Upstream, _request: GetRoles) -> ClientSteps:
     (entries,) = yield from upstream.ask(Op.ROLE_LIST)
-    return Roles([Role(*entry) for entry in entries])
+    return Roles([BuiltInRole(*entry) for entry in entries])
 
 
 ACCOUNTS: Mapping[type[Request], Callable[[Upstream, Any], ClientSteps]] = {

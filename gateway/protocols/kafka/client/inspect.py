@@ -1,4 +1,8 @@
-"""Asking a cluster about itself, and reading a topic by offset: requests that wait for an answer in a thread."""
+"""Asking a cluster about itself, and reading a topic by offset: requests that wait for an answer in a thread.
+
+Apart from what moves messages: these calls block until a broker has answered, so they have a thread of their own and wait
+for one another, not in front of a publish.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a Kafka is reached, in the library's words."""
+"""How a Kafka is reached, in the library's words.
+
+The one place where keys of librdkafka stand for those of our configuration, and where a secret becomes part of a setting.
+"""
 
 from __future__ import annotations
 
