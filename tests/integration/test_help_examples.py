@@ -25,6 +25,7 @@ from gateway.protocols.registry import protocol
 from gateway.requests import CommitOffset, RegisterSchema
 from gateway.transport.client import connect
 from tests.integration.running import Served
+from tests.pipeline import quick
 
 CONFIG = """
 version: 1
@@ -104,7 +105,12 @@ class World:
         # as many messages would only take time; a subscriber ends with its first
         line = line.replace("--messages 1000000", "--messages 2000").replace("--window 1", "--window 1 --messages 2500")
         line = re.sub(r"^(gateway sub \S+)(?!.*--count)", r"\1 --count 1", line)
-        environment = {**os.environ, "GATEWAY_ADMIN": admin, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"}
+        environment = {
+            **os.environ,
+            "GATEWAY_ADMIN": admin,
+            "PATH": f"{self.directory}/bin:{os.environ['PATH']}",
+            "JDK_JAVA_OPTIONS": quick.JAVA,
+        }
         return subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", line],
             cwd=self.directory,
@@ -207,14 +213,22 @@ def _goes_on(process: subprocess.Popen[bytes], works: bytes, number: int) -> Non
     assert process.returncode in (0, 130, -signal.SIGINT), (said + rest).decode()
 
 
+@pytest.fixture(scope="module")
+def archive(world: World) -> Path:
+    """Made once, since starting Spark is what takes time."""
+    world.end("gateway pipeline archive --path ./data --to ./archive")
+    made = world.directory / "archive"
+    return made.rename(world.directory / "archive-as-made")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("name", OF_THE_PIPELINE)
-def test_the_examples_of_a_job(world: World, name: str) -> None:
+def test_the_examples_of_a_job(world: World, archive: Path, name: str) -> None:
     for made in ("archive", "rollup"):
         shutil.rmtree(world.directory / made, ignore_errors=True)
     lines = OF_THE_PIPELINE[name]
     if any("./archive" in line for line in lines) and not name.endswith("archive"):
-        world.end("gateway pipeline archive --path ./data --to ./archive")
+        shutil.copytree(archive, world.directory / "archive")
     for line in lines:
         if "--follow" in line:
             with ended(world.run(line)) as process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -10,6 +10,6 @@ QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.defaultJavaOptions": _JAVA,
-    "spark.executor.defaultJavaOptions": _JAVA,
+    "spark.driver.defaultJavaOptions": JAVA,
+    "spark.executor.defaultJavaOptions": JAVA,
 }
