@@ -1,7 +1,8 @@
 """What clients say in one turn, protocol by protocol: whatever they do between two moments at which the gateway is at rest.
 
 Over TCP they are plain sockets and ready-made bytes; over QUIC our own client, whose half of the connection costs the
-gateway nothing but the packets.
+gateway nothing but the packets. No clock decides what it sends: it acknowledges what it has read with whatever it says next,
+and has told the gateway that it may be so long about that that nothing is asked for again meanwhile.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import attrs
+import pytest
+from aioquic.quic import connection as aioquic_connection
+from aioquic.quic.packet import QuicTransportParameters
 
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol
 from gateway.requests import Delivered, Publish, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.settings import Dialect
 from gateway.transport.client import Connection, connect
+from gateway.transport.quic import connection as quic_connection
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
 from tests.bench import loads, loads_flymq
@@ -26,6 +32,11 @@ from tests.bench import loads, loads_flymq
 VALUE = b"x" * 1024
 WAITING = 100
 """Messages that lie ready where a turn takes one: more than there are turns."""
+
+PATIENT = 16_383
+"""Milliseconds in which a client acknowledges: the most that one may ask for (RFC 9000, 18.2). One that only listens does so
+after a few datagrams, in some of the turns.
+"""
 
 Turn = Callable[[], Awaitable[None]]
 
@@ -212,10 +223,18 @@ async def blipmq_ten(side: Side) -> AsyncIterator[Turn]:
 @asynccontextmanager
 async def _quic(side: Side, name: str, dialect: Dialect = Dialect.AUTO) -> AsyncIterator[Connection]:
     tls, context = ClientTls(insecure=True), ClientContext(dialect=dialect)
-    async with connect(
-        protocol(name), "127.0.0.1", side.ports[name], tls=tls, timeout=60, context=context
-    ) as connection:
+    async with AsyncExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(quic_connection, "ACKNOWLEDGE_WITHIN", PATIENT / 1000)
+            patch.setattr(aioquic_connection, "QuicTransportParameters", _patient)
+            connection = await stack.enter_async_context(
+                connect(protocol(name), "127.0.0.1", side.ports[name], tls=tls, timeout=60, context=context)
+            )
         yield connection
+
+
+def _patient(**parameters: Any) -> QuicTransportParameters:
+    return QuicTransportParameters(**{**parameters, "max_ack_delay": PATIENT})
 
 
 async def _subscription(connection: Connection, address: str, name: str = "") -> int:
@@ -257,6 +276,7 @@ async def felix_ten(side: Side) -> AsyncIterator[Turn]:
 
         async def turn() -> None:
             _flymq(publisher, frame)
+            side.rest()  # all of them have it before one of them says a word
             for connection, subscription in those:
                 await _taken(connection, subscription)
 
@@ -285,6 +305,7 @@ async def _fujin_push(side: Side, topic: str, dialect: Dialect) -> AsyncIterator
 
         async def turn() -> None:
             _flymq(publisher, frame)
+            side.rest()  # it has it, or will be asked for it: not by chance the one or the other
             tag = (await _taken(reader, subscription)).first_tag
             await reader.request(Settle(0, subscription, [tag]), timeout=60)
 
