@@ -8,15 +8,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from gateway.bridges.forward_rows import cursor_row, source_of
-from gateway.bridges.lanes import LaneEntry, Lanes, columns_of, copies_of, marked_columns_of, stretches
+from gateway.bridges.forward_rows import cursor_row
+from gateway.bridges.lanes import LaneEntry, Lanes, Sending, stretches
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.deliveries import Latencies
-from gateway.broker.identity import identity_of
 from gateway.broker.ownership import Owners
 from gateway.broker.timers import Alarm
-from gateway.envelope import PREFIX, Batch, Copies
+from gateway.envelope import PREFIX, Batch
 from gateway.errors import GatewayError
 from gateway.model import Forward, Scope
 from gateway.recorder import ConsumerCounts, UnderWay
@@ -69,10 +68,7 @@ class PartitionForward(Consumer):
         self._clock = context.clock
         self._latencies = context.latencies
         self._recorder = context.recorder
-        self._address = rule.remote_address(name) or name
-        log = name, self.epoch, self.partition
-        self._source = source_of(context.store, target.name, *log) if carries.copies else b""
-        self._identity = identity_of(context.store)
+        self._sending = Sending.to(pool, context.store, rule, target.name, place.topic, place.partition)
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self.letters_topic), chance=context.chance
         )
@@ -198,20 +194,16 @@ class PartitionForward(Consumer):
             entries = self._choose(room)
             if not entries:
                 break
-            copies = None
-            if self._source:
-                copies = copies_of(self._source, self._identity, entries)
-                if copies.count < len(entries):
-                    entries, others = entries[: copies.count], entries[copies.count :]
-                    self._lanes.put_back(others, entries)
-            self.in_flight += len(entries)
-            self._deliver(entries, copies)
+            batch = self._sending.batch(entries)
+            count = batch.columns.count
+            if count < len(entries):
+                self._lanes.put_back(entries[count:], entries[:count])
+            self.in_flight += count
+            self._deliver(entries[:count], batch)
             sent = True
         return sent
 
-    def _deliver(self, entries: Sequence[LaneEntry], copies: Copies | None) -> None:
-        columns = marked_columns_of(entries, self._identity) if self.pool.marks_by_header else columns_of(entries)
-        batch = Batch(self._address, columns, copies=copies)
+    def _deliver(self, entries: Sequence[LaneEntry], batch: Batch) -> None:
         size, route = batch.columns.value_bytes, self.rule.route
         self._recorder.delivered(route, self.pool.name, len(entries), size)
         times = sorted([entry.run.times[entry.index] for entry in entries])  # lanes may have changed their order

@@ -14,7 +14,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
-from gateway.errors import ConditionFailed, RowLost
+from gateway.errors import ConditionFailed
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.routing.address import is_reserved
@@ -62,7 +62,7 @@ class Forwards:
         puts = new_identity(self._store)
         known = self._store.table(TABLE)
         unknown = {_target(rule).name for rule in rules if _target(rule).name.encode() not in known}
-        new = {name for name in unknown if not _may_be_lost(self._store, name.encode())}
+        new = {name for name in unknown if self._store.lost.found(TABLE, name.encode()) is None}
         puts += [known_row(name) for name in sorted(unknown)]
         letters = self._letters_of(rules)
         for state in list(self._store.topics.values()):
@@ -255,16 +255,12 @@ class Forwards:
     def _lost_its_place(self, target: Forward, state: TopicState, partition: int) -> bool:
         """Whether its cursor may be gone with a damaged page: it would send again what is there, or leave out what is not."""
         key = row_key(target.name, state.name, partition)
-        if not self._store.lost or key in self._store.table(TABLE):
+        what = f"the place of the forward {target.name} in {state.name}/{partition}"
+        lost = self._store.lost.found(TABLE, key, what, state.epoch)
+        if lost is None or key in self._store.table(TABLE):
             return False
-        try:
-            self._store.lost.check(
-                TABLE, key, f"the place of the forward {target.name} in {state.name}/{partition}", state.epoch
-            )
-        except RowLost as lost:
-            self._placeless[target.name, state.name, partition] = lost.message
-            return True
-        return False
+        self._placeless[target.name, state.name, partition] = lost.message
+        return True
 
     def _goes_on(self, forward: PartitionForward) -> bool:
         return any(
@@ -295,14 +291,6 @@ class Forwards:
         window = AckWindow(bounds.end if now else bounds.start, span)
         puts.append(cursor_row(target.name, state.name, partition, state.epoch, window, tally := Tally(window.low)))
         return ConsumerPlace(state, partition, window, tally)
-
-
-def _may_be_lost(store: Store, key: bytes) -> bool:
-    try:
-        store.lost.check(TABLE, key, "")
-    except RowLost:
-        return True
-    return False
 
 
 def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:

@@ -37,7 +37,6 @@ from gateway.broker.timers import Alarm, Pump
 from gateway.errors import (
     GatewayError,
     OffsetOutOfRange,
-    RowLost,
     Status,
     StoreDamaged,
     TargetLost,
@@ -131,13 +130,9 @@ class Bookmark:
         kept = store.table(TABLE).get(self._key)
         if kept is not None and len(kept) != _NUMBER.size:
             raise StoreDamaged("the place of an ingest cannot be read")
-        self.lost = ""
+        lost = store.lost.found(TABLE, self._key, f"the place of the ingest of {address}") if kept is None else None
+        self.lost = lost.message if lost is not None else ""
         """Why nobody knows how far it was."""
-        if kept is None:
-            try:
-                store.lost.check(TABLE, self._key, f"the place of the ingest of {address}")
-            except RowLost as lost:
-                self.lost = lost.message
         self.number: int | None = _NUMBER.unpack(kept)[0] if kept is not None else None
 
     def start(self, position: ReaderPosition) -> Start | int:

@@ -17,15 +17,16 @@ from msgspec.structs import replace
 from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
 from gateway.broker.broker import Broker
-from gateway.broker.service import Clock, LetterMaker, ListenerInfo
+from gateway.broker.letters import Letters
+from gateway.broker.service import Clock, ListenerInfo
 from gateway.broker.timers import Pump
-from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin, Run
+from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.model import AuthNone
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Delivered, Outcome, Publish, Published
 from gateway.routing.address import complaint
-from gateway.store.interface import Append, MakeTopic, Store, Unit
+from gateway.store.interface import Store, Unit
 
 REFUSED = "refused"
 
@@ -48,7 +49,7 @@ class EntryContext:
     pump: Pump
     clock: Clock
     recorder: Recorder
-    dead_letters: LetterMaker
+    dead_letters: Letters
     chance: random.Random
     ids: BatchIds
 
@@ -177,21 +178,9 @@ class IngestEntry:
     def _letters(self, task: _Task, columns: Columns, final: Mapping[int, GatewayError]) -> Unit:
         topic = self.address if not complaint(self.address) else self._origin.listener
         meta = BatchMeta(task.batch.id, self._origin, "", task.batch.delivery)
-        run = Run(topic, 0, 0, columns, [0] * columns.count, [(0, 0, meta)])
-        creates: list[MakeTopic] = []
-        appends: list[Append] = []
-        for index, error in sorted(final.items()):
-            made, append = self._context.dead_letters.dead_letter_append(
-                run,
-                index,
-                reason=REFUSED,
-                attempts=task.attempts,
-                first_error=error.message,
-                last_error=error.message,
-            )
-            creates += made
-            appends.append(append)
-        return Unit(appends=appends, creates=creates)
+        letters = self._context.dead_letters
+        creates, append = letters.of_refused(topic, columns, meta, final, REFUSED, task.attempts)
+        return Unit(appends=[append], creates=creates)
 
     def _again(self, task: _Task) -> None:
         self._later(task, self._try)

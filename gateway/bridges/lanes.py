@@ -17,10 +17,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import attrs
+
 from gateway.bridges.breaker import is_outage, jittered
+from gateway.bridges.forward_rows import source_of
+from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import ConsumedMessage
-from gateway.broker.identity import path_on, via_in, with_via
-from gateway.envelope import Columns, Copies, Run
+from gateway.broker.identity import identity_of, path_on, via_in, with_via
+from gateway.envelope import Batch, Columns, Copies, Run
 from gateway.errors import (
     LONGEST_TARGET_TEXT,
     GatewayError,
@@ -32,6 +36,8 @@ from gateway.errors import (
     Throttled,
 )
 from gateway.model import Retry
+from gateway.routing.table import RemoteRule
+from gateway.store.interface import Store, TopicState
 
 LOSSES_TO_FEAR = 3
 """A message that was under way at so many lost connections in a row goes with nothing beside it."""
@@ -322,6 +328,34 @@ def copies_of(source: bytes, identity: bytes, entries: Sequence[LaneEntry]) -> C
             ranges.append((run.base_offset + start, meta.id, inner, end - start))
             start = end
     return Copies(source, ranges, path_on(via, identity))
+
+
+@attrs.frozen(eq=False)
+class Sending:
+    """What the requests of one partition to one upstream have in common."""
+
+    pool: UpstreamPool
+    address: str
+    source: bytes
+    """By what a target that can tell knows what it was sent before; empty for one that cannot."""
+    identity: bytes
+
+    @classmethod
+    def to(
+        cls, pool: UpstreamPool, store: Store, rule: RemoteRule, name: str, topic: TopicState, partition: int
+    ) -> Sending:
+        """`name`: of who reads that topic."""
+        source = source_of(store, name, topic.name, topic.epoch, partition) if pool.carries.copies else b""
+        return cls(pool, rule.remote_address(topic.name) or topic.name, source, identity_of(store))
+
+    def batch(self, entries: Sequence[LaneEntry]) -> Batch:
+        """The messages as a request, from the first of them; those that it cannot say the way of are not in it."""
+        copies = copies_of(self.source, self.identity, entries) if self.source else None
+        if copies is not None:
+            entries = entries[: copies.count]
+        marked = self.pool.marks_by_header
+        columns = marked_columns_of(entries, self.identity) if marked else columns_of(entries)
+        return Batch(self.address, columns, copies=copies)
 
 
 def _via(run: Run, index: int) -> tuple[str, ...]:

@@ -14,14 +14,12 @@ from functools import partial
 
 import attrs
 
-from gateway.bridges.forward_rows import source_of
-from gateway.bridges.lanes import LaneEntry, columns_of, copies_of, marked_columns_of
+from gateway.bridges.lanes import LaneEntry, Sending
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.identity import identity_of
 from gateway.broker.letters import SUFFIX
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
-from gateway.envelope import PREFIX, Batch, Run
+from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, RequestError, TargetRefused
 from gateway.model import Compare, Mirror
 from gateway.recorder import Recorder
@@ -78,41 +76,26 @@ class PartitionMirror:
         self._context = context
         self._rule = rule
         self._target = target
-        self._pool = pool
+        self.pool = pool
         self._topic = topic
         self._partition = partition
-        self._address = rule.remote_address(topic) or topic
-        self._source, self._identity = b"", identity_of(context.store)
-        if pool.carries.copies:
-            name = f"mirror {rule.route} {target.upstream}"
-            self._source = source_of(context.store, name, topic, epoch, partition)
-        self._next = context.store.topics[topic].partitions[partition].end
+        state, name = context.store.topics[topic], f"mirror {rule.route} {target.upstream}"
+        self._sending = Sending.to(pool, context.store, rule, name, state, partition)
+        self.next = state.partitions[partition].end
+        """From where it chooses: earlier than the log's end if the topic is new, or somebody else was there before."""
         self._buffer: deque[tuple[LaneEntry, float]] = deque()
         self._messages = 0
         self._bytes = 0
         self._requests = 0
         self._stopped = False
 
-    def uses(self, pool: UpstreamPool) -> bool:
-        """Whether it sends over these connections."""
-        return self._pool is pool
-
     def does(self, rule: RemoteRule, pool: UpstreamPool) -> bool:
         """Whether it is what a rule asks for."""
-        return self._pool is pool and self._rule.meaning == rule.meaning
+        return self.pool is pool and self._rule.meaning == rule.meaning
 
     def succeeded_by(self, rule: RemoteRule) -> bool:
         """Whether a rule mirrors the same route to the same upstream."""
         return self._rule.route == rule.route and self._rule.target.upstream == rule.target.upstream
-
-    @property
-    def next_offset(self) -> int:
-        """How far it has chosen."""
-        return self._next
-
-    def start_at(self, offset: int) -> None:
-        """Begin earlier than the log's end: the topic is new, or somebody else was there before."""
-        self._next = offset
 
     def stop(self) -> None:
         """Choose and send nothing more. What was sent is still counted."""
@@ -132,22 +115,22 @@ class PartitionMirror:
         if self._stopped or state is None or state.epoch != self.epoch:
             return
         end = state.partitions[self._partition].end
-        while self._next < end:
+        while self.next < end:
             result = self._context.store.read_cached(
-                self._topic, self._partition, self._next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
+                self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
             )
             if result is None:  # not in memory any more: a mirror does not make anybody wait for the disk
-                self._count(DROPPED, end - self._next)
-                self._next = end
+                self._count(DROPPED, end - self.next)
+                self.next = end
                 break
             now = self._context.clock.now()
             for run in result.runs:
                 self._choose(run, now)
-            self._next = result.next_offset
+            self.next = result.next_offset
         self._send()
 
     def _choose(self, run: Run, now: float) -> None:
-        percent, limits = self._target.percent, self._pool.carries
+        percent, limits = self._target.percent, self.pool.carries
         for number, (first, _inner, meta) in enumerate(run.batches):
             if meta.route != self._rule.route:
                 continue
@@ -169,17 +152,14 @@ class PartitionMirror:
     # --- sending ---
 
     def _send(self) -> None:
-        while self._buffer and self._requests < REQUESTS and self._pool.ready:
+        while self._buffer and self._requests < REQUESTS and self.pool.ready:
             taken = [self._buffer.popleft() for _ in range(min(REQUEST_MESSAGES, len(self._buffer)))]
             entries, since = [entry for entry, _ in taken], taken[0][1]
-            copies = copies_of(self._source, self._identity, entries) if self._source else None
-            if copies is not None and copies.count < len(entries):
-                self._buffer.extendleft(reversed(taken[copies.count :]))
-                entries = entries[: copies.count]
-            columns = marked_columns_of(entries, self._identity) if self._pool.marks_by_header else columns_of(entries)
-            batch = Batch(self._address, columns, copies=copies)
+            batch = self._sending.batch(entries)
+            self._buffer.extendleft(reversed(taken[batch.columns.count :]))
+            entries = entries[: batch.columns.count]
             self._requests += 1
-            self._pool.submit(
+            self.pool.submit(
                 lambda number, batch=batch: Publish(number, batch),  # type: ignore[misc]
                 lambda outcome, entries=entries, since=since: self._ended(entries, since, outcome),  # type: ignore[misc]
             )
@@ -200,12 +180,12 @@ class PartitionMirror:
         self._context.pump.soon(self, self._turn)
 
     def _count(self, outcome: str, messages: int) -> None:
-        self._context.recorder.mirrored(self._rule.route, self._pool.name, outcome, messages)
+        self._context.recorder.mirrored(self._rule.route, self.pool.name, outcome, messages)
 
     # --- comparing ---
 
     def _compare(self, entries: Sequence[LaneEntry], since: float, outcome: Outcome, taken: int, refused: int) -> None:
-        compare, recorder, route, name = self._target.compare, self._context.recorder, self._rule.route, self._pool.name
+        compare, recorder, route, name = self._target.compare, self._context.recorder, self._rule.route, self.pool.name
         if Compare.ACK in compare:  # the first has acknowledged them all: they are stored
             unknown = len(entries) - taken - refused
             for result, messages in ((SAME, taken), (DIFFERENT, refused), (UNKNOWN, unknown)):
@@ -223,11 +203,11 @@ class PartitionMirror:
         side_by_side = [
             entry for index, (place, entry) in enumerate(sent) if place == (partition, first + index)
         ]  # others may publish there, too
-        if not self._pool.carries.offset or not self._pool.ready:
+        if not self.pool.carries.offset or not self.pool.ready:
             self._compared(UNKNOWN, len(side_by_side))
             return
-        self._pool.submit(
-            lambda number: Fetch(number, self._address, partition, first, len(side_by_side), READ_BYTES),
+        self.pool.submit(
+            lambda number: Fetch(number, self._sending.address, partition, first, len(side_by_side), READ_BYTES),
             lambda reply: self._was_read_back(side_by_side, first, reply),
         )
 
@@ -245,7 +225,7 @@ class PartitionMirror:
 
     def _compared(self, result: str, messages: int) -> None:
         self._context.recorder.mirror_compared(
-            self._rule.route, self._pool.name, Compare.PAYLOAD.value, result, messages
+            self._rule.route, self.pool.name, Compare.PAYLOAD.value, result, messages
         )
 
 
@@ -285,7 +265,7 @@ class Mirrors:
     def _changed(self, pool: UpstreamPool) -> None:
         for mirrors in self._running.values():
             for one in mirrors:
-                if one.uses(pool):
+                if one.pool is pool:
                     one.grown()
 
     def _grown(self, pairs: Iterable[tuple[str, int]]) -> None:
@@ -298,7 +278,7 @@ class Mirrors:
             if running is None or (running and running[0].epoch != state.epoch):
                 running = self._look_at(topic, partition)
                 for one in running:  # what is new is mirrored from its beginning
-                    one.start_at(state.partitions[partition].start)
+                    one.next = state.partitions[partition].start
             for one in running:
                 one.grown()
 
@@ -314,7 +294,7 @@ class Mirrors:
             same = next((one for one in known if one.does(rule, pool)), None)
             if same is None:
                 same = PartitionMirror(self._context, rule, pool, topic, state.epoch, partition)
-                if was := [one.next_offset for one in known if one.succeeded_by(rule)]:
-                    same.start_at(was[0])
+                if was := [one.next for one in known if one.succeeded_by(rule)]:
+                    same.next = was[0]
             running.append(same)
         return running

@@ -8,12 +8,13 @@ dead letters too, in a topic one further: no message goes in circles by itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from gateway.broker.identity import LOOP, VIA
-from gateway.envelope import Columns, Headers, Run
+from gateway.envelope import BatchMeta, Columns, Headers, Run
+from gateway.errors import GatewayError
 from gateway.routing.address import LONGEST
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import Append, MakeTopic, Store
@@ -112,3 +113,22 @@ class Letters:
         letter = Columns.of([columns.value(index)], [columns.key(index)], [own + facts.headers()])
         creates = () if target in self._store.topics else (MakeTopic(target, self._table.topic_config(target)),)
         return creates, Append(target, 0, letter, meta, indexes=[inner])
+
+    def of_refused(
+        self,
+        topic: str,
+        columns: Columns,
+        meta: BatchMeta,
+        errors: Mapping[int, GatewayError],
+        reason: str,
+        attempts: int,
+    ) -> tuple[Sequence[MakeTopic], Append]:
+        """The same for those of a batch that were never stored, by index: one append, however many they are."""
+        run = Run(topic, 0, 0, columns, [0] * columns.count, [(0, 0, meta)])
+        letters = [
+            self.dead_letter_append(run, index, reason=reason, attempts=attempts, first_error=text, last_error=text)
+            for index, text in sorted((index, error.message) for index, error in errors.items())
+        ]
+        creates, first = letters[0]
+        together = Columns.concat([letter.columns for _creates, letter in letters])
+        return creates, Append(first.topic, 0, together, meta, indexes=sorted(errors))

@@ -7,15 +7,14 @@ called exactly once for the request: at once, or later from a ticket's callback 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
 
-from gateway.envelope import Origin, Run
+from gateway.envelope import Origin
 from gateway.requests import Identity, Outcome, Request
 from gateway.settings import Limits
-from gateway.store.interface import Append, MakeTopic
 
 
 @attrs.frozen
@@ -85,24 +84,6 @@ class Service(Protocol):
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         """The requests it serves."""
-        ...
-
-
-class LetterMaker(Protocol):
-    """Makes dead letters (`gateway.broker.letters`)."""
-
-    def dead_letter_append(
-        self,
-        run: Run,
-        index: int,
-        *,
-        reason: str,
-        attempts: int,
-        first_error: str,
-        last_error: str,
-        topic: str = "",
-    ) -> tuple[Sequence[MakeTopic], Append]:
-        """The operations that put one message into the dead letters."""
         ...
 
 

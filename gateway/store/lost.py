@@ -78,12 +78,18 @@ class LostRows:
         """Whether any row of this table may be gone."""
         return any(one.touches(table) for one in self.ranges)
 
-    def check(self, table: str, key: bytes, what: str, epoch: int = 0) -> None:
-        """For a row that is not there: raises RowLost if it may have been. `what`: what it would have said; `epoch`: of the
-        topic that it would have been about.
+    def found(self, table: str, key: bytes, what: str = "", epoch: int = 0) -> RowLost | None:
+        """For a row that is not there: what to say if it may have been. `what`: what it would have said; `epoch`: of the topic
+        that it would have been about.
         """
         if any(one.holds((table, key), epoch) for one in self.ranges):
-            raise RowLost(f"{what} may be among what the store has lost with a damaged page. {self.way_on}")
+            return RowLost(f"{what} may be among what the store has lost with a damaged page. {self.way_on}")
+        return None
+
+    def check(self, table: str, key: bytes, what: str, epoch: int = 0) -> None:
+        """The same, raised."""
+        if (lost := self.found(table, key, what, epoch)) is not None:
+            raise lost
 
     def check_around(self, table: str, first: bytes, last: bytes, what: str) -> None:
         """The same for rows from the first key to the last, of which some may be there."""

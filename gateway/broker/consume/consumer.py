@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import attrs
 
-from gateway.broker.service import Clock, LetterMaker
+from gateway.broker.letters import Letters
+from gateway.broker.service import Clock
 from gateway.broker.timers import Alarm, Pump
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, OffsetOutOfRange
@@ -94,7 +95,7 @@ class ConsumerContext:
     pump: Pump
     clock: Clock
     recorder: Recorder
-    letters: LetterMaker
+    letters: Letters
     start_soon: Callable[[Callable[[], Awaitable[None]]], None]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 import msgspec
 
-from gateway.errors import ConditionFailed, StoreReadOnly
+from gateway.errors import ConditionFailed, RowLost, StoreReadOnly
 from gateway.requests import Redelivery, Subscribe
 from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
@@ -89,10 +89,10 @@ def check_lost(store: Store, number: int) -> None:
     store.lost.check(SUBSCRIPTIONS, _ID.pack(number), f"subscription {number}")
 
 
-def check_lost_cursors(store: Store, number: int, partitions: Iterable[int], epoch: int) -> None:
-    """For partitions without a cursor. Raises RowLost if there may have been one."""
-    for partition in partitions:
-        store.lost.check(CURSORS, cursor_key(number, partition), f"the place of subscription {number}", epoch)
+def lost_cursor(store: Store, number: int, partitions: Iterable[int], epoch: int) -> RowLost | None:
+    """For partitions without a cursor: what to say if there may have been one."""
+    what, keys = f"the place of subscription {number}", [cursor_key(number, partition) for partition in partitions]
+    return next((lost for key in keys if (lost := store.lost.found(CURSORS, key, what, epoch)) is not None), None)
 
 
 def read_subscriptions(

@@ -17,7 +17,7 @@ from gateway.broker.consume.cursors import (
     SUBSCRIPTIONS,
     Numbers,
     check_lost,
-    check_lost_cursors,
+    lost_cursor,
     read_subscriptions,
     removed_rows,
 )
@@ -251,12 +251,10 @@ class SubscriptionService:
 
     def _lost_its_place(self, number: int, partitions: Iterable[int], epoch: int) -> bool:
         """Whether it would begin anew where it had been further: then nobody takes from it."""
-        try:
-            check_lost_cursors(self._store, number, partitions, epoch)
-        except RowLost as lost:
+        lost = lost_cursor(self._store, number, partitions, epoch)
+        if lost is not None:
             self._without_place[number] = lost
-            return True
-        return False
+        return lost is not None
 
     def _use(self, caller: Caller, subscription: Subscription) -> None:
         """The connection is a client of the subscription until it goes."""

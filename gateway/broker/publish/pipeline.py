@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from gateway.broker.identity import LOOP, goes_round, identity_of, via_in
+from gateway.broker.letters import Letters
 from gateway.broker.publish.appending import Appending
 from gateway.broker.publish.deduplication import Deduplication
 from gateway.broker.publish.delays import DelayService
@@ -43,8 +44,8 @@ from gateway.broker.publish.publication import (
 )
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, SchemaGate
-from gateway.broker.service import Caller, Clock, Handler, LetterMaker
-from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin, Run
+from gateway.broker.service import Caller, Clock, Handler
+from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin
 from gateway.errors import Conflict, GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import MOST_LATENCIES, PublishMeter, Recorder
 from gateway.requests import Commit, Publish, Published, Request, Rollback
@@ -87,7 +88,7 @@ class Pipeline:
         validation: SchemaGate,
         transactions: TransactionService,
         delays: DelayService,
-        letters: LetterMaker,
+        letters: Letters,
         proxying: Proxying,
     ) -> None:
         self._store = store
@@ -446,21 +447,11 @@ class Pipeline:
                 appends.append(Append(topic, partition, picked, meta, indexes=members))
 
     def _place_letters(self, publication: Publication, failed: Failed) -> None:
-        """One append, however many they are."""
-        columns, now_ms = failed.columns, self._clock.now_ms()
-        meta = BatchMeta(publication.id, publication.origin, failed.route.name, publication.batch.delivery)
-        run = Run(failed.route.topic, 0, 0, columns, [now_ms] * columns.count, [(0, 0, meta)])
-        letters: list[Columns] = []
-        target = ""
-        creates: Sequence[MakeTopic] = ()
-        for index, error in sorted(failed.errors.items()):
-            creates, letter = self._letters.dead_letter_append(
-                run, index, reason=failed.reason, attempts=1, first_error=error.message, last_error=error.message
-            )
-            target = letter.topic
-            letters.append(letter.columns)
+        route = failed.route
+        meta = BatchMeta(publication.id, publication.origin, route.name, publication.batch.delivery)
+        creates, append = self._letters.of_refused(route.topic, failed.columns, meta, failed.errors, failed.reason, 1)
         publication.creates += creates
-        publication.appends.append(Append(target, 0, Columns.concat(letters), meta, indexes=sorted(failed.errors)))
+        publication.appends.append(append)
 
     # --- inside ---
 

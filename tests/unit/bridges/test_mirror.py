@@ -14,7 +14,7 @@ async def test_a_share_keeps_its_own_messages_and_not_what_they_were_read_with(t
     async with bridged(tmp_path, [upstream(1)], route(target)) as gateway:
         await gateway.client().publish("orders", *[b"%d" % number for number in range(1_000)])
         (mirrors,) = gateway.bridges.mirrors._running.values()
-        await until(lambda: mirrors[0].next_offset == 1_000)
+        await until(lambda: mirrors[0].next == 1_000)
         kept = [entry for one in mirrors for entry, _since in one._buffer]
         assert 0 < len(kept) < 1_000
         assert {entry.run.count for entry in kept} == {1}
