@@ -8,7 +8,8 @@ CONFIG ?= routes.yaml
 TESTS ?= tests
 FAST ?= tests/unit tests/conformance tests/protocols tests/properties
 ARGS ?=
-WORKERS ?= auto
+# two more than cores: much of a test's time is waiting, for a process that starts or a broker that finds out who died
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -23,7 +24,7 @@ setup-run:
 run: setup-run  ## serve CONFIG (routes.yaml)
 	@exec $(PY) -m gateway serve --config $(CONFIG) $(ARGS)
 
-# a worker for each core; tests that share something heavy share a worker (tests/conftest.py)
+# tests that share something heavy share a worker (tests/conftest.py)
 test: setup  ## run the tests (TESTS=path ARGS='-k name', WORKERS=0 for none beside the one that you see)
 	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
 

@@ -574,6 +574,8 @@ class ReadDeadLetters(Request, frozen=True):
 
     address: str
     max_messages: int
+    to_replay: bool = False
+    """To find the one to publish again; the client sees none of them, so it needs the right to write, not to read."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

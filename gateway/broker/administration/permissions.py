@@ -127,6 +127,8 @@ def needed(request: Request) -> Permission | None:
     """What a request needs; None for one without a row, which nobody may make."""
     if type(request) is r.CommitOffset and request.reset:
         return Permission.ADMIN  # moving a group by hand, unlike its own commits (FlyMQ wire 4)
+    if type(request) is r.ReadDeadLetters and request.to_replay:
+        return PERMISSIONS[r.ReplayDeadLetter]
     return PERMISSIONS.get(type(request))
 
 

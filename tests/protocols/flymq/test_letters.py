@@ -49,7 +49,8 @@ def test_what_it_lacks_is_empty() -> None:
 
 def test_it_goes_back_to_where_it_says_it_came_from() -> None:
     script = server().feed(fr(Op.REPLAY_DLQ, s("test") + s("m-1"))).answer(ReplayDeadLetter, NotFound(), letter="m-1")
-    script.answer(ReadDeadLetters, DeadLetters([letter(b"other"), letter(WRITTEN)]), address="test", max_messages=1000)
+    look = {"address": "test", "max_messages": 1000, "to_replay": True}
+    script.answer(ReadDeadLetters, DeadLetters([letter(b"other"), letter(WRITTEN)]), **look)
     publish = script.expect(Publish)
     assert (publish.batch.address, publish.batch.columns.values()) == ("test", [b"boom"])
     script.complete(publish, Published("test", 0, 4)).sends(fr(Op.REPLAY_DLQ, YES + s("OK"))).quiet()

@@ -201,6 +201,12 @@ async def test_resetting_a_group_is_not_committing_to_it(tmp_path: Path) -> None
         assert [refusal_of(bench, callers[who], reset) for who in WHO[:6]] == [None, D, D, D, D, U]
 
 
+async def test_looking_for_the_letter_to_replay_is_replaying(tmp_path: Path) -> None:
+    look = r.ReadDeadLetters(1, "t", 1, to_replay=True)
+    async with populated(tmp_path) as (bench, callers):
+        assert tuple(refusal_of(bench, callers[who], look) for who in WHO[:6]) == MATRIX[r.ReplayDeadLetter][:6]
+
+
 async def test_a_request_without_a_row_is_refused(tmp_path: Path) -> None:
     class Invented(r.Request):
         pass
