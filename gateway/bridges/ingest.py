@@ -32,7 +32,7 @@ from gateway.bridges.ingest_entry import IngestEntry, Stored
 from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.ownership import Owners
-from gateway.broker.service import Clock
+from gateway.broker.service import Clock, Guard
 from gateway.broker.timers import Alarm, Pump
 from gateway.errors import (
     GatewayError,
@@ -124,8 +124,9 @@ class Bookmark:
     nothing it is the next offset to ask for.
     """
 
-    def __init__(self, store: Store, upstream: str, group: str, address: str) -> None:
+    def __init__(self, store: Store, upstream: str, group: str, address: str, guard: Guard) -> None:
         self._store = store
+        self._guard = guard
         self._key = b"\0".join((upstream.encode(), group.encode(), address.encode()))
         kept = store.table(TABLE).get(self._key)
         if kept is not None and len(kept) != _NUMBER.size:
@@ -145,7 +146,7 @@ class Bookmark:
         """Remember another number (None: forget it). Unsynced it may be lost by a power cut, and then more is repeated."""
         self.number = number
         value = _NUMBER.pack(number) if number is not None else None
-        return self._store.submit(Unit(puts=[Put(TABLE, self._key, value)], synced=synced))
+        return self._store.submit(Unit(puts=[Put(TABLE, self._key, value)], requires=self._guard(), synced=synced))
 
 
 class Source:
@@ -158,14 +159,17 @@ class Source:
         names: tuple[str, str, str],
         entry: IngestEntry,
         obstacle: Callable[[], str],
+        guard: Guard,
     ) -> None:
-        """`names`: the ingest as metrics call it (its `from`), the group, the remote address."""
+        """`names`: the ingest as metrics call it (its `from`), the group, the remote address. `guard`: on what conditions
+        anything is written for it.
+        """
         self._context = context
         self._pool = pool
         self._source, self._group, self.remote = names
         self._entry = entry
         self._obstacle = obstacle
-        self._bookmark = Bookmark(context.store, pool.name, self._group, self.remote)
+        self._bookmark = Bookmark(context.store, pool.name, self._group, self.remote, guard)
         self._position = pool.spec.reader_position
         self.state = State.WAITING
         self._blocked = ""
@@ -395,6 +399,10 @@ class Source:
         for error in stored.errors:
             recorder.ingest_failed(self._pool.name, self._source, error.status)
         recorder.ingested(self._pool.name, self._source, stored.messages)
+        if stored.fenced:
+            self._leave(intake)
+            self.stop()
+            return
         if intake.replays:
             last = deliveries[-1].run
             self._bookmark.move(last.next_offset)

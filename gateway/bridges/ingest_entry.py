@@ -2,7 +2,8 @@
 
 What the broker refuses for now (a full disk, a target that is away) is tried again, in order, until it is stored. What it
 refuses for good (no schema that fits, a transformation that fails) goes to the dead letters of its topic: one bad message
-must not stand in the way of those behind it, and must not vanish.
+must not stand in the way of those behind it, and must not vanish. Where it is another gateway that pulls from here on, nothing
+more is written: what was not stored comes to that one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
 from gateway.broker.broker import Broker
 from gateway.broker.letters import Letters
-from gateway.broker.service import Clock, ListenerInfo
+from gateway.broker.service import Clock, Guard, ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin
-from gateway.errors import GatewayError
+from gateway.errors import ConditionFailed, GatewayError
 from gateway.model import AuthNone
 from gateway.recorder import Recorder
 from gateway.requests import Completion, Delivered, Outcome, Publish, Published
@@ -38,6 +39,8 @@ class Stored:
     messages: int = 0
     errors: list[GatewayError] = attrs.Factory(list)
     """What went wrong on the way there."""
+    fenced: bool = False
+    """Not all of them: another gateway does this now."""
 
 
 @attrs.frozen(eq=False)
@@ -67,11 +70,14 @@ class _Task:
 class IngestEntry:
     """A connection to the broker, for one remote address: its messages come in under the upstream's name."""
 
-    def __init__(self, context: EntryContext, upstream: str, protocol: str, peer: str, address: str) -> None:
+    def __init__(
+        self, context: EntryContext, upstream: str, protocol: str, peer: str, address: str, guard: Guard
+    ) -> None:
         self._context = context
+        self._guard = guard
         self.address = address
         self._origin = Origin(protocol, upstream, "", peer)
-        self._side = context.broker.attach(ListenerInfo(upstream, protocol, AuthNone()), peer, self._completed)
+        self._side = context.broker.attach(ListenerInfo(upstream, protocol, AuthNone()), peer, self._completed, guard)
         self._ids = itertools.count(1)
         self._task: _Task | None = None
         self._cancel: Callable[[], None] | None = None
@@ -93,7 +99,7 @@ class IngestEntry:
         ]
 
         def following() -> None:
-            if not batches:
+            if not batches or stored.fenced:
                 done(stored)
                 return
             batch = batches.pop(0)
@@ -120,7 +126,9 @@ class IngestEntry:
 
     def _ended(self, task: _Task, outcome: Outcome) -> None:
         columns = task.batch.columns
-        if isinstance(outcome, GatewayError):
+        if isinstance(outcome, ConditionFailed):
+            self._give_up(task)
+        elif isinstance(outcome, GatewayError):
             task.stored.errors.append(outcome)
             if not is_final(outcome):
                 self._again(task)
@@ -165,6 +173,9 @@ class IngestEntry:
         def written(error: GatewayError | None) -> None:
             if self._task is not task:
                 return
+            if isinstance(error, ConditionFailed):
+                self._give_up(task)
+                return
             if error is not None:
                 task.stored.errors.append(error)
                 self._later(task, write)
@@ -180,7 +191,11 @@ class IngestEntry:
         meta = BatchMeta(task.batch.id, self._origin, "", task.batch.delivery)
         letters = self._context.dead_letters
         creates, append = letters.of_refused(topic, columns, meta, final, REFUSED, task.attempts)
-        return Unit(appends=[append], creates=creates)
+        return Unit(appends=[append], creates=creates, requires=self._guard())
+
+    def _give_up(self, task: _Task) -> None:
+        task.stored.fenced = True
+        self._finish(task)
 
     def _again(self, task: _Task) -> None:
         self._later(task, self._try)

@@ -169,9 +169,10 @@ class RunningIngest:
         if address is None or is_reserved(remote) or len(self._sources) >= MOST_SOURCES:
             return
         host, port = self.pool.upstream.addresses[0]
-        door = IngestEntry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address)
+        guard = partial(self._context.owners.guard, job_of(self.pool.name, self.rule))
+        door = IngestEntry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address, guard)
         names = (self.name, self.rule.ingest.group, remote)
-        source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address))
+        source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address), guard)
         self._sources[remote] = source
         source.wake()
 

@@ -11,7 +11,7 @@ import trio
 from gateway.broker.client import AttachedClient
 from gateway.broker.freshness import Freshness
 from gateway.broker.lane import Lane
-from gateway.broker.service import Caller, Handler, ListenerInfo, Service, Waiters
+from gateway.broker.service import Caller, Guard, Handler, ListenerInfo, Service, Waiters
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, ShuttingDown, Unsupported
 from gateway.requests import (
@@ -116,7 +116,11 @@ class Broker:
         self._numbers = itertools.count(1)
 
     def attach(
-        self, listener: ListenerInfo, peer: str, on_completions: Callable[[Sequence[Completion]], None]
+        self,
+        listener: ListenerInfo,
+        peer: str,
+        on_completions: Callable[[Sequence[Completion]], None],
+        guard: Guard | None = None,
     ) -> AttachedClient:
         """A connection's side of the broker."""
         return AttachedClient(
@@ -129,6 +133,7 @@ class Broker:
             on_completions=on_completions,
             hold=self.hold,
             release=self.release,
+            guard=guard,
         )
 
     def _dispatch(self, caller: AttachedClient, request: Request) -> None:

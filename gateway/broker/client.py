@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.broker.service import ListenerInfo
+from gateway.broker.service import Guard, ListenerInfo
 from gateway.envelope import Origin
 from gateway.requests import Completion, Identity, Outcome, Request, Subscribe, Write
 
@@ -36,9 +36,11 @@ class AttachedClient:
         on_completions: Callable[[Sequence[Completion]], None],
         hold: Callable[[], None],
         release: Callable[[int], None],
+        guard: Guard | None = None,
     ) -> None:
         self.id = number
         self.listener = listener
+        self.guard = guard
         self.identity = Identity(authenticated=False)
         self.origin = Origin(listener.protocol, listener.name, "", peer)
         self._open_to = open_to

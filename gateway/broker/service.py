@@ -7,7 +7,7 @@ called exactly once for the request: at once, or later from a ticket's callback 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -15,6 +15,10 @@ import attrs
 from gateway.envelope import Origin
 from gateway.requests import Identity, Outcome, Request
 from gateway.settings import Limits
+from gateway.store.interface import Require
+
+Guard = Callable[[], Sequence[Require]]
+"""What is required of the store now for anything to be written."""
 
 
 @attrs.frozen
@@ -56,6 +60,11 @@ class Caller(Protocol):
     @property
     def ways(self) -> dict[str, Any]:
         """What publishing has found out about the addresses this connection writes to."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """Of a caller that only one gateway at a time may be: what it publishes is stored on these conditions."""
         ...
 
     @property

@@ -34,11 +34,13 @@ class Appending:
         """
         if len(prepared) == 1:
             one = prepared[0]
-            appends, creates, puts = one.appends, one.creates, (*one.puts, *puts)
+            appends, creates = one.appends, one.creates
+            puts, requires = (*one.puts, *puts), (*one.requires, *requires)
         else:
             appends = [append for one in prepared for append in one.appends]
             creates = [create for one in prepared for create in one.creates]
             puts = [*(put for one in prepared for put in one.puts), *puts]
+            requires = [*(require for one in prepared for require in one.requires), *requires]
         for one in prepared:
             for route, messages, _size in one.parts:
                 door = self._doors.of(route)

@@ -6,7 +6,9 @@ The sender keeps less than that between the oldest message it may send again and
 nothing that can come again. A mark that is another's is nobody's loss: the message is stored. So a log that was restored
 from a copy, and gives its offsets to other messages, loses none.
 
-The ring is stored in segments, in the unit that appends the messages: both are there after a crash, or neither. What a
+The ring is stored in segments, in the unit that appends the messages: both are there after a crash, or neither. The unit
+requires that the segments are as they were when it was found out what is new: of two gateways on one log that are sent the
+same, and of two batches of which the first could not be stored, one is told to send again, and then it is known. What a
 plain client sends never has such marks, and a source belongs to the listener and the principal it came by.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -23,8 +25,8 @@ from gateway.broker.publish.door import Doors
 from gateway.broker.publish.publication import Publication
 from gateway.broker.service import Caller, Clock
 from gateway.envelope import Copies
-from gateway.errors import GatewayError, InvalidRequest, Throttled
-from gateway.store.interface import Durability, Put, Store, Unit
+from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, Throttled
+from gateway.store.interface import Durability, Put, Require, Store, Unit
 
 TABLE = "copies"
 SLOTS = 1 << 16
@@ -67,6 +69,8 @@ class Window:
     """Slots of messages that are on their way into the log."""
     used_ms: int = 0
     written_ms: int = 0
+    stale: bool = False
+    """Another gateway has written it meanwhile, or nobody knows what became of a write: it is read again before it is used."""
 
     def mark(self, slot: int) -> int:
         """What is noted in a slot; 0 is nothing."""
@@ -79,10 +83,13 @@ class Window:
             segment = self.segments[slot // SEGMENT] = array("Q", bytes(8 * SEGMENT))
         segment[slot % SEGMENT] = mark
 
-    def rows(self, slots: Iterable[int]) -> dict[int, bytes]:
-        """The stored form of the segments these slots are in."""
-        numbers = dict.fromkeys(slot // SEGMENT for slot in slots)
-        return {number: self.segments[number].tobytes() for number in numbers}
+    def rows(self, numbers: Iterable[int]) -> dict[int, bytes | None]:
+        """The stored form of segments; one in which nothing is noted has no row."""
+        found: dict[int, bytes | None] = {}
+        for number in numbers:
+            segment = self.segments.get(number)
+            found[number] = segment.tobytes() if segment is not None and any(segment) else None
+        return found
 
 
 @attrs.define(eq=False)
@@ -95,6 +102,8 @@ class _Claim:
     """Slot and mark of each new message, by its index in the batch."""
     slots: Iterable[int] = ()
     """All that it keeps from others."""
+    before: dict[int, int] = attrs.Factory(dict)
+    """What was noted in the slots that it has written."""
 
 
 class Deduplication:
@@ -110,13 +119,15 @@ class Deduplication:
         """In the order they were last used."""
         self._held = 0
         """Segments of all of them."""
+        self._alone = store.capabilities.single_writer
+        store.on_rows(TABLE, self._written_elsewhere)
 
     async def start(self) -> None:
         """Read every window of earlier processes."""
         first = b""
         while page := await self._store.scan(TABLE, first, 256):
             for key, value in page:
-                self._load(key, value)
+                self._load(self._windows.setdefault(key[:16], Window()), key, value)
             first = page[-1][0] + b"\0"
         self._windows = dict(sorted(self._windows.items(), key=lambda one: one[1].used_ms))
         oldest = self._clock.now_ms() - KEEP_MS
@@ -135,8 +146,10 @@ class Deduplication:
         window = self._windows.pop(source, None) or Window()
         self._windows[source] = window  # the last one used is the last in line
         slots = [offset % SLOTS for offset in offsets_of(copies)]
-        if not window.storing.isdisjoint(slots):
+        if not window.storing.isdisjoint(slots) or (window.stale and window.storing):
             raise Throttled("these messages are being stored")  # nobody knows yet how that ends
+        if window.stale:
+            self._read_again(source, window)
         claim = _Claim(source, window, {})
         here: dict[int, int] = {}
         for index, (slot, mark) in enumerate(zip(slots, marks_of(copies), strict=True)):
@@ -160,13 +173,27 @@ class Deduplication:
         window, refused = claim.window, publication.refused
         claim.marks = {index: place for index, place in claim.marks.items() if index not in refused}
         held = len(window.segments)
+        numbers = dict.fromkeys(slot // SEGMENT for slot, _mark in claim.marks.values())
+        known = window.rows(numbers)
         for slot, mark in claim.marks.values():
+            claim.before[slot] = window.mark(slot)
             window.note(slot, mark)  # known before it is stored: the slots are claimed until that is sure
         if len(window.segments) > held:
             self._held += len(window.segments) - held
             self._make_room()
         if claim.marks and self._durable(publication):
-            publication.puts += self._puts(claim)
+            publication.puts += self._puts(claim, numbers)
+            if publication.plain:  # others are units of several batches, of which one may build on another
+                publication.requires += [
+                    Require(TABLE, _KEY.pack(claim.source, number), value) for number, value in known.items()
+                ]
+
+    @staticmethod
+    def refusal(publication: Publication, error: GatewayError) -> GatewayError:
+        """What whoever sent it is told when it could not be stored."""
+        if publication.claim is not None and isinstance(error, ConditionFailed):
+            return Throttled("what came before, or came to another gateway, is not what was known: send it again")
+        return error
 
     # --- inside ---
 
@@ -174,10 +201,11 @@ class Deduplication:
         window = claim.window
         window.storing.difference_update(claim.slots)
         if error is not None:
-            for slot, mark in claim.marks.values():
-                if window.mark(slot) == mark:
-                    window.note(slot, 0)
-        if not window.segments and not window.storing:  # nothing of it was taken
+            for slot, mark in claim.before.items():
+                window.note(slot, mark)
+            window.written_ms = 0
+            window.stale = not self._alone
+        if not window.segments and not window.storing and not window.stale:  # nothing of it was taken
             self._windows.pop(claim.source, None)
 
     def _make_room(self) -> None:
@@ -193,9 +221,9 @@ class Deduplication:
         rows = [_KEY.pack(source, number) for number in self._windows.pop(source).segments]
         self._store.submit(Unit(puts=[Put(TABLE, key, None) for key in (source, *rows)], synced=False))
 
-    def _puts(self, claim: _Claim) -> list[Put]:
+    def _puts(self, claim: _Claim, numbers: Iterable[int]) -> list[Put]:
         window = claim.window
-        rows = window.rows([slot for slot, _mark in claim.marks.values()])
+        rows = window.rows(numbers)
         puts = [Put(TABLE, _KEY.pack(claim.source, number), value) for number, value in rows.items()]
         window.used_ms = self._clock.now_ms()
         if window.used_ms >= window.written_ms + TOUCH_MS:
@@ -213,13 +241,41 @@ class Deduplication:
                 return True
         return False
 
-    def _load(self, key: bytes, value: bytes) -> None:
-        window = self._windows.setdefault(key[:16], Window())
-        if len(key) == _KEY.size:
-            _source_bytes, number = _KEY.unpack(key)
-            window.segments[number] = array("Q", value)
+    def _written_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Another gateway has stored something of these sources, or forgotten them."""
+        for key, value in rows.items():
+            source = key[:16]
+            window = self._windows.pop(source, None) or Window()
+            if window.storing:
+                window.stale = True
+            elif not window.stale:
+                held = len(window.segments)
+                self._load(window, key, value)
+                self._held += len(window.segments) - held
+            if window.segments or window.storing or window.stale:
+                self._windows[source] = window
+
+    def _read_again(self, source: bytes, window: Window) -> None:
+        """Where others write too all rows are in memory."""
+        table = self._store.table(TABLE)
+        self._held -= len(window.segments)
+        window.segments.clear()
+        for key in (source, *(_KEY.pack(source, number) for number in range(SLOTS // SEGMENT))):
+            self._load(window, key, table.get(key))
+        self._held += len(window.segments)
+        window.stale = False
+
+    @staticmethod
+    def _load(window: Window, key: bytes, value: bytes | None) -> None:
+        """One of its rows; None: there is no such row."""
+        if len(key) != _KEY.size:
+            window.used_ms = window.written_ms = _USED.unpack(value)[0] if value is not None else 0
+            return
+        number = _KEY.unpack(key)[1]
+        if value is None:
+            window.segments.pop(number, None)
         else:
-            window.used_ms = window.written_ms = _USED.unpack(value)[0]
+            window.segments[number] = array("Q", value)
 
 
 def _source(caller: Caller, copies: Copies) -> bytes:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -251,13 +252,19 @@ class Pipeline:
         caller, prepared = publication.caller, publication.prepared()
 
         def done(ticket: Ticket) -> None:
-            publication.end(ticket.error)
-            caller.answer(request.id, ticket.error or prepared.finish(ticket.placements))
+            error = ticket.error
+            publication.end(error)
+            if error is not None:
+                caller.answer(request.id, self.deduplication.refusal(publication, error))
+            else:
+                caller.answer(request.id, prepared.finish(ticket.placements))
 
+        requires = caller.guard() if caller.guard is not None else ()
         if publication.proxied:
-            self._proxying.start(publication, prepared, request, self._appending.commit)
+            commit = partial(self._appending.commit, requires=requires)
+            self._proxying.start(publication, prepared, request, commit)
         elif prepared.appends:
-            self._appending.commit((prepared,), done=done)
+            self._appending.commit((prepared,), requires=requires, done=done)
         else:  # all of it was filtered or refused, or is here already
             publication.end(None)
             address, now_ms = request.batch.address, self._clock.now_ms()
@@ -327,6 +334,8 @@ class Pipeline:
 
     def _remember_way(self, caller: Caller, address: str, route: ResolvedRoute) -> None:
         if route.transform is not None or len(route.topics) != 1 or route.proxy is not None:
+            return
+        if caller.guard is not None and caller.guard():
             return
         topic = self._store.topics.get(route.topic)
         if topic is None or self._table.topic_config(route.topic).schema:

@@ -16,7 +16,7 @@ from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Publish, Published
 from gateway.routing.table import ResolvedRoute
-from gateway.store.interface import Append, MakeTopic, Placement, Put
+from gateway.store.interface import Append, MakeTopic, Placement, Put, Require
 
 TRANSFORM = "transform"
 """The reason of a dead letter that its route could not transform."""
@@ -40,6 +40,8 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     """(route, reason, messages) among the parts that are dead letters."""
     puts: Sequence[Put] = ()
     """Rows that belong to the same unit."""
+    requires: Sequence[Require] = ()
+    """What has to be so for it to be stored."""
 
 
 @attrs.define(eq=False)
@@ -111,6 +113,7 @@ class Publication:
     creates: list[MakeTopic] = attrs.Factory(list)
     shares: list[Share] = attrs.Factory(list)
     puts: list[Put] = attrs.Factory(list)
+    requires: list[Require] = attrs.Factory(list)
     claim: Any = None
     """What deduplication has found out."""
     ended: list[Callable[[GatewayError | None], None]] = attrs.Factory(list)
@@ -127,7 +130,17 @@ class Publication:
         parts = [(part.route.name, part.columns.count, part.columns.value_bytes) for part in self.parts]
         letters = [(one.route.name, one.reason, len(one.errors)) for one in self.failures]
         parts += [(one.route.name, len(one.errors), sum(map(len, _failing(one)))) for one in self.failures]
-        return Prepared(self.appends, self.creates, self._reply, parts, self.started, self.refused, letters, self.puts)
+        return Prepared(
+            self.appends,
+            self.creates,
+            self._reply,
+            parts,
+            self.started,
+            self.refused,
+            letters,
+            self.puts,
+            self.requires,
+        )
 
     def end(self, error: GatewayError | None) -> None:
         """It is stored, or it is not."""

@@ -54,12 +54,12 @@ from gateway.store.interface import (
     packed_placements,
 )
 from gateway.store.kafka.cluster import KafkaCluster, Known
-from gateway.store.kafka.following import STATE_WAIT_MS, Follower, end_of
+from gateway.store.kafka.following import MESSAGES, ROWS, STATE_WAIT_MS, Follower, end_of
 from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.reading import ReaderPool
-from gateway.store.kafka.records import records, runs
+from gateway.store.kafka.records import heaviest, records, runs
 from gateway.store.kafka.sending import Sender
 from gateway.store.kafka.slots import SLOTS, Slots
 from gateway.store.kafka.tables import Change, Tables, record_key
@@ -75,6 +75,8 @@ MARK = record_key("mark", b"")
 """A record of the state's log that is no row: where a transaction begins, or whether writes are taken."""
 COMMIT_BYTES = 8 << 20
 """A transaction ends here and leaves the units behind it to the next."""
+ROW_BYTES = 1 << 10
+"""What a row counts of that: it is the loop's time that they cost, and not their bytes."""
 POLL_SECONDS = 1.0
 """How often Kafka is asked which topics there are."""
 LOOK_AGAIN = 1.0
@@ -199,9 +201,9 @@ class KafkaStore:
         """Read all that is shared. Raises StoreReadOnly if Kafka is not there."""
         await self._in_thread(self.cluster.create_state)
         ((begin, end),) = (await self._bounds([(self._options.state_topic, 0)])).values()
-        self._state = Follower(self._options, self._took_state, **{"fetch.wait.max.ms": STATE_WAIT_MS})
+        self._state = Follower(self._options, self._took_state, ROWS, **{"fetch.wait.max.ms": STATE_WAIT_MS})
         self._state.add([(self._options.state_topic, 0, begin)])
-        self._tails = Follower(self._options, self._took_tails, **{"fetch.wait.max.ms": 100})
+        self._tails = Follower(self._options, self._took_tails, MESSAGES, **{"fetch.wait.max.ms": 100})
         await self._reached(end)
         self._started = True
         await self._look(whole=True)
@@ -322,11 +324,12 @@ class KafkaStore:
                 raise UnknownTopic
             if not 0 <= append.partition < len(topic.logs):
                 raise UnknownPartition
-            columns, largest = append.columns, self._options.largest
-            if len(columns.packed) > largest and any(len(value) > largest for value in columns.values()):
-                raise TooLarge(f"a record on Kafka has at most {largest} bytes")
+            if heaviest(append.columns, self._options.largest) > self._options.largest:
+                raise TooLarge(
+                    f"a record on Kafka has at most {self._options.largest} bytes, key and headers among them"
+                )
         for put in unit.puts:
-            if put.value is not None and len(put.value) > self._options.largest:
+            if put.value is not None and len(put.key) + len(put.value) > self._options.largest:
                 raise TooLarge(f"a row on Kafka has at most {self._options.largest} bytes")
 
     def _end(self, ended: Sequence[tuple[_Job, Sequence[Placement], GatewayError | None]]) -> None:
@@ -457,7 +460,8 @@ class KafkaStore:
             taken, size = 0, 0
             for job in self._units:
                 taken += 1
-                size += sum(len(one.columns.packed) for one in job.ticket.unit.appends)
+                unit = job.ticket.unit
+                size += sum(len(one.columns.packed) for one in unit.appends) + ROW_BYTES * len(unit.puts)
                 if size > COMMIT_BYTES:
                     break
             jobs, self._units = self._units[:taken], self._units[taken:]

@@ -12,7 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from gateway.store.kafka.options import KafkaOptions
 
-BATCH = 5_000
+ROWS = 5_000
+MESSAGES = 1_000
+"""So many come into the event loop together: a few milliseconds of work."""
 WAIT = 0.02
 """Seconds in which an order is heard of."""
 STATE_WAIT_MS = 20
@@ -26,8 +28,9 @@ class Follower:
     waits for it, so that nothing piles up.
     """
 
-    def __init__(self, options: KafkaOptions, take: Take, **settings: Any) -> None:
+    def __init__(self, options: KafkaOptions, take: Take, most: int, **settings: Any) -> None:
         self._take = take
+        self._most = most
         self._token = trio.lowlevel.current_trio_token()
         self._consumer = Consumer(options.consumer(**settings))
         self._closing = False
@@ -59,7 +62,7 @@ class Follower:
                 first = consumer.poll(WAIT)
                 if first is None:
                     continue
-                batch = [first, *consumer.consume(BATCH, 0)]
+                batch = [first, *consumer.consume(self._most - 1, 0)]
             except KafkaException:
                 continue
             try:

@@ -77,6 +77,24 @@ def records(append: Append) -> Iterator[tuple[bytes, bytes | None, list[tuple[st
         yield value, keys[position] if keys is not None else None, headers
 
 
+def heaviest(columns: Columns, bound: int) -> int:
+    """The bytes of the largest message, key and headers among them; exactly where that may be more than a bound."""
+    keys, headers = columns.keys, columns.headers
+    total = len(columns.packed)
+    if keys is not None:
+        total += sum(map(len, filter(None, keys)))
+    if headers is not None:
+        total += sum(len(name) + len(value) for one in headers for name, value in one)
+    if total <= bound:
+        return total
+    return max(
+        len(value)
+        + len((keys[index] if keys is not None else None) or b"")
+        + sum(len(name) + len(data) for name, data in (headers[index] if headers is not None else ()))
+        for index, value in enumerate(columns.values())
+    )
+
+
 class _Building:
     """Records that follow each other."""
 

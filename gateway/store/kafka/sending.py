@@ -1,10 +1,17 @@
-"""Writing without a transaction: records in the order they are handed in, and what became of them in one hop a batch."""
+"""Writing without a transaction: records in the order they are handed in, and what became of them in one hop a batch.
+
+What is large is handed in by slices, one in a pass of the event loop, since librdkafka copies each record. What comes to the same
+partition meanwhile waits behind it; to others it goes at once.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
+import attrs
 import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -12,6 +19,9 @@ from gateway.errors import GatewayError, OutcomeUnknown, StoreReadOnly, TooLarge
 from gateway.store.kafka.options import KafkaOptions
 
 POLL_SECONDS = 0.5
+SLICE_RECORDS = 500
+SLICE_BYTES = 4 << 20
+"""So much is handed in without a look at anything else: a few milliseconds."""
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Value, key, headers."""
 Done = Callable[[Sequence[tuple[int, int]], GatewayError | None], None]
@@ -45,6 +55,21 @@ class _Sent:
         self.error: KafkaError | None = None
 
 
+@attrs.define(eq=False)
+class _Handing:
+    """Records on their way to one partition, as far as they are not librdkafka's yet."""
+
+    sent: _Sent
+    producer: Producer
+    heard: list[_Sent]
+    topic: str
+    partition: int
+    records: Iterator[Record]
+    count: int
+    time_ms: int
+    handed: int = 0
+
+
 class Sender:
     """A producer that keeps the order, and the thread that hears from it."""
 
@@ -54,6 +79,8 @@ class Sender:
         self._arrived = arrived
         self._token = trio.lowlevel.current_trio_token()
         self._heard: list[_Sent] = []
+        self._waiting: dict[tuple[str, int], deque[_Handing]] = {}
+        """By partition: what is too large for one slice, and what came behind it."""
         self._producer = self._made()
         self._closing = False
         self._thread = threading.Thread(target=self._listen, name="kafka-sender", daemon=True)
@@ -63,9 +90,38 @@ class Sender:
         """Hand in records of one partition. Asked about are the first and the last, or all where there are few: Kafka may put
         records of others between those of one call.
         """
-        few = count <= MOST_ASKED
-        sent = _Sent(done, count if few else 2)
-        producer, heard = self._producer, self._heard
+        asked = count if count <= MOST_ASKED else 2
+        handing = _Handing(
+            _Sent(done, asked), self._producer, self._heard, topic, partition, iter(records), count, time_ms
+        )
+        waiting = self._waiting.get((topic, partition))
+        if waiting is not None:
+            waiting.append(handing)
+        elif not self._hand_in(handing):
+            if not self._waiting:
+                self._token.run_sync_soon(self._go_on)
+            self._waiting[topic, partition] = deque((handing,))
+
+    def _go_on(self) -> None:
+        """Another slice, of whoever has waited for the longest."""
+        place = next(iter(self._waiting))
+        waiting = self._waiting.pop(place)
+        if self._hand_in(waiting[0]):
+            waiting.popleft()
+        if waiting:
+            self._waiting[place] = waiting
+        if self._waiting:
+            self._token.run_sync_soon(self._go_on)
+
+    def _hand_in(self, handing: _Handing) -> bool:
+        """Hand in a slice; whether that was the last."""
+        sent, count, topic, partition = handing.sent, handing.count, handing.topic, handing.partition
+        index, last, few = handing.handed, handing.count - 1, handing.count <= MOST_ASKED
+        produce, time_ms = handing.producer.produce, handing.time_ms
+        if handing.producer is not self._producer:
+            self._refuse(sent, OutcomeUnknown("Kafka's client had to begin anew while this was handed in"))
+            return True
+        heard = handing.heard
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             # in the listening thread
@@ -77,20 +133,30 @@ class Sender:
             if not sent.missing:
                 heard.append(sent)
 
+        size = 0
         try:
-            produce, last = producer.produce, count - 1
-            for index, (value, key, headers) in enumerate(records):
+            for value, key, headers in islice(handing.records, SLICE_RECORDS):
                 asked = delivered if few or not index or index == last else None
                 produce(topic, value, key, partition, on_delivery=asked, timestamp=time_ms, headers=headers)
+                index += 1
+                if value is not None:
+                    size += len(value)
+                    if size > SLICE_BYTES:
+                        break
         except KafkaException as error:
-            self._broken(producer)
-            problem = translated(error.args[0])
-            self._token.run_sync_soon(self._arrived, [lambda: done((), problem)])
+            if _fatal(error.args[0]):
+                self._broken(handing.producer)
+            self._refuse(sent, translated(error.args[0]))
+            return True
         except BufferError:
-            self._broken(producer)
-            self._token.run_sync_soon(
-                self._arrived, [lambda: done((), OutcomeUnknown("too much is under way to Kafka"))]
-            )
+            self._refuse(sent, OutcomeUnknown("too much is under way to Kafka"))
+            return True
+        handing.handed = index
+        return index == count
+
+    def _refuse(self, sent: _Sent, problem: GatewayError) -> None:
+        """Not all of it was handed in, so that nobody will hear of all of it."""
+        self._token.run_sync_soon(self._arrived, [lambda: sent.done((), problem)])
 
     def close(self) -> None:
         """What is under way is waited for, as long as a write may take. Blocks."""

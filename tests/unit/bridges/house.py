@@ -19,7 +19,8 @@ from gateway.recorder import NullRecorder
 from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Backoff, Seconds
 from gateway.store.committer import Mode
-from gateway.store.sqlite import Engine, open_store
+from gateway.store.interface import Store
+from gateway.store.sqlite import open_store
 from gateway.transport.limits import Budget
 from tests.unit.bridges.peers import until
 from tests.unit.broker.house import Client
@@ -69,7 +70,7 @@ class Bridged:
     """Everything a test looks at."""
 
     house: House
-    store: Engine
+    store: Store
     bridges: Bridges
     counts: Counts
     table: RoutingTable
@@ -153,11 +154,26 @@ async def bridged(
     budget: Budget | None = None,
 ) -> AsyncIterator[Bridged]:
     """A gateway without listeners on the store in a directory."""
+    async with (
+        open_store(path, OPTIONS, mode=Mode.INLINE) as store,
+        bridged_on(store, upstreams, *routes, topics=topics, budget=budget) as gateway,
+    ):
+        yield gateway
+
+
+@asynccontextmanager
+async def bridged_on(
+    store: Store,
+    upstreams: Sequence[model.Upstream],
+    *routes: model.Route,
+    topics: dict[str, model.TopicSettings] | None = None,
+    budget: Budget | None = None,
+) -> AsyncIterator[Bridged]:
+    """The same on a store that is open."""
     config = configured(upstreams, routes, topics)
     counts = Counts()
     table = compile_table(config, {})
     async with (
-        open_store(path, OPTIONS, mode=Mode.INLINE) as store,
         open_house(store, table, counts) as house,
         open_bridges(
             config, store, house, table, counts, budget or Budget(model.Memory().budget), random.Random(7)

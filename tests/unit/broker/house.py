@@ -142,10 +142,23 @@ async def opened(
     accounts: Iterable[model.AuthUsers] = (),
 ) -> AsyncIterator[Opened]:
     """A broker on the store in a directory."""
-    config = model.Config(listeners={}, routes=routes or (model.IDENTITY,), topics=topics or {})
-    recorder = recorder or NullRecorder()
     async with (
         open_store(path, OPTIONS, mode=Mode.INLINE) as store,
-        open_house(store, compile_table(config, {}), recorder, accounts=accounts) as house,
+        opened_on(store, *routes, topics=topics, recorder=recorder, accounts=accounts) as place,
     ):
+        yield place
+
+
+@asynccontextmanager
+async def opened_on(
+    store: Store,
+    *routes: model.Route,
+    topics: dict[str, model.TopicSettings] | None = None,
+    recorder: Recorder | None = None,
+    accounts: Iterable[model.AuthUsers] = (),
+) -> AsyncIterator[Opened]:
+    """A broker on a store that is open."""
+    config = model.Config(listeners={}, routes=routes or (model.IDENTITY,), topics=topics or {})
+    table = compile_table(config, {})
+    async with open_house(store, table, recorder or NullRecorder(), accounts=accounts) as house:
         yield Opened(house, store)

@@ -70,6 +70,7 @@ class RecordingCaller:
         self.listener = ListenerInfo("door", protocol, auth if auth is not None else model.AuthNone(), settings)
         self.identity = Identity(authenticated=False)
         self.ways: dict[str, Any] = {}
+        self.guard = None
         self.origin = Origin(protocol, "door", "", f"peer-{self.id}")
         self.answers: dict[int, Outcome] = {}
         self.answered = trio.Event()

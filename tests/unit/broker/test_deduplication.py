@@ -10,11 +10,15 @@ from msgspec.structs import replace
 from gateway import model
 from gateway.broker.publish import deduplication as module
 from gateway.envelope import Batch, Columns, Copies
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, UnknownTopic
 from gateway.requests import Publish, Published, RegisterSchema
+from gateway.store.committer import Mode
+from gateway.store.interface import DropTopic, Unit
+from gateway.store.sqlite import open_store
 from tests.unit.bridges.house import bridged, upstream
 from tests.unit.bridges.peers import Peer, listening
-from tests.unit.broker.house import Opened, opened
+from tests.unit.broker.house import Opened, opened, opened_on
+from tests.unit.broker.support import OPTIONS
 
 SOURCE = b"s" * 16
 SCHEMA = b'{"type": "object"}'
@@ -120,6 +124,36 @@ async def test_what_a_broker_elsewhere_answers_goes_there(tmp_path: Path):
         await peer.until(lambda: gateway.bridges.pools["far"].connected)
         assert isinstance(await gateway.client().ask(copied(0, b"a")), Published)
     assert peer.values() == [b"a"]
+
+
+async def test_a_source_whose_first_message_could_not_be_stored_is_remembered_all_the_same(tmp_path: Path):
+    async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store) as place:
+        client = place.client()
+        await client.ask(Publish(0, Batch("copy", Columns.of([b"before"]))))
+        store.submit(Unit(deletes=[DropTopic("copy")]))
+        assert isinstance(await client.ask(copied(0, b"a")), UnknownTopic)
+        assert isinstance(await client.ask(copied(0, b"a")), Published)
+    async with opened(tmp_path) as place:
+        assert isinstance(await place.client().ask(copied(0, b"a")), Published)
+        assert await stored(place) == [b"a"]
+
+
+async def test_what_could_not_be_stored_is_not_known_by_the_batch_behind_it(tmp_path: Path):
+    """Both are on their way at once, and their marks lie side by side in one row."""
+    first, behind = copied(0, b"a"), copied(1, b"b", index=1)
+    behind = replace(behind, batch=replace(behind.batch, address="other"))
+    async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store) as place:
+        client = place.client()
+        await client.ask(copied(9, b"before", index=9))
+        store.submit(Unit(deletes=[DropTopic("copy")]))
+        one, two = client.start(first), client.start(behind)
+        assert isinstance(await client.outcome(one[0]), UnknownTopic)
+        if not isinstance(await client.outcome(two[0]), Published):
+            assert isinstance(await client.ask(behind), Published)
+    async with opened(tmp_path) as place:
+        assert isinstance(await place.client().ask(first), Published)
+        assert await stored(place) == [b"a"]
+        assert await stored(place, "other") == [b"b"]
 
 
 async def test_windows_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
