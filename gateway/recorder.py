@@ -256,6 +256,8 @@ class ConsumerCounts:
     """Offsets at which there was no record."""
     topic: str = ""
     partition: int = 0
+    position: int = 0
+    """The first offset that is not settled."""
 
     @property
     def unaccounted(self) -> int:
@@ -278,6 +280,38 @@ class UnderWay:
     """Why the last attempt came to nothing, if somebody said so."""
     due: float | None
     """Seconds until it is tried again; None: it waits for an answer, or for what is before it."""
+
+
+@attrs.frozen
+class IngestPlace:
+    """How far an ingest is on one address of a broker elsewhere."""
+
+    upstream: str
+    source: str
+    """Its `from`."""
+    address: str
+    state: str
+    position: int | None
+    """The next offset there that is asked for; None where the broker remembers how far we are."""
+    waiting: int
+    """Messages that were taken and are not stored yet."""
+    problem: str
+
+
+@attrs.frozen
+class MirrorPlace:
+    """How far a mirror is on one partition."""
+
+    route: str
+    upstream: str
+    topic: str
+    partition: int
+    position: int
+    """The next offset it looks at."""
+    end: int
+    """The end of the log."""
+    waiting: int
+    """Messages that were chosen, and have no answer yet."""
 
 
 @attrs.frozen

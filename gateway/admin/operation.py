@@ -306,7 +306,7 @@ async def _decoded(request: Request, kind: type[T], charge: Charge) -> T:
         wire.check_size(body, sent)
         return decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body cannot be read: {error}") from None
+        raise wire.undecodable(error) from None
 
 
 def _peer(request: Request) -> str:

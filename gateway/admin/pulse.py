@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from heapq import nlargest
+from itertools import islice
 
 import attrs
 import msgspec
@@ -32,7 +34,9 @@ LINGER = 900.0
 """Seconds for which it goes on when nobody looks any more."""
 MOST_FLOWS = 500
 MOST_LAGS = 100
-"""Consumers whose lag is kept; those furthest behind."""
+"""Consumers whose lag is kept, and groups; those furthest behind."""
+MOST_GROUPS = 2_000
+"""Positions of groups among which those are looked for."""
 MOST_PROBLEMS = 20
 """Kept of each upstream."""
 
@@ -209,7 +213,7 @@ class Pulses:
         self._wanted.set()
         kept = list(self._kept)
         last = kept[-1].lags if kept else {}
-        furthest = sorted(last, key=lambda one: -last[one])[:MOST_LAGS]
+        furthest = sorted(last, key=lambda one: -last[one])
         names = [one.name for one in kept[-1].pulse.upstreams] if kept else []
         return History(
             [one.pulse.time_ms for one in kept],
@@ -303,14 +307,23 @@ class Pulses:
             publish_seconds=inside.recorder.totals().publishes,
         )
         if self._number % ACCOUNTED_EVERY == 0:
-            lags = {
-                (one.kind, one.name, one.topic, one.partition): one.backlog
-                for one in sorted(snapshot.consumers, key=lambda one: -one.backlog)[:MOST_LAGS]
-            }
-            self._kept.append(_Kept(pulse, lags))
+            self._kept.append(_Kept(pulse, self._lags(snapshot)))
         self._number += 1
         fresh, self._fresh = self._fresh, trio.Event()
         fresh.set()
+
+    def _lags(self, snapshot: Snapshot) -> Mapping[tuple[str, str, str, int], int]:
+        """Of consumers and of groups, those furthest behind."""
+        consumers = ((one.backlog, one.kind, one.name, one.topic, one.partition) for one in snapshot.consumers)
+        groups = (
+            (one.lag or 0, "group", one.group, one.topic, one.partition)
+            for one in islice(self._inside.house.groups.positions(), MOST_GROUPS)
+        )
+        return {
+            (kind, name, topic, partition): backlog
+            for found in (consumers, groups)
+            for backlog, kind, name, topic, partition in nlargest(MOST_LAGS, found)
+        }
 
     def _upstream(self, pool: UpstreamPool) -> UpstreamNow:
         pool.timed = True

@@ -15,7 +15,7 @@ from gateway.admin.pulse import Pulses
 from gateway.bridges.breaker import Circuit
 from gateway.errors import NotFound
 from gateway.notation import show_endpoint
-from gateway.recorder import ConnectionSnapshot, ConsumerCounts, UnderWay
+from gateway.recorder import ConnectionSnapshot, ConsumerCounts, IngestPlace, MirrorPlace, UnderWay
 
 MOST = 200
 """In one answer."""
@@ -62,6 +62,8 @@ class ConsumerShown(msgspec.Struct, frozen=True):
     partition: int
     start: int
     end: int
+    position: int
+    """The first offset it has not settled."""
     acknowledged: int
     filtered: int
     expired: int
@@ -71,22 +73,13 @@ class ConsumerShown(msgspec.Struct, frozen=True):
     unaccounted: int
 
 
-class Pulled(msgspec.Struct, frozen=True):
-    """One `ingest` of an upstream."""
-
-    upstream: str
-    source: str
-    running: int
-    problem: str
-
-
 class Consumers(msgspec.Struct, frozen=True):
     consumers: Sequence[ConsumerShown]
     total: int
     under_way: Sequence[UnderWay]
     """Messages that were tried and are not settled, at most some of them."""
-    ingests: Sequence[Pulled]
-    mirrors: Sequence[str]
+    ingests: Sequence[IngestPlace]
+    mirrors: Sequence[MirrorPlace]
 
 
 class UpstreamsAsked(Query, frozen=True, kw_only=True):
@@ -181,12 +174,20 @@ class Readers:
         )
         under_way = [one for one in tried if wanted in one.name.casefold() or wanted in one.topic.casefold()]
         ingests = [
-            Pulled(one.pool.name, one.name, sum(source.running for source in one.sources), one.problem)
+            place
             for one in inside.bridges.ingests.all
+            for place in one.places()
+            if any(wanted in text.casefold() for text in (place.upstream, place.source, place.address))
         ]
-        mirrors = [f"{rule.route} to {rule.target.upstream}" for rule in inside.table.mirrors]
+        mirrors = [
+            place
+            for place in inside.bridges.mirrors.places()
+            if any(wanted in text.casefold() for text in (place.upstream, place.route, place.topic))
+        ]
         page = islice(found, query.skip, query.skip + query.limit)
-        return Consumers([_consumer(one) for one in page], len(found), under_way[:MOST_UNDER_WAY], ingests, mirrors)
+        return Consumers(
+            [_consumer(one) for one in page], len(found), under_way[:MOST_UNDER_WAY], ingests[:MOST], mirrors[:MOST]
+        )
 
     @operation("GET", "/v1/upstreams", Role.READ)
     async def upstreams(self, asked: Asked[UpstreamsAsked, None]) -> UpstreamList:
@@ -223,6 +224,7 @@ def _consumer(one: ConsumerCounts) -> ConsumerShown:
         one.partition,
         one.start,
         one.end,
+        one.position,
         one.acknowledged,
         one.filtered,
         one.expired,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import msgspec
@@ -15,8 +15,8 @@ from gateway.admin.log import Named
 from gateway.admin.operation import Asked, Large, Nothing, Query, Small, Streamed, operation
 from gateway.envelope import BatchMeta, Columns, Delivery, Envelope, Headers, Origin, Run
 from gateway.errors import InvalidRequest, NotFound, RequestError, UnknownPartition, UnknownTopic
-from gateway.protocols.registry import ProtocolSpec, protocols
-from gateway.routing.fidelity import Way, fidelity
+from gateway.protocols.registry import Carries, ProtocolSpec, carried, protocols
+from gateway.routing.fidelity import Fidelity, Way, fidelity
 from gateway.store.interface import PartitionState
 from gateway.wire.anatomy import FramePart
 
@@ -159,6 +159,8 @@ class FrameShown(msgspec.Struct, frozen=True):
     size: int
     data: bytes
     parts: Sequence[FramePart]
+    fields: Sequence[FieldFate] = ()
+    """What becomes of its fields here, where that is something else than in the protocol's other frames."""
 
 
 class Tongue(msgspec.Struct, frozen=True):
@@ -339,11 +341,11 @@ class Records:
 
     def _tongue(self, spec: ProtocolSpec, run: Run, source: str, specs: Mapping[str, ProtocolSpec]) -> Tongue:
         address, served = self._address(spec.name, run.topic)
-        carries = {name: one.carries for name, one in specs.items()}
+        rows = carried(specs)
         # what it has is what it can lose, whatever its protocol could have given it
         columns = run.columns
         has = attrs.evolve(
-            carries.get(source, spec.carries),
+            rows.get(source, spec.carries),
             key=columns.key(0) is not None,
             headers=bool(columns.headers_of(0)),
             expiry=bool(columns.expires and columns.expires[0]),
@@ -351,24 +353,27 @@ class Records:
             offset=True,
             time=True,
         )
-        found = fidelity(THIS, spec.name, {**carries, THIS: has}, ONE_WAY)
-        fields = [FieldFate(one.name, one.fate.value, one.note) for one in found.fields]
-        size, limits = len(run.columns.value(0)), spec.carries
-        problem, frames = "", []
-        if not limits.min_value <= size <= limits.max_value:
-            problem = (
-                f"{spec.name} carries values of {limits.min_value} to {limits.max_value} bytes: this one has {size}"
-            )
-        else:
-            try:
-                assert spec.shows is not None
-                frames = [
-                    FrameShown(one.title, len(one.frame), one.frame[:FRAME_BYTES], one.parts)
-                    for one in spec.shows(run, address)
-                ]
-            except RequestError as error:
-                problem = error.message
-        return Tongue(spec.name, address, served, frames, fields, found.promise, problem)
+
+        def through(carries: Carries) -> Fidelity:
+            return fidelity(THIS, spec.name, {THIS: has, spec.name: carries}, ONE_WAY)
+
+        found, size, problem = through(spec.carries), len(columns.value(0)), ""
+        if not spec.carries.holds(size):
+            least, most = spec.carries.min_value, spec.carries.max_value
+            problem = f"{spec.name} carries values of {least} to {most} bytes: this one has {size}"
+        frames: list[FrameShown] = []
+        assert spec.shows is not None
+        carrying = {row for row in rows if row.split()[0] == spec.name and rows[row].holds(size)}
+        try:
+            for one in spec.shows(run, address) if carrying else ():
+                row = f"{spec.name} {one.dialect}".strip()
+                if row in carrying:
+                    absent: dict[str, Any] = dict.fromkeys(one.without, False)
+                    fates = _fates(through(attrs.evolve(rows[row], **absent))) if one.dialect else ()
+                    frames.append(FrameShown(one.title, len(one.frame), one.frame[:FRAME_BYTES], one.parts, fates))
+        except RequestError as error:
+            problem = error.message
+        return Tongue(spec.name, address, served, frames, _fates(found), found.promise, problem)
 
     def _address(self, protocol: str, topic: str) -> tuple[str, bool]:
         for listener in self._inside.config.listeners.values():
@@ -377,6 +382,10 @@ class Records:
                 if address is not None:
                     return address, True
         return topic, False
+
+
+def _fates(found: Fidelity) -> Sequence[FieldFate]:
+    return [FieldFate(one.name, one.fate.value, one.note) for one in found.fields]
 
 
 def content_of(data: bytes, kind: str = "", decode: Decode | None = None, *, most: int = SHOWN_BYTES) -> Content:

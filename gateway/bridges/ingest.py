@@ -44,7 +44,7 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.protocols.registry import ReaderPosition
-from gateway.recorder import Recorder
+from gateway.recorder import IngestPlace, Recorder
 from gateway.requests import (
     Delivered,
     Outcome,
@@ -204,6 +204,19 @@ class Source:
     def problem(self) -> str:
         """Why it does not run, if somebody has to look."""
         return self._blocked or self._refused
+
+    def place(self) -> IngestPlace:
+        """How far it is."""
+        own = self._position is ReaderPosition.OWN
+        return IngestPlace(
+            self._pool.name,
+            self._source,
+            self.remote,
+            self.state.value,
+            self._bookmark.number if own else None,
+            sum(one.run.count for one in self._taken),
+            self.problem,
+        )
 
     def wake(self) -> None:
         """Something may be possible now."""

@@ -18,6 +18,7 @@ from gateway.bridges.ingest import IngestContext, Source, State
 from gateway.bridges.ingest_entry import EntryContext, IngestEntry
 from gateway.bridges.pool import UpstreamPool
 from gateway.errors import GatewayError, Status
+from gateway.recorder import IngestPlace
 from gateway.requests import DescribeTopics, Outcome, Request, Topics
 from gateway.routing.address import is_reserved
 from gateway.routing.table import IngestRule, RoutingTable
@@ -67,6 +68,13 @@ class RunningIngest:
     @property
     def sources(self) -> Iterable[Source]:
         return self._sources.values()
+
+    def places(self) -> Iterator[IngestPlace]:
+        """How far it is, address by address; without one it is there, too."""
+        if not self._sources:
+            yield IngestPlace(self.pool.name, self.name, "", State.WAITING.value, None, 0, self.problem)
+        for source in self.sources:
+            yield source.place()
 
     @property
     def idle(self) -> bool:

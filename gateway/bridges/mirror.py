@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -22,7 +22,7 @@ from gateway.broker.timers import Pump
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, RequestError, TargetRefused
 from gateway.model import Compare, Mirror
-from gateway.recorder import Recorder
+from gateway.recorder import MirrorPlace, Recorder
 from gateway.requests import Fetch, Fetched, Outcome, Publish, Published
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
@@ -93,9 +93,19 @@ class PartitionMirror:
         """Whether it is what a rule asks for."""
         return self.pool is pool and self._rule.meaning == rule.meaning
 
-    def succeeded_by(self, rule: RemoteRule) -> bool:
-        """Whether a rule mirrors the same route to the same upstream."""
+    def mirrors(self, rule: RemoteRule) -> bool:
+        """Whether a rule's route goes to this upstream by it, in whatever way."""
         return self._rule.route == rule.route and self._rule.target.upstream == rule.target.upstream
+
+    def place(self) -> MirrorPlace | None:
+        """How far it is; None if what it mirrors is gone."""
+        state = self._context.store.topics.get(self._topic)
+        if state is None or state.epoch != self.epoch:
+            return None
+        end = state.partitions[self._partition].end
+        return MirrorPlace(
+            self._rule.route, self.pool.name, self._topic, self._partition, self.next, end, self._messages
+        )
 
     def stop(self) -> None:
         """Choose and send nothing more. What was sent is still counted."""
@@ -139,7 +149,7 @@ class PartitionMirror:
                 if percent < 100 and not chosen(run, index, percent):
                     continue
                 entry = LaneEntry(run, index)
-                fits = limits.min_value <= entry.size - PREFIX <= limits.max_value
+                fits = limits.holds(entry.size - PREFIX)
                 if not fits or self._messages >= BUFFER_MESSAGES or self._bytes + entry.size > BUFFER_BYTES:
                     self._count(DROPPED, 1)
                     continue
@@ -262,6 +272,14 @@ class Mirrors:
         for one in {one for mirrors in before.values() for one in mirrors} - staying:
             one.stop()
 
+    def places(self) -> Iterator[MirrorPlace]:
+        """How far each is, partition by partition; one without a topic is there, too."""
+        running = [one for mirrors in self._running.values() for one in mirrors]
+        for rule in self._rules:
+            if not any(one.mirrors(rule) for one in running):
+                yield MirrorPlace(rule.route, rule.target.upstream, "", 0, 0, 0, 0)
+        yield from filter(None, (one.place() for one in running))
+
     def _changed(self, pool: UpstreamPool) -> None:
         for mirrors in self._running.values():
             for one in mirrors:
@@ -294,7 +312,7 @@ class Mirrors:
             same = next((one for one in known if one.does(rule, pool)), None)
             if same is None:
                 same = PartitionMirror(self._context, rule, pool, topic, state.epoch, partition)
-                if was := [one.next for one in known if one.succeeded_by(rule)]:
+                if was := [one.next for one in known if one.mirrors(rule)]:
                     same.next = was[0]
             running.append(same)
         return running

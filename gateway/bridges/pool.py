@@ -21,7 +21,7 @@ from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
 from gateway.protocols.registry import Carries, ProtocolSpec, Remote, Transport
 from gateway.recorder import Recorder
-from gateway.requests import Completion, DescribeTopics, Outcome, Request
+from gateway.requests import Completion, DescribeTopics, Outcome, Request, Take
 from gateway.settings import Dialect
 from gateway.transport.client import dial
 from gateway.transport.tls import ClientTls
@@ -50,6 +50,8 @@ def client_tls(upstream: model.Upstream, transport: Transport) -> ClientTls | No
 class _Awaited:
     ended: Ended
     deadline: float
+    patient: bool
+    """Its answer waits for a message: how long that takes says nothing about the upstream."""
 
 
 class PooledConnection:
@@ -81,7 +83,7 @@ class PooledConnection:
         driver = self.driver
         assert driver is not None
         deadline = trio.current_time() + self._pool.upstream.timeout
-        self.waiting[request.id] = _Awaited(ended, deadline)
+        self.waiting[request.id] = _Awaited(ended, deadline, isinstance(request, Take))
         if self._timer is None:
             self._timer = self._pool.timers.call_at(deadline, self._overdue)
         driver.submit([request])
@@ -106,7 +108,7 @@ class PooledConnection:
                 self.question = 0
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
-                if self._pool.timed:
+                if self._pool.timed and not waiting.patient:
                     self._pool.took(trio.current_time() - waiting.deadline + self._pool.upstream.timeout)
                 self.useful = self.useful or not isinstance(outcome, GatewayError)
                 self._lost = self._lost or isinstance(outcome, TargetLost)

@@ -7,6 +7,7 @@ read on from, or a problem. A body that ends without one of these two was cut of
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypeVar
@@ -238,6 +239,8 @@ class _Headers(msgspec.Struct):
 
 _HEADERS = msgspec.msgpack.Decoder(_Headers)
 _LENGTHS = {0xDC: 3, 0xDD: 5}
+_TOO_LONG = re.compile(r"^Expected `array` of length <= (\d+) - at `\$\.?([^`]*)`$")
+"""All that msgspec tells of it is a text."""
 
 
 def check_size(body: bytes, media: str) -> None:
@@ -257,6 +260,14 @@ def check_size(body: bytes, media: str) -> None:
         pairs += int.from_bytes(head[1:end], "big") if end else head[0] & 0x0F
     if pairs > MOST_HEADERS:
         raise e.TooLarge(f"the messages of an append have at most {MOST_HEADERS} headers together, not {pairs}")
+
+
+def undecodable(problem: Exception) -> GatewayError:
+    """Why a body could not be decoded: a column of more than may be in one is too much, anything else makes no sense."""
+    long = _TOO_LONG.search(str(problem))
+    if long is None:
+        return InvalidRequest(f"the body cannot be read: {problem}")
+    return e.TooLarge(f"a request has at most {long[1]} values in a column: {long[2]} has more")
 
 
 def columns_of(body: AppendRequest) -> Columns:

@@ -153,4 +153,5 @@ def _subscriptions(log: LogReader) -> Iterator[ConsumerCounts]:
                 backlog=max(0, end - window.low - settled),
                 topic=row.topic,
                 partition=partition,
+                position=window.low,
             )

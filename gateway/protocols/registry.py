@@ -81,6 +81,10 @@ class Carries:
     final_refusals: Sequence[str] = ()
     """Refusals by an upstream that are not worth trying again, in words for the documentation."""
 
+    def holds(self, size: int) -> bool:
+        """Whether a value of so many bytes can be carried."""
+        return self.min_value <= size <= self.max_value
+
 
 class Ending(Protocol):
     """Something that is over one day (a trio.Event)."""

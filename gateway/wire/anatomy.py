@@ -27,6 +27,10 @@ class Carried(msgspec.Struct, frozen=True):
     title: str
     frame: bytes
     parts: tuple[FramePart, ...]
+    dialect: str = ""
+    """Of a frame of a dialect that carries something else than the protocol's first one."""
+    without: tuple[str, ...] = ()
+    """What the dialect carries, and this kind of its frames does not: `key`, `headers`, `expiry`."""
 
 
 class Dissection:
@@ -69,10 +73,10 @@ class Dissection:
         self._add(end - start, name, f"{(end - start) // 4 * 3} bytes or less", "The value, in base64.", holds)
         self.text(self.left, "json", "The rest.")
 
-    def carried(self, title: str) -> Carried:
+    def carried(self, title: str, dialect: str = "", *, without: tuple[str, ...] = ()) -> Carried:
         if self.left:
             raise Truncated(f"{self.left} bytes of a frame are not explained")
-        return Carried(title, self._frame, tuple(self._parts))
+        return Carried(title, self._frame, tuple(self._parts), dialect, without)
 
     def _add(self, size: int, name: str, shows: str, says: str, holds: str) -> None:
         end = self._at + size

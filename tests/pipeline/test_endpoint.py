@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
@@ -214,7 +215,10 @@ BODY = {"address": "t", "producer": "p", "values": ["YQ=="]}
         ({"keys": []}, InvalidRequest, "1 values and 0 keys"),
         ({"values": None, "packed": "AAAAAg==", "count": 1}, GatewayError, "cut off"),
         ({"values": None, "packed": "AAAAAA==", "count": 99}, GatewayError, "more messages are announced"),
-        ({"values": ["YQ=="] * 25_001}, InvalidRequest, "length <= 25000"),
+        ({"values": ["YQ=="] * 25_001}, TooLarge, "at most 25000 values in a column: values has more"),
+        ({"keys": [None] * 25_001}, TooLarge, "at most 25000 values in a column: keys has more"),
+        ({"headers": [[]] * 25_001}, TooLarge, "at most 25000 values in a column: headers has more"),
+        ({"values": None, "packed": base64.b64encode(bytes(100_004)).decode(), "count": 25_001}, TooLarge, "25000"),
         ({"protocol": "felix"}, InvalidRequest, "no listener felix; there are door"),
         ({"partition": 7}, UnknownPartition, ""),
         ({"partition": -1}, UnknownPartition, ""),

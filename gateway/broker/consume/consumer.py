@@ -384,5 +384,12 @@ def counts_of(
     """The account of one partition. A position beyond the end has passed what is not there."""
     backlog = max(0, end - window.low - window.settled_above)
     return ConsumerCounts(
-        kind=kind, name=name, end=end, backlog=backlog, topic=topic, partition=partition, **attrs.asdict(tally)
+        kind=kind,
+        name=name,
+        end=end,
+        backlog=backlog,
+        topic=topic,
+        partition=partition,
+        position=window.low,
+        **attrs.asdict(tally),
     )

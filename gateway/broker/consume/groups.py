@@ -150,11 +150,11 @@ class GroupService:
             )
         caller.answer(request.id, GroupOffset(offset, exists, start, end))
 
-    def positions(self, groups: Container[str]) -> Iterator[GroupPosition]:
-        """Where these groups are now, on every partition that each has committed."""
+    def positions(self, groups: Container[str] | None = None) -> Iterator[GroupPosition]:
+        """Where these groups are now, or all, on every partition that each has committed."""
         dense = self._store.capabilities.dense_offsets
         for (topic, group), offsets in self._offsets.items():
-            state = self._store.topics.get(topic) if group in groups else None
+            state = self._store.topics.get(topic) if groups is None or group in groups else None
             for number, offset in offsets.items() if state is not None else ():
                 if state is not None and number < len(state.partitions):
                     one = state.partitions[number]

@@ -123,19 +123,19 @@ def test_produces_are_read(example: str, kind: BoundReply, route: bytes, value: 
         ("0e 00000002 00", codec.done(BoundReply.UNSUBSCRIBE, 2)),
         (
             "08 00 00000002 6d31",
-            codec.pushed(BoundReply.MSG, 0, codec.bodies(Columns.of([b"m1"]), [b""], [b""])),
+            codec.pushed(BoundReply.MSG, 0, codec.bodies(Columns.of([b"m1"]), None, headered=False)),
         ),
         (
             "09 00 0002 00000001 6b 00000001 76 0000000e 01 0000000200000001 00000006 74 00000002 6d32",
             codec.pushed(
                 BoundReply.HMSG,
                 0,
-                codec.bodies(Columns.of([b"m2"]), [codec.headers_field((("k", b"v"),))], [FIRST_ID]),
+                codec.bodies(Columns.of([b"m2"], None, [(("k", b"v"),)]), [FIRST_ID], headered=True),
             ),
         ),
         (
             "0a 00000001 00 00 00000001 0000000e 01 0000000200000001 00000006 74 00000005 68656c6c6f",
-            codec.handed_out(BoundReply.FETCH, 1, 0, codec.bodies(Columns.of([b"hello"]), [b""], [FIRST_ID])),
+            codec.handed_out(BoundReply.FETCH, 1, 0, codec.bodies(Columns.of([b"hello"]), [FIRST_ID], headered=False)),
         ),
         ("0a 00000001 00 03 00000000", codec.handed_out(BoundReply.FETCH, 1, 3, [])),
         ("0c 00000005 00 00000000", codec.bound_settled(BoundReply.ACK, 5, [])),

@@ -59,7 +59,7 @@ from gateway.requests import (
     Unsubscribe,
 )
 from gateway.settings import Dialect, Transport
-from gateway.wire.session import Close, Finish, Kind, Open, SessionContext, StopSending
+from gateway.wire.session import LISTENER, Close, Finish, Kind, Open, SessionContext, Spoken, StopSending
 from tests.conformance.replier import reply
 from tests.protocols.fujin.samples import (
     BIND,
@@ -141,6 +141,12 @@ def test_hello_and_bind_as_captured() -> None:
     script.feed(BIND)
     routes(script, SUB, PUB)
     script.sends(hexed("10 00 00000002  00000003 707562 07 03 00 00   00000003 737562 3a 00 01 01")).quiet()
+
+
+def test_a_session_is_known_by_how_it_begins() -> None:
+    assert fresh().feed(HELLO).session.spoken == Spoken("0.5", "a session that begins with HELLO")
+    assert fresh(alpn="fujin/1").feed(BIND).session.spoken == Spoken("v1", "a session that begins with BIND")
+    assert fresh(alpn="fujin/1", dialect=Dialect.V1).feed(BIND).session.spoken == Spoken("v1", LISTENER)
 
 
 def test_hello_and_bind_byte_by_byte() -> None:

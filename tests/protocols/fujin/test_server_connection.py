@@ -11,8 +11,8 @@ from gateway.protocols.fujin.settings import FujinSettings, PingSettings
 from gateway.protocols.fujin.states import EVENTS, TABLE, Event, State
 from gateway.protocols.fujin.wire import mapping
 from gateway.requests import DONE, Begin, Begun, Publish, Published, Rollback, Subscribe, Subscribed, Take, Unsubscribe
-from gateway.settings import Limits, Seconds
-from gateway.wire.session import Close, Finish, Kind, Open, Send, StopSending
+from gateway.settings import Dialect, Limits, Seconds
+from gateway.wire.session import LISTENER, Close, Finish, Kind, Open, Send, Spoken, StopSending
 from tests.protocols.fujin.broker import CONNECT_WRITER, GOODBYE, READER_OK, fresh, reader, taken, writer
 from tests.protocols.script import Script, hexed
 
@@ -75,6 +75,31 @@ def test_ping_settings() -> None:
     settings = FujinSettings(ping=PingSettings(interval=Seconds(10.0), timeout=Seconds(1.0)))
     script = pinged(writer(settings=settings).pass_time(10), -1)
     script.pass_time(1).output(Close, code=3)
+
+
+# --- by which sign a dialect is known ---
+
+
+@pytest.mark.parametrize(
+    ("sent", "dialect", "sign"),
+    [
+        ("", "", "no sign yet"),
+        # CONNECT WRITER: its id is a u32 in the document, a string in stock clients (wire 1.5, row 1)
+        ("01 00000000", "seed's", "a stream that begins with CONNECT WRITER"),
+        ("01 00000007 03", "document", "a CONNECT WRITER whose id is a number"),
+        ("01 00000003 707562", "stock", "a CONNECT WRITER whose id is a text"),
+        ("02 01 01 00000003 737562", "seed's", "a stream that begins with CONNECT READER"),
+    ],
+)
+def test_a_dialect_is_told_with_its_sign(sent: str, dialect: str, sign: str) -> None:
+    script = fresh().feed(hexed(sent))
+    assert script.session.spoken == Spoken(dialect, sign)
+
+
+def test_where_a_listener_says_the_dialect_there_is_no_other_sign() -> None:
+    script = fresh(dialect=Dialect.STOCK)
+    assert script.session.spoken == Spoken("stock", LISTENER)
+    assert script.feed(hexed("01 00000000")).session.spoken == Spoken("stock", LISTENER)
 
 
 # --- streams ---

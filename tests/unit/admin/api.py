@@ -151,10 +151,10 @@ class LiveEvents:
 
 
 @asynccontextmanager
-async def serving_api(directory: Path) -> AsyncIterator[tuple[Gateway, ApiClient]]:
+async def serving_api(directory: Path, config: str = "") -> AsyncIterator[tuple[Gateway, ApiClient]]:
     """A gateway, from a file, and a client made of what it says of its API."""
     file = directory / "gateway.yaml"
-    text = CONFIG.format(data=directory / "data", closed=1)
+    text = config or CONFIG.format(data=directory / "data", closed=1)
     file.write_text(text)
     async with gateway(text, file=str(file)) as served:
         base = f"http://127.0.0.1:{served.ports['admin']}"

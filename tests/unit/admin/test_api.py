@@ -225,6 +225,30 @@ async def test_a_message_in_every_language_is_what_is_served_and_what_is_lost_is
             assert bytes_held == ORDER or b64(ORDER).encode() in bytes_held or numbers in bytes_held
 
 
+async def test_a_dialect_that_carries_more_has_its_own_frames_and_its_own_losses(
+    api: tuple[Gateway, ApiClient],
+) -> None:
+    _served, client = api
+    sent = {"topic": "t", "value": b64(b"hi"), "key": b64(b"k"), "headers": [{"name": "h", "value": b64(b"v")}]}
+    tongues = (await client("translate", sent))["tongues"]
+    (fujin,) = [one for one in tongues if one["protocol"] == "fujin"]
+    lost = {f["name"] for f in fujin["fields"] if f["fate"] == "lost"}
+    assert {"key", "headers"} <= lost
+    frames = {one["title"].partition(",")[0]: one for one in fujin["frames"]}
+    assert list(frames) == ["MSG", "0.5 and v1: HMSG", "0.5 and v1: MSG", "0.5 and v1: HFETCH"]
+    for title, one in frames.items():
+        kept = {f["name"] for f in one.get("fields", ()) if f["fate"] == "kept"}
+        assert ({"key", "headers"} <= kept) is title.endswith(("HMSG", "HFETCH"))
+    # HMSG, reader, 4 strings, h: v, x-gateway-key: k, id, value (Fujin wire 6.2)
+    assert base64.b64decode(frames["0.5 and v1: HMSG"]["data"]).hex() == (
+        "0900" + "0004" + "0000000168" + "0000000176" + "0000000d782d676174657761792d6b6579" + "000000016b"
+        "00000009010000000100000001" + "000000026869"
+    )
+    large = (await client("translate", {"topic": "t", "value": b64(bytes(70_000))}))["tongues"]
+    (fujin,) = [one for one in large if one["protocol"] == "fujin"]
+    assert {one["title"].partition(",")[0] for one in fujin["frames"]} == {name for name in frames if name != "MSG"}
+
+
 async def test_what_a_language_cannot_carry_says_so(api: tuple[Gateway, ApiClient]) -> None:
     _served, client = api
     found = await client("translate", {"topic": "t", "value": b64(bytes(70_000)), "protocol": "flymq"})

@@ -16,7 +16,7 @@ from gateway import model
 from gateway.bridges.lanes import LaneEntry
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import LONGEST_TARGET_TEXT, Conflict, TargetLost
-from gateway.requests import DONE, DeleteTopic
+from gateway.requests import DONE, DeleteTopic, Outcome, Take
 from gateway.settings import Backoff, Seconds
 from tests.unit.bridges.house import bridged, forward, route, upstream
 from tests.unit.bridges.peers import Peer, listening
@@ -45,6 +45,22 @@ async def test_everything_arrives_in_order_at_the_address_of_the_route(tmp_path:
         for one in gateway.house.latencies.take():
             handed_out[one.route, one.topic, one.protocol] += one.messages
         assert handed_out == {("r", "orders", "flymq"): 1_000}
+
+
+async def test_latency_is_that_of_answers_nobody_was_meant_to_wait_for(tmp_path: Path, peer: Peer):
+    """What asks for messages is answered when there are some: that says nothing about the upstream."""
+    async with bridged(tmp_path, [upstream(peer.port)], route(forward())) as gateway:
+        pool = gateway.bridges.pools["far"]
+        await peer.until(lambda: pool.connected)
+        pool.timed = True
+        outcomes: list[Outcome] = []
+        assert pool.submit(lambda number: Take(number, 0, 1), outcomes.append)
+        await peer.until(lambda: bool(outcomes))
+        assert pool.latency is None
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+        assert pool.latency is not None
+        assert pool.latency > 0
 
 
 async def test_order_within_a_key_survives_refusals_of_any_message(tmp_path: Path, peer: Peer):

@@ -77,6 +77,27 @@ def test_what_would_become_far_more_than_it_is_is_refused_before_it_is_made(colu
         take()
 
 
+@pytest.mark.parametrize("media", [wire.MSGPACK, wire.JSON])
+@pytest.mark.parametrize(
+    ("kind", "body", "column"),
+    [
+        (wire.AppendRequest, {"address": "t", "producer": "p", "expires": [0] * MANY}, "expires"),
+        (wire.Redrive, {"topic": "t.dlq", "epoch": 0, "partition": 0, "offsets": [0] * MANY}, "offsets"),
+    ],
+)
+def test_a_column_of_too_many_is_too_much_and_anything_else_makes_no_sense(
+    media: str, kind: Any, body: dict[str, Any], column: str
+) -> None:
+    codec: Any = msgspec.json if media == wire.JSON else msgspec.msgpack
+    with pytest.raises(msgspec.ValidationError) as long:
+        codec.decode(codec.encode(body), type=kind)
+    assert str(wire.undecodable(long.value)) == f"a request has at most 25000 values in a column: {column} has more"
+    assert isinstance(wire.undecodable(long.value), errors.TooLarge)
+    with pytest.raises(msgspec.ValidationError) as odd:
+        codec.decode(codec.encode({**body, column: "x"}), type=kind)
+    assert isinstance(wire.undecodable(odd.value), errors.InvalidRequest)
+
+
 def test_so_is_json_of_too_many_values() -> None:
     with pytest.raises(errors.TooLarge, match="at most 1000000 values"):
         wire.check_size(b"[" + b"0," * (wire.MOST_COMMAS + 1) + b"0]", wire.JSON)

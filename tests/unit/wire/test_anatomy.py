@@ -9,6 +9,8 @@ from gateway.errors import Truncated
 from gateway.protocols.registry import protocols
 from gateway.wire.anatomy import Dissection
 
+KEY = "0000000d 782d676174657761792d6b6579"
+"""The name of the header that a key is, where Fujin binds."""
 FRAMES = {
     # u32 length, type 3, u64 cid, qos, str topic, message (BlipMQ wire 1.4)
     "blipmq": ["0000000f 03 0000000000000002 01 0001 74 6869"],
@@ -19,8 +21,15 @@ FRAMES = {
         "af010701 0000001f 00000001 00000001 6b 00000002 6869 0000000000000011 0000000000000012",
         "af010701 0000001f 00000001 0000000000000012 0000000000000011 00000001 6b 00000002 6869",
     ],
-    # MSG, [id: u32 length, u64, u64], u32 length, message (Fujin wire 1.4)
-    "fujin": ["06 00000010 0000000000000002 0000000000000001 00000002 6869", "06 00000002 6869"],
+    # MSG, [id: u32 length, u64, u64], u32 length, message (Fujin wire 1.4); HMSG, reader, headers, id, message; MSG; the
+    # answer to HFETCH: cid, status, reader, count, and the same (Fujin wire 6.2)
+    "fujin": [
+        "06 00000010 0000000000000002 0000000000000001 00000002 6869",
+        "06 00000002 6869",
+        f"09 00 0002 {KEY} 00000001 6b 00000009 01 00000001 00000001 00000002 6869",
+        "08 00 00000002 6869",
+        f"0b 00000001 00 00 00000001 0002 {KEY} 00000001 6b 00000009 01 00000001 00000001 00000002 6869",
+    ],
     # u32 length, type 2, u32 count, bytes, u64 next offset (RustLog wire 1.2)
     "rustlog": ["00000013 02 00000001 00000002 6869 0000000000000012"],
 }

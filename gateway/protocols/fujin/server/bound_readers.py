@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from gateway.envelope import Columns
 from gateway.errors import GatewayError
 from gateway.protocols.fujin.server.lease import Lease, ignored, redelivery
 from gateway.protocols.fujin.server.reader import FETCH_BYTES, FETCH_MESSAGES, PUSH_BYTES, PUSH_MESSAGES
@@ -22,7 +21,6 @@ from gateway.protocols.fujin.wire import bound_codec as codec
 from gateway.protocols.fujin.wire import bound_mapping as mapping
 from gateway.protocols.fujin.wire.bound_codec import FETCHES, HEADERED, ReaderCommand, SettleCommand
 from gateway.protocols.fujin.wire.bound_frames import Applied, BoundReply, Code, Failure
-from gateway.protocols.fujin.wire.bound_headers import put_in
 from gateway.protocols.fujin.wire.frames import LARGEST_MESSAGE, MOST_UNACKED
 from gateway.requests import (
     Cancel,
@@ -192,22 +190,15 @@ class BoundReader:
             self._stream.ask(partial(Settle, subscription=self._lease.subscription, tags=tags), ignored)
 
     def _items(self, delivered: Delivered) -> Sequence[bytes]:
-        columns: Columns = delivered.run.columns
-        heads: Iterable[bytes] = itertools.repeat(b"")
-        ids: Iterable[bytes] = itertools.repeat(b"")
-        if self._headered:
-            headers = put_in(columns)
-            heads = (
-                map(codec.headers_field, headers) if headers is not None else itertools.repeat(codec.NO_HEADERS_FIELD)
-            )
+        columns = delivered.run.columns
+        ids: list[bytes] | None = None
         if not self._auto:
-            names: list[bytes] = []
+            ids = []
             for tag in range(delivered.first_tag, delivered.first_tag + columns.count):
                 sequence = next(self._sequence) % _SEQUENCES
                 self._tags[sequence] = tag
-                names.append(codec.message_id(self._incarnation, sequence))
-            ids = iter(names)
-        return codec.bodies(columns, heads, ids)
+                ids.append(codec.message_id(self._incarnation, sequence))
+        return codec.bodies(columns, ids, headered=self._headered)
 
     # --- settling ---
 

@@ -41,6 +41,15 @@ STRICT_PING = bytes((BoundReply.PING,))
 SEEDS = (Dialect.AUTO, Dialect.DOCUMENT, Dialect.STOCK)
 """Dialects of a listener that serves the seed's."""
 
+UNSIGNED = "no sign yet"
+GREETS = Spoken(Dialect.SESSION.value, "a session that begins with HELLO")
+BINDS = Spoken(Dialect.V1.value, "a session that begins with BIND")
+NUMBERED = Spoken(Dialect.DOCUMENT.value, "a CONNECT WRITER whose id is a number")
+NAMED = Spoken(Dialect.STOCK.value, "a CONNECT WRITER whose id is a text")
+SEED_WRITES = Spoken("seed's", "a stream that begins with CONNECT WRITER")
+SEED_READS = Spoken("seed's", "a stream that begins with CONNECT READER")
+"""Which of the seed's two it is shows in a writer's id alone; both are served."""
+
 MAX_INCOMPLETE = 32 << 20
 """Bytes of incomplete commands on all streams of a connection: a WRITE may have 16 MiB, and a client a thousand streams."""
 
@@ -70,7 +79,7 @@ class FujinServer:
         self._logs_in = context.auth_required
         self._strict = False
         """What the client was told by pings, and has to answer: as its dialect says."""
-        self._bind_first = False
+        self._spoken = Spoken("", UNSIGNED)
         self._failures = 0
         self._pong = b""
         self._tokens = itertools.count(-1, -1)
@@ -214,9 +223,7 @@ class FujinServer:
     @property
     def spoken(self) -> Spoken:
         dialect = self._context.dialect
-        if self._strict:
-            return Spoken(*((Dialect.V1.value, "BIND") if self._bind_first else (Dialect.SESSION.value, "HELLO")))
-        return Spoken(dialect.value, LISTENER) if dialect is not Dialect.AUTO else Spoken("", "command by command")
+        return self._spoken if dialect is Dialect.AUTO else Spoken(dialect.value, LISTENER)
 
     @property
     def handshaken(self) -> bool:
@@ -239,9 +246,11 @@ class FujinServer:
         greets = first == BoundOp.HELLO and not self._v1 and dialect in (Dialect.AUTO, Dialect.SESSION)
         stream: Stream
         if not (binds or greets) and self._pings and not self._v1 and dialect in SEEDS:
-            stream = SeedStream(channel, self._context, _connect)
+            stream = SeedStream(channel, self._context, self._connect)
         else:  # where it is neither, its states refuse what it begins with
-            self._strict, self._bind_first = True, binds
+            self._strict = True
+            if binds or greets:
+                self._spoken = BINDS if binds else GREETS
             stream = BoundStream(channel, self._context, self._let_in, greets=greets or (not binds and first != 0))
         self._streams[channel] = stream
         return stream
@@ -299,11 +308,17 @@ class FujinServer:
             self._closed = True
             self._outbox.put(CONNECTION, Close(code, reason))
 
-
-def _connect(stream: SeedStream, data: bytes, at: int) -> int:
-    """The first command of a stream gives it its role."""
-    if data[at] == Op.CONNECT_READER:
-        return connect_reader(stream, data, at)
-    end = connect_writer(data, at, stream.context.dialect)
-    stream.role = Writer(stream)
-    return end
+    def _connect(self, stream: SeedStream, data: bytes, at: int) -> int:
+        """The first command of a stream gives it its role; a writer's id tells whose client it is, unless it is 0."""
+        if data[at] == Op.CONNECT_READER:
+            end = connect_reader(stream, data, at)
+            if self._spoken.sign == UNSIGNED:
+                self._spoken = SEED_READS
+            return end
+        end = connect_writer(data, at, stream.context.dialect)
+        stream.role = Writer(stream)
+        if data[at + 1 : at + 5] != b"\0\0\0\0":
+            self._spoken = NUMBERED if end == at + 5 else NAMED
+        elif self._spoken.sign == UNSIGNED:
+            self._spoken = SEED_WRITES
+        return end

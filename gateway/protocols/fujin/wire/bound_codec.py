@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import attrs
 
@@ -27,6 +28,7 @@ from gateway.protocols.fujin.wire.bound_frames import (
     Failure,
     RouteProfile,
 )
+from gateway.protocols.fujin.wire.bound_headers import put_in
 from gateway.protocols.fujin.wire.codec import need, string, strings
 from gateway.protocols.fujin.wire.frames import LARGEST_ACK, LARGEST_MESSAGE
 
@@ -420,14 +422,17 @@ def headers_field(headers: Headers) -> bytes:
 NO_HEADERS_FIELD = _U16.pack(0)
 
 
-def bodies(columns: Columns, heads: Iterable[bytes], ids: Iterable[bytes]) -> list[bytes]:
-    """`[headers], [id], value` of each message; `heads` and `ids` are as long as the columns, of empty pieces where there
-    are none.
-    """
+def bodies(columns: Columns, ids: Iterable[bytes] | None, *, headered: bool) -> list[bytes]:
+    """`[headers], [id], value` of each message. A key and an expiry are among the headers (`bound_headers`)."""
+    heads: Iterable[bytes] = repeat(b"")
+    if headered:
+        headers = put_in(columns)
+        heads = map(headers_field, headers) if headers is not None else repeat(NO_HEADERS_FIELD)
+    named = map(string, ids) if ids is not None else repeat(b"")
     packed, start = columns.packed, 0
     found: list[bytes] = []
-    for head, raw, end in zip(heads, ids, columns.ends, strict=False):
-        found.append(head + (string(raw) if raw else b"") + packed[start:end])
+    for head, name, end in zip(heads, named, columns.ends, strict=False):
+        found.append(head + name + packed[start:end])
         start = end
     return found
 
