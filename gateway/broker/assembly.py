@@ -47,8 +47,6 @@ from gateway.store.interface import Store
 
 @attrs.frozen(eq=False)
 class House:
-    """The broker and what the rest of the program asks of it."""
-
     broker: Broker
     pump: Pump
     pipeline: Pipeline
@@ -68,7 +66,6 @@ class House:
     """Who else reads durably, for the accounting."""
 
     def snapshot(self) -> Snapshot:
-        """The accounting at this instant."""
         others = (counts for consumers in self.consumers for counts in consumers())
         return Snapshot(tuple(self.doors.counts()), (*self.subscriptions.consumers(), *others))
 

@@ -63,7 +63,6 @@ class Jobs:
         self._nursery.start_soon(self._run, caller, request, job)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept jobs until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -81,8 +80,6 @@ class Jobs:
 
 
 class Broker:
-    """Dispatches requests to services."""
-
     def __init__(
         self,
         services: Iterable[Service],
@@ -122,7 +119,6 @@ class Broker:
         on_completions: Callable[[Sequence[Completion]], None],
         guard: Guard | None = None,
     ) -> AttachedClient:
-        """A connection's side of the broker."""
         return AttachedClient(
             next(self._numbers),
             listener,

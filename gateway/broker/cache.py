@@ -34,8 +34,6 @@ _END_OF_TIME = (1 << 64) - 1
 
 @attrs.frozen
 class _CacheRow:
-    """A row of the table, and an entry in memory."""
-
     cache: str
     key: str
     value: bytes
@@ -77,7 +75,7 @@ class CacheService:
         store.on_rows(TABLE, self._put_elsewhere)
 
     def _put_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has put durable values, or dropped some."""
+        # another gateway has put durable values, or dropped some
         for key, raw in rows.items():
             if raw is not None:
                 row = msgspec.msgpack.decode(raw, type=_CacheRow)

@@ -124,7 +124,6 @@ class AttachedClient:
             self._soon(self, self._report)
 
     def on_detach(self, callback: Callable[[], None]) -> None:
-        """Call back when the connection is gone."""
         self._on_detach.append(callback)
 
     @property
@@ -139,7 +138,7 @@ class AttachedClient:
         self._dispatch(self, request)
 
     def _run_waiting(self) -> None:
-        """Answers given inside a dispatch lead back here: only the outermost call walks the queue."""
+        # answers given inside a dispatch lead back here: only the outermost call walks the queue
         if self._running_queue:
             return
         self._running_queue = True

@@ -30,8 +30,6 @@ StartJob = Callable[[Caller | None, Request | None, Callable[[], Awaitable[None]
 
 
 class Freshness:
-    """Asks before."""
-
     def __init__(self, store: Store, topics: TopicService, start_soon: StartJob) -> None:
         self._store = store
         self._topics = topics

@@ -23,14 +23,12 @@ class Lane:
         self._parked: trio.lowlevel.Task | None = None
 
     def add(self, connection: int, call: Call) -> None:
-        """Make a call when it is this connection's turn."""
         self._calls.setdefault(connection, deque()).append(call)
         parked, self._parked = self._parked, None
         if parked is not None:
             trio.lowlevel.reschedule(parked)
 
     def turn(self) -> None:
-        """Make the next call."""
         connection = next(iter(self._calls))
         calls = self._calls.pop(connection)
         call = calls.popleft()
@@ -39,7 +37,6 @@ class Lane:
         call()
 
     async def run(self) -> None:
-        """Make calls until cancelled."""
         while True:
             while self._calls:
                 self.turn()

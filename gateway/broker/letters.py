@@ -33,8 +33,6 @@ def letters_topic(topic: str) -> str:
 
 @attrs.frozen
 class Facts:
-    """What our headers say about a letter."""
-
     reason: str = ""
     attempts: int = 0
     first_error: str = ""
@@ -74,8 +72,6 @@ def split_headers(headers: Headers) -> tuple[Headers, Facts]:
 
 
 class Letters:
-    """Makes dead letters for whoever delivers or publishes."""
-
     def __init__(self, store: Store, table: RoutingTable) -> None:
         self._store = store
         self._table = table

@@ -53,7 +53,6 @@ class Owners:
 
     @property
     def held(self) -> int:
-        """How many slots are this gateway's."""
         return len(self._held)
 
     def _slot(self, job: str) -> int:
@@ -68,7 +67,7 @@ class Owners:
         self._claim()
 
     def _claim(self) -> None:
-        """Take the rows of the slots that were handed out."""
+        # take the rows of the slots that were handed out
         wanted = sorted(self._assigned - self._held)
         if self._claiming or not wanted:
             return

@@ -23,8 +23,6 @@ Guard = Callable[[], Sequence[Require]]
 
 @attrs.frozen
 class ListenerInfo:
-    """What the broker knows about a listener."""
-
     name: str
     protocol: str
     auth: Any = None
@@ -89,8 +87,6 @@ Handler = Callable[[Caller, Any], None]
 
 
 class Service(Protocol):
-    """A part of the broker."""
-
     def handlers(self) -> Mapping[type[Request], Handler]:
         """The requests it serves."""
         ...

@@ -21,7 +21,6 @@ class SystemClock:
     """Seconds on the clock of the event loop."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
@@ -129,7 +128,6 @@ class Pump:
             self._turning = False
 
     async def run(self) -> None:
-        """Turn whenever something is due, until cancelled."""
         while True:
             with trio.CancelScope() as scope:  # one for many turns: it is left only when a timer is due
                 self._scope = scope
@@ -144,7 +142,7 @@ class Pump:
                     self._scope = None
 
     async def _park(self) -> None:
-        """Until `soon` wakes us. Being rescheduled costs a tenth of being cancelled, and this is done for every commit."""
+        # Until `soon` wakes us. Being rescheduled costs a tenth of being cancelled, and this is done for every commit.
         if self._soon or self._later:
             await trio.lowlevel.checkpoint()
             return
@@ -156,7 +154,7 @@ class Pump:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _compact(self) -> None:
-        """Cancelled timers far in the future would pile up: rebuild once they are the majority."""
+        # cancelled timers far in the future would pile up: rebuild once they are the majority
         if len(self._cancelled) > 1024 and len(self._cancelled) * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[1] not in self._cancelled]
             heapq.heapify(self._heap)

@@ -78,8 +78,6 @@ class Account:
 
 
 class Accounts:
-    """The service for logins and accounts."""
-
     def __init__(self, store: Store, clock: Clock, offload: Offload, logins: Logins) -> None:
         self._store = store
         self._clock = clock
@@ -321,7 +319,7 @@ class Accounts:
         return account
 
     def _keep_an_admin(self, leaving: Account) -> None:
-        """Refuses what would leave no administrator: nobody could undo it."""
+        # refuses what would leave no administrator: nobody could undo it
         if "admin" not in leaving.roles or not leaving.enabled:
             return
         others = (self.find(name.decode()) for name in self._store.table(TABLE))
@@ -331,7 +329,7 @@ class Accounts:
     def _write(
         self, caller: Caller, request: Request, name: str, before: Account | None, after: Account | None, reply: Outcome
     ) -> None:
-        """Replace a row, unless somebody else did in the meantime. What a deleted account was allowed goes with it."""
+        # Replace a row, unless somebody else did in the meantime. What a deleted account was allowed goes with it.
         known = self._decoded.get(name)
         if before is not None and (known is None or known[1] is not before):
             caller.answer(request.id, Conflict("the account changed in the meantime"))
@@ -346,7 +344,7 @@ class Accounts:
 
 
 def _claimed(request: Authenticate) -> str:
-    """Who somebody says to be, as far as it is said in the clear."""
+    # who somebody says to be, as far as it is said in the clear
     return request.username or request.tenant
 
 

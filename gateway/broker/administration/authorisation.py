@@ -150,6 +150,6 @@ class Authorisation:
 
 
 def _full(caller: Caller, address: str) -> str:
-    """An address inside the listener's default scope, written out; others as they are."""
+    # an address inside the listener's default scope, written out; others as they are
     scope = getattr(caller.listener.settings, "scope", "")
     return f"{scope}/{address}" if scope and address.count("/") < 2 else address

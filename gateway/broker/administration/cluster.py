@@ -34,7 +34,6 @@ Probe = Callable[[str], Awaitable[bool]]
 
 
 async def connects(address: str) -> bool:
-    """The plain probe: somebody takes the connection."""
     host, port = parse_address(address)
     try:
         stream = await trio.open_tcp_stream(host, port)
@@ -45,8 +44,6 @@ async def connects(address: str) -> bool:
 
 
 class ClusterService:
-    """Serves ClusterJoin, ClusterLeave and ClusterStatus. `run` looks after the peers."""
-
     def __init__(
         self,
         store: Store,
@@ -84,7 +81,6 @@ class ClusterService:
     # --- requests ---
 
     def join(self, caller: Caller, request: ClusterJoin) -> None:
-        """Add a peer; it is looked at at once."""
         host, port = parse_address(request.peer)
         peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if peer == self._address:
@@ -98,7 +94,6 @@ class ClusterService:
         self._write(caller, request, [peer], _JOINED, f"{peer} joined")
 
     def leave(self, caller: Caller, request: ClusterLeave) -> None:
-        """Forget the others, until they are joined again."""
         peers = self.peers
         if not peers:
             caller.answer(request.id, ClusterAnswer(False, "the last member cannot leave"))
@@ -153,14 +148,13 @@ class ClusterService:
             self._forget(peer)
 
     def _forget(self, peer: str) -> None:
-        """One that died said nothing: who else serves the log says it for him."""
+        # one that died said nothing: who else serves the log says it in its place
         row = self._store.table(SERVING).get(peer.encode())
         if row is not None:
             same = Require(SERVING, peer.encode(), row)
             self._store.submit(Unit(puts=[Put(SERVING, peer.encode(), None)], requires=[same]))
 
     async def leave_the_log(self) -> None:
-        """This one serves it no more."""
         if self._shared:
             with contextlib.suppress(GatewayError):
                 await self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), None)])).wait()

@@ -40,8 +40,6 @@ Permit = Callable[[Caller, Permission, str], None]
 
 
 class DeadLetterService:
-    """Serves those who look after them."""
-
     def __init__(
         self,
         store: Store,
@@ -193,7 +191,7 @@ def _letter(run: Run, index: int) -> DeadLetter:
 
 
 def _within(letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-    """The letters that one answer may hold: one at least, however large."""
+    # the letters that one answer may hold: one at least, however large
     size = 0
     for number, letter in enumerate(letters):
         size += letter.columns.value_bytes
@@ -203,7 +201,6 @@ def _within(letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
 
 
 def _place(letter: str) -> tuple[int, int] | None:
-    """Partition and offset of `partition:offset`."""
     partition, colon, offset = letter.partition(":")
     if not colon or not all(part.isascii() and part.isdecimal() and len(part) <= 19 for part in (partition, offset)):
         return None

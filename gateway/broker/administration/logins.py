@@ -120,7 +120,7 @@ class Logins:
 
 
 def _network(caller: Caller) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway."""
+    # what counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway
     host = caller.origin.client.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         address = ipaddress.ip_address(host)

@@ -15,8 +15,6 @@ from gateway.requests import Request
 
 
 class Permission(enum.Enum):
-    """What a request needs."""
-
     ANYONE = "anyone"  # also before a login
     OWN = "own"  # names something this connection was given before; the handler checks whose it is
     HELD = "held"  # reading what a subscription is about, which the request names by its number
@@ -29,8 +27,6 @@ class Permission(enum.Enum):
 
 
 class Resource(enum.Enum):
-    """What an address in a request names."""
-
     TOPIC = "topic"
     CACHE = "cache"
 
@@ -148,12 +144,10 @@ ROLE_NAMES = frozenset(_GRANTS)
 
 
 def granted(roles: tuple[str, ...]) -> frozenset[Permission]:
-    """Everything several roles allow together."""
     return frozenset().union(*(_GRANTS.get(role, frozenset()) for role in roles))
 
 
 def allows(grants: frozenset[Permission], permission: Permission) -> bool:
-    """Whether these rights are enough."""
     if permission is Permission.SEE:
         return bool(grants)
     if permission is Permission.ACCOUNTS:

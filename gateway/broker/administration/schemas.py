@@ -71,8 +71,6 @@ Verdict = Mapping[int, SchemaViolation]
 
 
 class Compiled(Protocol):
-    """A schema that messages can be held against."""
-
     def problems(self, value: bytes) -> list[str]:
         """What is wrong with a value; empty when nothing is."""
         ...
@@ -154,7 +152,7 @@ def _compile(row: SchemaRow) -> Compiled:
 
 
 def _admit(kind: SchemaKind, definition: bytes, before: SchemaRow | None) -> tuple[SchemaRow, Compiled]:
-    """Compile a new version and hold it against the one before. Runs in a thread."""
+    # Compile a new version and hold it against the one before. Runs in a thread.
     row = SchemaRow(kind, definition, _descriptors(definition) if kind is SchemaKind.PROTOBUF else b"")
     compiled = _compile(row)
     if before is not None:
@@ -204,7 +202,7 @@ class SchemaService:
         store.on_rows(TABLE, self._registered_elsewhere)
 
     def _registered_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has registered or deleted schemas."""
+        # another gateway has registered or deleted schemas
         for key, raw in rows.items():
             name, version = _split(key)
             if raw is None:

@@ -54,7 +54,6 @@ class TopicService:
         """Whether a caller has a right on an address."""
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """Creating, deleting, describing, looking up by time."""
         return {
             CreateTopic: self.create,
             DeleteTopic: self.delete,

@@ -45,8 +45,6 @@ MAX_DELIVERIES = "max_deliveries"
 
 
 class ConsumedMessage:
-    """One message that a consumer has under way."""
-
     __slots__ = ("attempts", "first_error", "index", "last_error", "offset", "run")
 
     def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
@@ -58,7 +56,7 @@ class ConsumedMessage:
         self.last_error = ""
 
     def detach(self) -> None:
-        """Keep the message alone, not the whole read it came with: it may stay for long."""
+        # keep the message alone, not the whole read it came with: it may stay for long
         self.run = self.run.slice(self.index, self.index + 1)
         self.index = 0
 
@@ -79,8 +77,6 @@ class Tally:
 
 @attrs.frozen(eq=False)
 class ConsumerPlace:
-    """Where a consumer is, and how it came there."""
-
     topic: TopicState
     partition: int
     window: AckWindow
@@ -89,8 +85,6 @@ class ConsumerPlace:
 
 @attrs.frozen(eq=False)
 class ConsumerContext:
-    """What every consumer works with."""
-
     store: Store
     pump: Pump
     clock: Clock
@@ -198,7 +192,7 @@ class Consumer:
         return wanted
 
     def _account_missing(self, offsets: int, expired: int) -> None:
-        """What was not there to be read has expired, or never was: a log need not have a record at each offset."""
+        # what was not there to be read has expired, or never was: a log need not have a record at each offset
         expired = min(offsets, expired)
         self.tally.absent += offsets - expired
         if expired:
@@ -224,7 +218,7 @@ class Consumer:
         self.wake()
 
     def _wanted(self, run: Run) -> Iterator[Run]:
-        """Without what other routes stored, what is settled already, and what cannot be carried."""
+        # without what other routes stored, what is settled already, and what cannot be carried
         if not self._route_only:
             yield from self._deliverable(run)
             return
@@ -289,7 +283,7 @@ class Consumer:
         self._dirty = self._kept
 
     def tried(self, message: ConsumedMessage) -> None:
-        """Remember attempts in vain: a restart must not give a message that fails all its attempts again."""
+        # remember attempts in vain: a restart must not give a message that fails all its attempts again
         window, offset = self.window, message.offset
         # on what is very far ahead of the oldest they are not worth keeping
         if offset - window.low < window.max_span and not window.is_settled(offset):
@@ -298,7 +292,6 @@ class Consumer:
                 self.touch()
 
     def give_up(self, message: ConsumedMessage, reason: str) -> None:
-        """To the dead letters with it."""
         message.detach()
         self.letters.append((message, reason))
 
@@ -306,11 +299,10 @@ class Consumer:
 
     @property
     def written(self) -> bool:
-        """Whether nothing waits to be written."""
         return not (self._dirty or self._writing or self.letters)
 
     def save_soon(self, *, at_once: bool = False) -> None:
-        """See to it that what changed is written; letters at once."""
+        # letters do not wait for WRITE_BEHIND: nothing more is read until they are stored
         if self._writing or self._closed or self.written:
             return
         if (at_once or self.letters) and not self.unwritable:
@@ -319,7 +311,6 @@ class Consumer:
             self._save_alarm.set(self._context.clock.now() + (WRITE_AGAIN if self.unwritable else WRITE_BEHIND))
 
     def save(self) -> None:
-        """Write it, with the letters there are."""
         self._save_alarm.set(None)
         if self._writing or self._closed or self.written:
             return
@@ -366,7 +357,6 @@ class Consumer:
         self.wake()
 
     def close(self) -> None:
-        """Write nothing more."""
         self._closed = True
         self._save_alarm.set(None)
         self._read_alarm.set(None)
@@ -374,7 +364,6 @@ class Consumer:
     # --- accounting ---
 
     def counts(self, kind: str, name: str, end: int) -> ConsumerCounts:
-        """The account, while the log ends at `end`."""
         return counts_of(kind, name, self.topic, self.partition, end, self.window, self.tally)
 
 

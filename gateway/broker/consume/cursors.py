@@ -43,7 +43,6 @@ class StoredSubscription(msgspec.Struct, frozen=True):
     """Whose it is: nobody else takes from it or settles."""
 
     def request(self) -> Subscribe:
-        """The Subscribe that made it."""
         redelivery = Redelivery(*self.redelivery, self.unanswered) if self.redelivery is not None else None
         alike = {name: getattr(self, name) for name in _ALIKE}
         return Subscribe(id=0, redelivery=redelivery, durable_grace=self.grace, **alike)

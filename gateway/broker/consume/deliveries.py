@@ -97,7 +97,7 @@ class Latencies:
 
 
 def _spread(counts: list[int], times: Sequence[int], now_ms: int) -> None:
-    """Count times that are in several buckets: a search for each bucket, not a step for each message."""
+    # count times that are in several buckets: a search for each bucket, not a step for each message
     start, count = 0, len(times)
     while start < count:
         bucket = bisect_right(WHOLE, now_ms - times[start])
@@ -172,7 +172,6 @@ async def writing_stats(
 def record_delivered(
     recorder: Recorder, latencies: Latencies, runs: Iterable[Run], to: ListenerInfo, now_ms: int
 ) -> None:
-    """Count runs as handed out, by the routes their batches came in."""
     for run in runs:
         counted = by_route(run)
         for route, messages, size in counted:

@@ -53,7 +53,6 @@ class FetchService:
         return {Fetch: self.fetch}
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Answer with what is there; wait for it if there is nothing and the request allows it."""
         began = self._clock.now()
         state, partition = self._topics.partition(caller, request.address, request.partition)
         if request.offset < partition.start:
@@ -149,7 +148,7 @@ class FetchService:
 
 
 def _cut(runs: Sequence[Run], position: int, count: int) -> tuple[Sequence[Run], int]:
-    """Keep the runs before `position` and `count` records of that one."""
+    # keep the runs before `position` and `count` records of that one
     kept = list(runs[:position])
     run = runs[position]
     if count:
@@ -158,7 +157,7 @@ def _cut(runs: Sequence[Run], position: int, count: int) -> tuple[Sequence[Run],
 
 
 def _carriable(runs: Sequence[Run], next_offset: int, limit: int) -> tuple[Sequence[Run], int]:
-    """End before the first value that the reader's protocol cannot carry; refuse when that is the first of all."""
+    # end before the first value that the reader's protocol cannot carry; refuse when that is the first of all
     for position, run in enumerate(runs):
         if len(run.columns.packed) <= limit:
             continue
@@ -177,7 +176,7 @@ def _carriable(runs: Sequence[Run], next_offset: int, limit: int) -> tuple[Seque
 
 
 def _within(runs: Sequence[Run], next_offset: int, max_bytes: int, overhead: int) -> tuple[Sequence[Run], int]:
-    """End where the values plus a cost for each record exceed the limit; the first record always fits."""
+    # end where the values plus a cost for each record exceed the limit; the first record always fits
     left = max_bytes
     for position, run in enumerate(runs):
         ends = run.columns.ends
@@ -190,7 +189,7 @@ def _within(runs: Sequence[Run], next_offset: int, max_bytes: int, overhead: int
 
 
 def _gapless(runs: Sequence[Run], next_offset: int) -> tuple[Sequence[Run], int]:
-    """End before the first record that does not follow the one before it."""
+    # end before the first record that does not follow the one before it
     for position in range(1, len(runs)):
         if runs[position].base_offset != runs[position - 1].next_offset:
             return runs[:position], runs[position - 1].next_offset

@@ -26,7 +26,6 @@ def encode_key(topic: str, group: str, partition: int) -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[str, str, int]:
-    """The opposite of `encode_key`."""
     parts: list[str] = []
     position = 0
     for _ in range(2):
@@ -61,8 +60,6 @@ class Ends(Protocol):
 
 
 class PartitionedTopic(Protocol):
-    """A topic's partitions."""
-
     @property
     def partitions(self) -> Sequence[Ends]:
         """The partitions, in the order of their numbers."""

@@ -84,7 +84,7 @@ class GroupService:
         store.on_rows(TABLE, self._committed_elsewhere)
 
     def _committed_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has written offsets."""
+        # another gateway has written offsets
         for row, value in rows.items():
             topic, group, partition = decode_key(row)
             key = topic, group
@@ -100,7 +100,6 @@ class GroupService:
                     self._forget_unless_used(key)
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """Committing, reading, joining, listing, deleting."""
         return {
             CommitOffset: self.commit,
             ReadOffset: self.read,
@@ -131,7 +130,6 @@ class GroupService:
         self._store.submit(Unit(puts=[put])).on_done(done)
 
     def read(self, caller: Caller, request: ReadOffset) -> None:
-        """What a group has committed, and the bounds of the partition if it exists."""
         topic = self._topics.name(caller, request.address)
         offsets = self._offsets.get((topic, request.group))
         start = end = 0
@@ -200,7 +198,7 @@ class GroupService:
     def _page(
         self, topic: str, group: str, after: tuple[str, str] | None
     ) -> tuple[Sequence[tuple[str, str]], tuple[str, str] | None]:
-        """The groups that come next, and the last of them if there are more."""
+        # the groups that come next, and the last of them if there are more
         known = self._named(topic, group) if group else self._sorted
         begin = bisect_right(known, after) if after is not None else 0
         end = len(known)
@@ -210,7 +208,7 @@ class GroupService:
         return page, page[-1] if begin + PAGE < end else None
 
     def _named(self, topic: str, group: str) -> list[tuple[str, str]]:
-        """The groups of one name, on one topic or on all."""
+        # the groups of one name, on one topic or on all
         topics = self._topics_of.get(group, set())
         return [(one, group) for one in sorted(topics & {topic} if topic else topics)]
 
@@ -241,8 +239,6 @@ class GroupService:
         self._store.submit(Unit(puts=puts)).on_done(forget)
 
     def totals(self, caller: Caller, request: ReadTotals) -> None:
-        """What the gateway counts, and how far all groups together are behind."""
-
         async def count() -> None:
             lag, dense = 0, self._store.capabilities.dense_offsets
             for number, ((topic, _group), offsets) in enumerate(list(self._offsets.items()) if dense else ()):
@@ -263,7 +259,7 @@ class GroupService:
         self._sweep(topic)
 
     def _sweep(self, topic: str) -> None:
-        """Forget the next of the groups of a topic that is gone; the others follow when these are."""
+        # forget the next of the groups of a topic that is gone; the others follow when these are
         left = self._sweeping[topic]
         page = list(islice(left, PAGE))
         for key in page:

@@ -22,8 +22,6 @@ _ID = struct.Struct(">Q")
 
 
 class Homes:
-    """Which are at home here."""
-
     def __init__(self, store: Store, owners: Owners, lost: Callable[[int], None]) -> None:
         """`lost` hears of those that another gateway has taken."""
         self._store = store

@@ -39,8 +39,6 @@ MOST_READ_AHEAD = 4_096
 
 
 class Outstanding(ConsumedMessage):
-    """A message that was handed out and is not settled."""
-
     __slots__ = ("client", "due")
 
     def __init__(self, run: Run, index: int, client: int, attempts: int) -> None:
@@ -50,8 +48,6 @@ class Outstanding(ConsumedMessage):
 
 
 class Cursor(Consumer):
-    """One partition of a subscription."""
-
     def __init__(self, context: ConsumerContext, subscription: Subscription, place: ConsumerPlace) -> None:
         request, kept = subscription.request, subscription.durable
         super().__init__(context, place, kept=kept, smallest=request.smallest_value, largest=request.largest_value)
@@ -71,8 +67,6 @@ class Cursor(Consumer):
 
 @attrs.define(eq=False)
 class Waiting:
-    """A Take that waits."""
-
     caller: Caller
     request: Take
     timer: Alarm
@@ -120,23 +114,19 @@ class Subscription:
 
     @property
     def state(self) -> TopicState | None:
-        """Its topic, if that is still there, and the same."""
         return self.cursors[0].state
 
     @property
     def durable(self) -> bool:
-        """Whether it is kept in the store."""
         return bool(self.request.name) or self.request.durable_grace is not None
 
     def belongs_to(self, caller: Caller) -> bool:
-        """Numbers can be guessed: one without a name is for whoever opened it, over any connection. Who may use a name is
-        decided by the topic.
-        """
+        # Numbers can be guessed: one without a name is for whoever opened it, over any connection. Who may use a name is
+        # decided by the topic.
         return bool(self.request.name) or self.owner == caller.identity.name or caller.id in self.clients
 
     @property
     def room(self) -> int:
-        """How many more messages may be handed out."""
         return self.request.max_in_flight - (len(self.outstanding) if self.request.acknowledge else 0)
 
     def subscribed(self) -> Subscribed:
@@ -158,13 +148,11 @@ class Subscription:
 
     @property
     def unreadable(self) -> GatewayError | None:
-        """Why nothing can be handed out."""
         return next((cursor.unreadable for cursor in self.cursors if cursor.unreadable is not None), None)
 
     # --- handing out ---
 
     def hand_out(self, caller: Caller, max_messages: int, max_bytes: int, now: float, now_ms: int) -> list[Delivered]:
-        """What a Take gets: redeliveries that are due, then new messages."""
         given: list[Delivered] = []
         while self.again and max_messages > 0:
             tag = self.again.popleft()
@@ -191,7 +179,7 @@ class Subscription:
         return given
 
     def _next_cursor(self, now_ms: int) -> Cursor | None:
-        """The partition whose next message is the oldest."""
+        # the partition whose next message is the oldest
         best: Cursor | None = None
         for cursor in self.cursors:
             self._drop_expired(cursor, now_ms)
@@ -200,7 +188,7 @@ class Subscription:
         return best
 
     def _drop_expired(self, cursor: Cursor, now_ms: int) -> None:
-        """What expired after it was read ahead."""
+        # what expired after it was read ahead
         while cursor.ahead and cursor.ahead[0].columns.expires is not None:
             run = cursor.ahead[0]
             expires = run.columns.expires or ()
@@ -212,7 +200,7 @@ class Subscription:
                 cursor.ahead.appendleft(run.slice(1, run.columns.count))
 
     def _cut(self, cursor: Cursor, max_messages: int, max_bytes: int) -> Run:
-        """As much of what was read ahead as is asked for, and as is older than the other partitions' next."""
+        # as much of what was read ahead as is asked for, and as is older than the other partitions' next
         run = cursor.ahead.popleft()
         count = min(run.columns.count, max_messages)
         if run.columns.ends[count - 1] - PREFIX * count > max_bytes:
@@ -274,7 +262,6 @@ class Subscription:
         return True
 
     def give_back(self, tag: int) -> bool:
-        """A tag is to be handed out again, now."""
         message = self.outstanding.get(tag)
         if message is None:
             return False
@@ -286,14 +273,13 @@ class Subscription:
         return True
 
     def give_back_all_of(self, client: int) -> None:
-        """A connection is gone: its messages go to whoever asks next, unless they come back after a while anyhow."""
+        # A connection is gone: its messages go to whoever asks next, unless they come back after a while anyhow
         redelivery = self.request.redelivery
         if redelivery is None or not redelivery.unanswered:
             for tag in [tag for tag, message in self.outstanding.items() if message.client == client]:
                 self.give_back(tag)
 
     def next_due(self) -> float | None:
-        """When a redelivery will be due."""
         while self._due:
             due, first_tag, count = self._due[0]
             if any(self._is_due_at(tag, due) for tag in range(first_tag, first_tag + count)):
@@ -336,7 +322,6 @@ class Subscription:
             cursor.save_soon()
 
     def rows(self, partition: int, window: AckWindow) -> list[Put]:
-        """What is kept of it, and of a partition."""
         row = stored(self.request, self.topic, self.epoch, self.listener, self.owner, self.next_tag)
         return [subscription_row(self.number, row), cursor_row(self.number, partition, window.to_bytes())]
 

@@ -63,8 +63,6 @@ TAGS_AFTER_RESTART = 1 << 32
 
 @attrs.frozen(eq=False)
 class SubscriptionContext(ConsumerContext):
-    """What the service is made from."""
-
     owners: Owners
     table: RoutingTable
     topics: TopicService
@@ -79,8 +77,6 @@ MOST_LOOKED_AT = 10_000
 
 
 class SubscriptionService:
-    """Serves the subscription requests."""
-
     def __init__(self, context: SubscriptionContext) -> None:
         self._context = context
         self._store = context.store
@@ -102,7 +98,6 @@ class SubscriptionService:
     # --- subscribing ---
 
     def subscribe(self, caller: Caller, request: Subscribe) -> None:
-        """Open a subscription, or join the one of that name."""
         topic = self._context.topics.name(caller, request.address)
         known = self._named.get((topic, request.name)) if request.name else None
         subscription = self._subscriptions[known] if known is not None else None
@@ -178,8 +173,7 @@ class SubscriptionService:
         self._store.submit(Unit(puts=rows, requires=requires)).on_done(done)
 
     def _bring_home(self, caller: Caller, request: Asking, number: int, then: Callable[[Caller, Asking], None]) -> None:
-        """Take a subscription that another gateway has, and do what was asked for."""
-
+        # take a subscription that another gateway has, and do what was asked for
         def taken(error: GatewayError | None) -> None:
             if error is None or isinstance(error, ConditionFailed):
                 if error is None and number not in self._subscriptions:
@@ -194,7 +188,7 @@ class SubscriptionService:
         self._homes.take(number, taken)
 
     def _lost(self, number: int) -> None:
-        """It is another gateway's: nothing more is written for it, and whoever waits hears that it has ended here."""
+        # it is another gateway's: nothing more is written for it, and whoever waits hears that it has ended here
         subscription = self._subscriptions.get(number)
         if subscription is not None:
             subscription.ended = True
@@ -205,7 +199,7 @@ class SubscriptionService:
     def _made(
         self, number: int, request: Subscribe, state: TopicState, at: tuple[str, str], windows: Sequence[AckWindow]
     ) -> Subscription:
-        """`at`: the listener's name, and whose it is."""
+        # `at` is the listener's name, and whose it is
         made = Subscription(number, request, state, *at)
         if made.durable:
             made.guard = self._homes.guard(number)
@@ -223,12 +217,12 @@ class SubscriptionService:
         return made
 
     def _go_on(self, subscription: Subscription) -> None:
-        """In the next pass: there may be something for those who wait."""
+        # in the next pass: there may be something for those who wait
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
 
     def _restore(self, only: int | None = None) -> None:
-        """The subscriptions of earlier processes, or one of another gateway's, at the places they had reached."""
+        # the subscriptions of earlier processes, or one of another gateway's, at the places they had reached
         kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), only)
         for number, (row, windows) in kept_subscriptions.items():
             state = self._store.topics.get(row.topic)
@@ -250,14 +244,14 @@ class SubscriptionService:
                 self._start_grace(subscription)
 
     def _lost_its_place(self, number: int, partitions: Iterable[int], epoch: int) -> bool:
-        """Whether it would begin anew where it had been further: then nobody takes from it."""
+        # whether it would begin anew where it had been further: then nobody takes from it
         lost = lost_cursor(self._store, number, partitions, epoch)
         if lost is not None:
             self._without_place[number] = lost
         return lost is not None
 
     def _use(self, caller: Caller, subscription: Subscription) -> None:
-        """The connection is a client of the subscription until it goes."""
+        # the connection is a client of the subscription until it goes
         if caller.id in subscription.clients:
             return
         subscription.clients.add(caller.id)
@@ -269,7 +263,7 @@ class SubscriptionService:
         subscription.grace_over.set(None)
 
     def _find(self, caller: Caller, number: int) -> Subscription:
-        """A subscription, unless it is somebody else's: who guesses numbers learns nothing."""
+        # A subscription, unless it is somebody else's: who guesses numbers learns nothing
         subscription = self._subscriptions.get(number)
         if subscription is None and self._store.lost:
             if number in self._without_place:
@@ -285,7 +279,7 @@ class SubscriptionService:
             self._context.watchers.add(subscription.topic, subscription, lambda: self._changed(subscription))
 
     def _changed(self, subscription: Subscription) -> None:
-        """Its topic has grown, or is gone. While nobody takes it wants to hear no more: every publish would pay for it."""
+        # Its topic has grown, or is gone. While nobody takes it wants to hear no more: every publish would pay for it.
         if not subscription.takes and subscription.state is not None:
             subscription.watched = False
             self._context.watchers.remove(subscription.topic, subscription)
@@ -293,7 +287,6 @@ class SubscriptionService:
             self._serve(subscription)
 
     def address_of(self, number: int) -> str | None:
-        """What a subscription is about, as it was asked for."""
         subscription = self._subscriptions.get(number)
         return subscription.request.address if subscription is not None else None
 
@@ -322,7 +315,6 @@ class SubscriptionService:
         return False
 
     def _serve(self, subscription: Subscription) -> None:
-        """Give the takes that wait what there is."""
         context = self._context
         state = subscription.state
         if state is None:
@@ -356,7 +348,7 @@ class SubscriptionService:
         subscription.redelivery_due.set(subscription.next_due())
 
     def _let_wait(self, subscription: Subscription, now: float) -> None:
-        """Nothing is there: whoever does not wait is answered, the others get a timer."""
+        # nothing is there: whoever does not wait is answered, the others get a timer
         for waiting in list(subscription.takes):
             hold_until = waiting.request.hold_until
             if hold_until is None or hold_until <= now:
@@ -412,7 +404,7 @@ class SubscriptionService:
     # --- ending ---
 
     def unsubscribe(self, caller: Caller, request: Unsubscribe) -> None:
-        """End a subscription; one with a name only loses this connection."""
+        # end a subscription; one with a name only loses this connection
         subscription = self._find(caller, request.subscription)
         self._held.get(caller.id, set()).discard(subscription.number)
         self._leave(subscription, caller.id)
@@ -444,7 +436,7 @@ class SubscriptionService:
         subscription.grace_over.set(self._context.clock.now() + (subscription.request.durable_grace or 0.0))
 
     def _end(self, subscription: Subscription) -> None:
-        """The topic is gone: whoever waits hears it."""
+        # the topic is gone: whoever waits hears it
         subscription.ended = True
         while subscription.takes:
             self._answer(subscription, subscription.takes.popleft(), ())
@@ -458,7 +450,7 @@ class SubscriptionService:
             self._store.submit(Unit(puts=gone, requires=subscription.guard, synced=False))
 
     def _drop(self, subscription: Subscription) -> bool:
-        """Have it no more; False if that was so before."""
+        # have it no more; False if that was so before
         if self._subscriptions.pop(subscription.number, None) is None:
             return False
         subscription.ended = True
@@ -474,7 +466,6 @@ class SubscriptionService:
         return True
 
     async def close(self) -> None:
-        """Write every position, synced."""
         if self._homes.shared:  # one by one: what another has taken does not apply
             for subscription in list(self._subscriptions.values()):
                 await self._write_last(subscription.unwritten_rows(), subscription.guard)
@@ -511,7 +502,6 @@ class SubscriptionService:
         return found
 
     def consumers(self) -> Iterator[ConsumerCounts]:
-        """How far each durable subscription is, partition by partition."""
         for subscription in self._subscriptions.values():
             if subscription.state is not None and subscription.durable:
                 yield from subscription.consumers(subscription.state)

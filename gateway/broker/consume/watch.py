@@ -18,7 +18,6 @@ class Watchers:
         self._topics: dict[str, dict[object, Callable[[], None]]] = {}
 
     def add(self, topic: str, key: object, callback: Callable[[], None]) -> None:
-        """Call back whenever the topic changes, until removed."""
         watching = self._topics.get(topic)
         if watching is None:
             watching = self._topics[topic] = {}
@@ -32,7 +31,6 @@ class Watchers:
             self._store.unwatch(topic)
 
     def changed(self, pairs: Iterable[tuple[str, int]]) -> None:
-        """The store's signal after a commit."""
         for topic, _partition in pairs:
             watching = self._topics.get(topic)
             if watching:

@@ -61,8 +61,6 @@ def offsets_of(copies: Copies) -> list[int]:
 
 @attrs.define(eq=False)
 class Window:
-    """One source."""
-
     segments: dict[int, array[int]] = attrs.Factory(dict)
     """The ring, as far as it was ever used."""
     storing: set[int] = attrs.Factory(set)
@@ -123,7 +121,6 @@ class Deduplication:
         store.on_rows(TABLE, self._written_elsewhere)
 
     async def start(self) -> None:
-        """Read every window of earlier processes."""
         first = b""
         while page := await self._store.scan(TABLE, first, 256):
             for key, value in page:
@@ -166,7 +163,6 @@ class Deduplication:
         publication.ended.append(lambda error: self._ended(claim, error))
 
     def remember(self, publication: Publication) -> None:
-        """The marks of what is taken go with it into the log."""
         claim = publication.claim
         if claim is None:
             return
@@ -217,7 +213,7 @@ class Deduplication:
             self._forget(idle)
 
     def _forget(self, source: bytes) -> None:
-        """Forget all of a source: at worst what it sends again is stored again."""
+        # forget all of a source: at worst what it sends again is stored again
         rows = [_KEY.pack(source, number) for number in self._windows.pop(source).segments]
         self._store.submit(Unit(puts=[Put(TABLE, key, None) for key in (source, *rows)], synced=False))
 
@@ -232,7 +228,7 @@ class Deduplication:
         return puts
 
     def _durable(self, publication: Publication) -> bool:
-        """What goes to memory is gone after a crash, and may be stored again then."""
+        # what goes to memory is gone after a crash, and may be stored again then
         created = {create.topic: create.config for create in publication.creates}
         for append in publication.appends:
             state = self._store.topics.get(append.topic)
@@ -279,6 +275,6 @@ class Deduplication:
 
 
 def _source(caller: Caller, copies: Copies) -> bytes:
-    """Nobody else can make the window of a source forget or believe anything."""
+    # nobody else can make the window of a source forget or believe anything
     owner = f"{caller.listener.name}\0{caller.origin.principal}\0".encode()
     return hashlib.blake2b(owner + copies.source, digest_size=16).digest()

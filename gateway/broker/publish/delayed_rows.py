@@ -25,8 +25,6 @@ _PREFIX = "delayed-"
 
 @attrs.frozen
 class DelayedRow:
-    """One delayed message."""
-
     address: str
     """As its producer wrote it."""
     targets: tuple[tuple[str, int], ...]

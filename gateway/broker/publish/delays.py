@@ -88,7 +88,6 @@ class DelayService:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not due yet."""
         return self._waiting
 
     @property
@@ -96,7 +95,7 @@ class DelayService:
         return len(self._head)
 
     def _written_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has kept messages, has taken some back, or has fired them."""
+        # another gateway has kept messages, has taken some back, or has fired them
         for key, raw in rows.items():
             if raw is not None:
                 waiting = _Waiting(decode(raw), raw)
@@ -112,7 +111,7 @@ class DelayService:
         self._arm()
 
     async def start(self) -> None:
-        """Take over what an earlier process left: count it, and load the head."""
+        # take over what an earlier process left: count it, and load the head
         first = b""
         while page := await self._store.scan(TABLE, first, _PAGE):
             for key, raw in page:
@@ -134,7 +133,6 @@ class DelayService:
             raise Throttled("too many delayed messages")
 
     def keep(self, caller: Caller, request: Publish, prepared: Prepared) -> None:
-        """Keep a batch until it is due."""
         now_ms = self._clock.now_ms()
         due_ms = request.deliver_at_ms or now_ms + request.delay_ms
         batch = request.batch
@@ -165,7 +163,7 @@ class DelayService:
         self._bytes += change * len(raw)
 
     def _place(self, key: bytes, waiting: _Waiting) -> None:
-        """Into the head, unless it lies behind the horizon; what the head has too much of moves the horizon."""
+        # into the head, unless it lies behind the horizon; what the head has too much of moves the horizon
         if self._horizon is not None and key >= self._horizon:
             if self._refilling:
                 self._meanwhile[key] = waiting
@@ -185,7 +183,6 @@ class DelayService:
     # --- firing ---
 
     def _arm(self, at_least: float = 0.0) -> None:
-        """Set the timer for the first of the head."""
         while self._heap and self._heap[0] not in self._head:
             heapq.heappop(self._heap)  # cancelled
         if not self._heap:
@@ -199,7 +196,7 @@ class DelayService:
         self._timer = when, self._timers.call_at(when, self._fire)
 
     def _fire(self) -> None:
-        """Append what is due, one unit at a time: while one waits for the store, the others wait on disk."""
+        # append what is due, one unit at a time: while one waits for the store, the others wait on disk
         self._timer = None
         if self._firing or not self._owners.owns(JOB):
             return
@@ -222,7 +219,7 @@ class DelayService:
         self._arm()
 
     def _has_place(self, row: DelayedRow) -> bool:
-        """Whether its topics still exist; who deletes a topic deletes what was to come, too."""
+        # whether its topics still exist; who deletes a topic deletes what was to come, too
         topics = self._store.topics
         return all(name in topics and partition < len(topics[name].partitions) for name, partition in row.targets)
 
@@ -252,8 +249,7 @@ class DelayService:
         ticket.on_done(done)
 
     def _look_again(self, due: Mapping[bytes, _Waiting]) -> None:
-        """After a failure: what the store still has is tried again; what it has not was fired, whatever the error said."""
-
+        # after a failure: what the store still has is tried again; what it has not was fired, whatever the error said
         async def job() -> dict[bytes, bytes | None]:
             return {key: await self._store.get(TABLE, key) for key in due}
 
@@ -282,7 +278,7 @@ class DelayService:
     # --- the rows behind the horizon ---
 
     def _refill(self) -> None:
-        """Read the next page. What comes or is cancelled meanwhile is put in or left out when it is there."""
+        # Read the next page. What comes or is cancelled meanwhile is put in or left out when it is there.
         if self._refilling or self._horizon is None:
             return
         self._refilling = True

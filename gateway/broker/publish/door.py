@@ -17,8 +17,6 @@ from gateway.recorder import DoorCounts, Recorder
 
 @attrs.define(eq=False)
 class Door:
-    """What came in by one route."""
-
     route: str
     received: int = 0
     held: int = 0
@@ -34,8 +32,6 @@ class Door:
 
 
 class Doors:
-    """Every route's."""
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._doors: dict[str, Door] = {}
@@ -48,7 +44,6 @@ class Doors:
         return door
 
     def counts(self) -> Iterable[DoorCounts]:
-        """All of them at this instant."""
         for door in self._doors.values():
             yield DoorCounts(
                 route=door.route,
@@ -72,7 +67,6 @@ class Doors:
         self._recorder.received(route, listener, columns.count, columns.value_bytes)
 
     def refuse(self, route: str, messages: int, error: GatewayError) -> None:
-        """Held ones are refused."""
         if messages:
             door = self.of(route)
             door.held -= messages

@@ -121,7 +121,6 @@ class Pipeline:
         """By connection: what comes behind a publication that waits."""
 
     def handlers(self) -> Mapping[type[Request], Handler]:
-        """Publish, Commit and Rollback."""
         return {
             Publish: self.publish,
             Commit: lambda caller, request: self._in_turn(caller, request, self._transactions.commit),
@@ -129,7 +128,6 @@ class Pipeline:
         }
 
     def publish(self, caller: Caller, request: Publish) -> None:
-        """Take a batch, and answer when it is known what became of it."""
         if self._lanes:
             self._in_turn(caller, request, self._publish)
             return
@@ -174,7 +172,7 @@ class Pipeline:
     # --- running ---
 
     def _in_turn(self, caller: Caller, request: Request, serve: Handler) -> None:
-        """Now, or when what waits before it on the same connection is through."""
+        # now, or when what waits before it on the same connection is through
         lane = self._lanes.get(caller.id)
         if lane is None:
             serve(caller, request)
@@ -238,7 +236,7 @@ class Pipeline:
         pause(resume)
 
     def _fail(self, publication: Publication, error: GatewayError) -> None:
-        """Refuse all that is still on its way."""
+        # refuse all that is still on its way
         if not publication.routed:
             self._refuse_unrouted(publication.caller, publication.batch.columns, error)
         for part in (*publication.parts, *publication.proxied):

@@ -58,8 +58,6 @@ class _Joined:
 
 
 class Proxying:
-    """Sends the parts and joins their answers."""
-
     def __init__(self, clock: Clock, recorder: Recorder, doors: Doors) -> None:
         self._clock = clock
         self._recorder = recorder
@@ -133,7 +131,7 @@ class Proxying:
             self._recorder.acknowledged(route, upstream, taken, size)
 
     def _take_in(self, joined: _Joined, members: Sequence[int], outcome: Outcome, *, own: bool) -> None:
-        """One part's answer. `own`: it speaks of the whole batch's indexes, not of its members'."""
+        # One part's answer. `own`: it speaks of the whole batch's indexes, not of its members'.
         if isinstance(outcome, GatewayError):
             joined.refused.update(dict.fromkeys(members, outcome))
         elif isinstance(outcome, Published):

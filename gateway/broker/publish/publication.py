@@ -53,7 +53,6 @@ class Part:
     indexes: Indexes
 
     def keep(self, kept: Sequence[int]) -> None:
-        """Only these go on."""
         if len(kept) != self.columns.count:
             self.columns = self.columns.pick(kept)
             self.indexes = composed(self.indexes, kept)
@@ -121,12 +120,10 @@ class Publication:
 
     @property
     def origin(self) -> Origin:
-        """Who sent it, and by which gateways."""
         copies = self.batch.copies
         return came_by(self.caller.origin, copies.path) if copies is not None and copies.path else self.caller.origin
 
     def prepared(self) -> Prepared:
-        """What is to be appended."""
         parts = [(part.route.name, part.columns.count, part.columns.value_bytes) for part in self.parts]
         letters = [(one.route.name, one.reason, len(one.errors)) for one in self.failures]
         parts += [(one.route.name, len(one.errors), sum(map(len, _failing(one)))) for one in self.failures]
@@ -143,7 +140,6 @@ class Publication:
         )
 
     def end(self, error: GatewayError | None) -> None:
-        """It is stored, or it is not."""
         for callback in self.ended:
             callback(error)
 
@@ -176,7 +172,6 @@ def _failing(failed: Failed) -> Sequence[bytes]:
 
 
 def composed(outer: Indexes, inner: Indexes) -> Indexes:
-    """Indexes into indexes."""
     if outer is None or inner is None:
         return inner if outer is None else outer
     return [outer[index] for index in inner]

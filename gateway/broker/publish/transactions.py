@@ -40,8 +40,6 @@ Permit = Callable[[Caller, Permission, str], None]
 
 @attrs.define(eq=False)
 class Transaction:
-    """An open one."""
-
     id: str
     caller: Caller
     prepared: list[Prepared] = attrs.Factory(list)
@@ -117,7 +115,7 @@ class TransactionService:
         caller.answer(request.id, Published(request.batch.address, now_ms, refused=prepared.refused))
 
     def commit(self, caller: Caller, request: Commit) -> None:
-        """Append everything in one unit, if the caller may still write all of it."""
+        # append everything in one unit, if the caller may still write all of it
         transaction = self._find(caller, request.transaction)
         try:
             for address in transaction.addresses:

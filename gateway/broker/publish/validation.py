@@ -28,7 +28,6 @@ class SchemaGate:
         self._doors = doors
 
     def validate(self, publication: Publication) -> Pause | None:
-        """Refuse the messages that do not fit."""
         if not publication.schema and not self._table.has_schemas:
             return None
         return self._work_off(
