@@ -72,7 +72,6 @@ class Hand:
 
     @property
     def host(self) -> str:
-        """The host it asks for, without the port."""
         text = self.headers.get("host", "")
         return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
 
@@ -105,8 +104,6 @@ class Hand:
 
 
 class Access:
-    """Lets in, or does not."""
-
     def __init__(
         self,
         admin: model.Admin,
@@ -222,7 +219,7 @@ class Access:
 
 
 def _navigates(hand: Hand) -> bool:
-    """Whether somebody followed a link to a page of ours: it is shown to them, and to nobody else."""
+    # whether somebody followed a link to a page of ours: it is shown to them, and to nobody else
     headers = hand.headers
     return (
         hand.method in SAFE

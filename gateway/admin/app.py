@@ -46,7 +46,6 @@ class Guard:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is admitted."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

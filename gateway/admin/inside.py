@@ -20,8 +20,6 @@ from gateway.store.interface import Store
 
 
 class OpenConnection(Protocol):
-    """One connection of a listener."""
-
     @property
     def number(self) -> int: ...
 
@@ -31,8 +29,6 @@ class OpenConnection(Protocol):
 
 
 class Listening(Protocol):
-    """A listener that runs."""
-
     @property
     def drivers(self) -> Collection[OpenConnection]: ...
 

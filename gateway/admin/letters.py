@@ -96,8 +96,6 @@ class LetterList(msgspec.Struct, frozen=True):
 
 
 class DeadLetterList:
-    """Looks at what could not be delivered."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
@@ -144,7 +142,7 @@ class DeadLetterList:
         return LetterList(state.epoch, sum(one.end for one in state.partitions), found)
 
     async def _newest(self, topic: str) -> AsyncGenerator[tuple[Envelope, Headers, Facts, bool]]:
-        """Letters of a topic, partition by partition, the newest of each first."""
+        # letters of a topic, partition by partition, the newest of each first
         store, done = self._inside.store, self._inside.bulk.redrives.done
         state = store.topics[topic]
         for number, partition in enumerate(state.partitions):

@@ -76,8 +76,6 @@ class RedrivenAsked(Query, frozen=True, kw_only=True):
 
 
 class StoredLog:
-    """Operations on what is stored."""
-
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
 

@@ -16,7 +16,6 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(operations: Sequence[Operation]) -> Mapping[str, Any]:
-    """The whole document."""
     bodies = [one.body for one in operations if one.body is not None]
     answers = [one.answer for one in operations if _is_value(one)]
     queries = [one.query for one in operations]

@@ -183,8 +183,6 @@ class Charge:
 
 
 class OperationLimits:
-    """What is shared by all operations."""
-
     def __init__(self, room: Room | None = None) -> None:
         self.room = room
         self.streams = trio.CapacityLimiter(MOST_STREAMS)
@@ -255,7 +253,7 @@ def _served(one: Operation, limits: OperationLimits) -> Callable[[Request], Awai
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether it is asked for by name: `*` may be meant for something else."""
+    # whether it is asked for by name: `*` may be meant for something else
     for one in accepted.lower().split(","):
         name, _, weight = one.partition(";")
         if name.strip() == "gzip":
@@ -296,7 +294,7 @@ async def body_of(request: Request, most: int = wire.LARGEST_APPEND, charge: Cha
 
 
 async def _decoded(request: Request, kind: type[T], charge: Charge) -> T:
-    """The body as a value. It has to say what it is: a browser's form cannot."""
+    # The body as a value. It has to say what it is: a browser's form cannot.
     sent = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if sent not in (wire.MSGPACK, wire.JSON):
         raise InvalidRequest(f"the content type has to be {wire.MSGPACK} or {wire.JSON}, not {sent or 'unsaid'}")
@@ -326,7 +324,7 @@ def problem_response(error: GatewayError, refused: Sequence[wire.Refusal] = ()) 
 
 
 async def _gzipped(parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Each part by itself can be unpacked when it is there: whoever follows a stream need not wait for the next one."""
+    # each part by itself can be unpacked when it is there: whoever follows a stream need not wait for the next one
     packer = zlib.compressobj(GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
 
     def pack(part: bytes) -> bytes:
@@ -352,7 +350,6 @@ class _Stream(Response):
         self._limiter = limiter
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, until the client goes away."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
             async with self._limiter:
@@ -372,8 +369,6 @@ class _Stream(Response):
 
 
 class _EventStream(Response):
-    """Server-sent events."""
-
     def __init__(self, events: Events, limits: OperationLimits) -> None:
         if limits.watchers >= MOST_WATCHERS:
             raise Throttled(f"{MOST_WATCHERS} follow live events already")
@@ -383,7 +378,6 @@ class _EventStream(Response):
         self._limits = limits
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the client goes away."""
         self._limits.watchers += 1
         try:
             async with trio.open_nursery() as nursery:

@@ -48,8 +48,6 @@ class GatewayMap(msgspec.Struct, frozen=True):
 
 
 class Overview:
-    """What is where."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
@@ -123,7 +121,7 @@ class Overview:
                 yield MapEdge(f"topics:{route_name}", f"target:{target_name}", "read")
 
     def _topics_by_route(self) -> dict[str, int]:
-        """How many topics there are of a name that each route stores to; several may store to one."""
+        # how many topics there are of a name that each route stores to; several may store to one
         found: dict[str, int] = {}
         primaries = [(route.name, route.primary) for route in self._inside.table.routes if route.primary is not None]
         for topic in self._inside.store.topics:

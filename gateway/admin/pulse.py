@@ -125,8 +125,6 @@ class History(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class _Counts:
-    """Counters at one moment."""
-
     at: float
     received: Mapping[tuple[str, ...], float]
     received_bytes: Mapping[tuple[str, ...], float]
@@ -159,8 +157,6 @@ _FAMILIES = (
 
 
 class Pulses:
-    """Takes them, and keeps some."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._wanted = trio.Event()
@@ -225,7 +221,6 @@ class Pulses:
 
     @property
     def followed(self) -> bool:
-        """Whether somebody looks."""
         return self._followers > 0
 
     def seen_problems(self, upstream: str) -> Sequence[tuple[int, str]]:
@@ -313,7 +308,7 @@ class Pulses:
         fresh.set()
 
     def _lags(self, snapshot: Snapshot) -> Mapping[tuple[str, str, str, int], int]:
-        """Of consumers and of groups, those furthest behind."""
+        # of consumers and of groups, those furthest behind
         consumers = ((one.backlog, one.kind, one.name, one.topic, one.partition) for one in snapshot.consumers)
         groups = (
             (one.lag or 0, "group", one.group, one.topic, one.partition)

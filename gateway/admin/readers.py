@@ -113,8 +113,6 @@ class UpstreamList(msgspec.Struct, frozen=True):
 
 
 class Readers:
-    """Who is there."""
-
     def __init__(self, inside: Inside, pulses: Pulses) -> None:
         self._inside = inside
         self._pulses = pulses

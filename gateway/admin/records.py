@@ -188,8 +188,6 @@ Decode = Callable[[bytes], str]
 
 
 class Records:
-    """Looks at messages."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._store = inside.store

@@ -115,8 +115,6 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Routing:
-    """Where messages go, and how that is changed."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
@@ -236,7 +234,7 @@ def without_secrets(text: str, configs: Sequence[model.Config]) -> str:
 
 
 def _secrets(value: Any) -> Iterator[str]:
-    """Every text that a value does not show of itself."""
+    # every text that a value does not show of itself
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _secrets(inner)

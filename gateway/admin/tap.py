@@ -114,8 +114,6 @@ class _Seen:
 
 
 class _Look:
-    """Somebody who looks."""
-
     def __init__(self, asked: TapAsked, expression: Expression | None, now: float) -> None:
         self.asked = asked
         self.expression = expression
@@ -150,8 +148,6 @@ class _Look:
 
 
 class Taps:
-    """All who look."""
-
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._looks: list[_Look] = []

@@ -43,8 +43,6 @@ from gateway.transport.limits import Budget
 
 @attrs.frozen(eq=False)
 class Bridges:
-    """What the rest of the program asks of them."""
-
     forwards: Forwards
     mirrors: Mirrors
     ingests: Ingests
@@ -57,7 +55,6 @@ class Bridges:
 
     @property
     def pools(self) -> Mapping[str, UpstreamPool]:
-        """What forwards and proxies send over, by upstream."""
         return self.upstreams.of(Use.SENDING)
 
     async def prepare(self, table: RoutingTable) -> None:
@@ -117,7 +114,6 @@ class Bridges:
         self.ingests.stop()
 
     def refresh(self) -> None:
-        """Bring gauges up to date."""
         self.ingests.show()
         self.proxies.show()
 

@@ -44,8 +44,6 @@ class Circuit(enum.Enum):
 
 
 class Happening(enum.Enum):
-    """What a circuit hears of."""
-
     SUCCESS = "success"
     TOO_MANY_FAILURES = "too many failures"
     FAILURE = "failure"
@@ -84,12 +82,10 @@ class Breaker:
         return self.state is Circuit.CLOSED or (self.state is Circuit.TRIAL and not in_flight)
 
     def succeeded(self) -> None:
-        """The target took something."""
         self.state = CIRCUIT[self.state, Happening.SUCCESS]
         self._failures = self._times_open = 0
 
     def failed(self, now: float) -> None:
-        """A request came to nothing as a whole."""
         self._failures += 1
         before = self.state
         many = self._failures >= FAILURES_TO_OPEN

@@ -33,8 +33,6 @@ REFUSED, OUTAGE = "refused", "outage"
 
 @attrs.frozen(eq=False)
 class ForwardContext(ConsumerContext):
-    """What every forward works with."""
-
     latencies: Latencies
     chance: random.Random
     owners: Owners
@@ -93,7 +91,6 @@ class PartitionForward(Consumer):
 
     @property
     def place(self) -> tuple[str, int]:
-        """There is one of these on each partition."""
         return self.target.name, self.partition
 
     @property
@@ -102,7 +99,6 @@ class PartitionForward(Consumer):
         return not self.in_flight and self.written
 
     def wake(self) -> None:
-        """Something may be possible now: look in the next pass."""
         self._context.pump.soon(self, self._turn)
 
     def stop(self) -> None:
@@ -160,6 +156,7 @@ class PartitionForward(Consumer):
             if not self._send() or not read:
                 break
         late = self._leave_late()
+        # early enough that sending, which stops where the window is full of the unwritten, never waits for a write
         self.save_soon(at_once=self.unsaved * 4 >= self.target.window)
         due = self._lanes.next_due()
         if due is not None and due <= self._clock.now():
@@ -167,12 +164,13 @@ class PartitionForward(Consumer):
         self._alarm.set(min((when for when in (due, late) if when is not None), default=None))
 
     def _read_into_lanes(self, bounds: PartitionState) -> bool:
-        """Whether there may be more to do."""
+        # whether there may be more to do
         lanes, window = self._lanes, self.target.window
         self.stopped = self.unreadable.message if self.unreadable is not None else ""
         going = lanes.held - (lanes.parked if self.pool.ready else 0)
         if going >= window:
             return False
+        # a lane that waits holds the low water: further above it nothing could be noted as settled
         if lanes.full or self.window.span >= self.window.max_span - 2 * window:
             if self.pool.ready and self.next < bounds.end:
                 self.stopped = f"{lanes.parked} messages of {self.topic} wait for a retry: there is no room for more"
@@ -187,9 +185,9 @@ class PartitionForward(Consumer):
     # --- sending ---
 
     def _send(self) -> bool:
-        """Send while there is room in the window; whether anything was sent."""
         sent = False
         while self.pool.ready:
+            # what is acknowledged and not written would be sent again after a crash: the window bounds that, too
             room = self.target.window - self.in_flight - self.unsaved
             entries = self._choose(room)
             if not entries:
@@ -211,7 +209,7 @@ class PartitionForward(Consumer):
         self.pool.submit(lambda number: Publish(number, batch), lambda outcome: self._ended(entries, size, outcome))
 
     def _choose(self, room: int) -> list[LaneEntry]:
-        """What may go out now, without what expired while it waited."""
+        # what may go out now, without what expired while it waited
         while room > 0 and (entries := self._lanes.choose(room, REQUEST_BYTES, self._clock.now())):
             now_ms = self._clock.now_ms()
             expired = [entry for entry in entries if 0 < _expires(entry) <= now_ms]
@@ -252,7 +250,7 @@ class PartitionForward(Consumer):
         self.save_soon()
 
     def _leave_late(self) -> float | None:
-        """An outage may have a limit: what has waited for so long in it goes to the dead letters. When to look again."""
+        # An outage may have a limit: what has waited for so long in it goes to the dead letters. When to look again.
         limit, since, now = self.target.retry.outage, self.pool.away_since, self._clock.now()
         if since is None or math.isinf(limit) or not self.letters_topic:
             return None

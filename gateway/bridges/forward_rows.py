@@ -40,7 +40,6 @@ def row_key(forward: str, topic: str, partition: int) -> bytes:
 
 
 def cursor_row(forward: str, topic: str, partition: int, epoch: int, window: AckWindow, tally: Tally) -> Put:
-    """Write a cursor, with the account of how it came there."""
     row = _ForwardRow(epoch, window.to_bytes(), attrs.astuple(tally))
     return Put(TABLE, row_key(forward, topic, partition), msgspec.msgpack.encode(row))
 

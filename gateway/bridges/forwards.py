@@ -27,8 +27,6 @@ STOP_SECONDS = 2.0
 
 
 class Forwards:
-    """All of them."""
-
     def __init__(self, context: ForwardContext) -> None:
         self._context = context
         self._store: Store = context.store
@@ -111,7 +109,6 @@ class Forwards:
         return left
 
     async def close(self) -> None:
-        """Send nothing more, wait for what is under way, write every cursor."""
         self._closing = True
         for forward in self._all():
             forward.stop()
@@ -146,14 +143,12 @@ class Forwards:
         return min((one.on_disk for one in running if one.partition == partition), default=None)
 
     def consumers(self) -> Iterator[ConsumerCounts]:
-        """Where each one is."""
         for forward in self._all():
             account = forward.account()
             if account is not None:
                 yield account
 
     def under_way(self, most: int) -> Sequence[UnderWay]:
-        """Messages that were tried and wait, at most so many."""
         found: list[UnderWay] = []
         for forward in self._all():
             found += forward.under_way(most - len(found))
@@ -162,7 +157,6 @@ class Forwards:
         return found
 
     def backlog(self, pool: UpstreamPool) -> int:
-        """Messages that wait for these connections."""
         return sum(forward.backlog for forward in self._all() if forward.pool is pool)
 
     def uses(self, pool: UpstreamPool) -> bool:
@@ -171,7 +165,6 @@ class Forwards:
 
     @property
     def names(self) -> Sequence[str]:
-        """What they are called."""
         return [_target(rule).name for rule in self._rules]
 
     def problem(self, name: str) -> str:
@@ -187,7 +180,7 @@ class Forwards:
     # --- inside ---
 
     def _all(self) -> Sequence[PartitionForward]:
-        """As they are now: what is done with one may bring a topic, and others with it."""
+        # as they are now: what is done with one may bring a topic, and others with it
         return [forward for forwards in self._running.values() for forward in forwards]
 
     def _changed(self, pool: UpstreamPool) -> None:
@@ -209,7 +202,7 @@ class Forwards:
                     forward.wake()
 
     def _replace(self, topic: str) -> Counter[str]:
-        """Those of a topic that are done go, and those that take their places begin. What is left to nobody, by name."""
+        # Those of a topic that are done go, and those that take their places begin. What is left to nobody, by name.
         done = [one for one in self._running[topic] if one.stopping and one.idle]
         for forward in done:
             forward.drop()
@@ -226,7 +219,7 @@ class Forwards:
         return left
 
     def _look_at(self, state: TopicState, without: Container[PartitionForward] = ()) -> None:
-        """A topic is new, was made again, or has more partitions; or the rules are others."""
+        # a topic is new, was made again, or has more partitions; or the rules are others
         before = self._partitions.get(state.name)
         if before is not None and before[0] != state.epoch:
             self.deleted(state.name)
@@ -253,7 +246,7 @@ class Forwards:
             self._store.submit(Unit(puts=puts, requires=requires, synced=False))
 
     def _lost_its_place(self, target: Forward, state: TopicState, partition: int) -> bool:
-        """Whether its cursor may be gone with a damaged page: it would send again what is there, or leave out what is not."""
+        # whether its cursor may be gone with a damaged page: it would send again what is there, or leave out what is not
         key = row_key(target.name, state.name, partition)
         what = f"the place of the forward {target.name} in {state.name}/{partition}"
         lost = self._store.lost.found(TABLE, key, what, state.epoch)
@@ -276,9 +269,8 @@ class Forwards:
     def _begin(
         self, target: Forward, state: TopicState, partition: int, puts: list[Put], *, existing: bool
     ) -> ConsumerPlace:
-        """Where a cursor is, and how it came there; what makes it, if it is new, is added to `puts`. `existing`: the topic was
-        there before the forward was.
-        """
+        # Where a cursor is, and how it came there; what makes it, if it is new, is added to `puts`. `existing`: the topic
+        # was there before the forward was.
         span = max(MAX_SPAN, 8 * target.window)
         kept = self._store.table(TABLE).get(row_key(target.name, state.name, partition))
         bounds = state.partitions[partition]
@@ -294,7 +286,7 @@ class Forwards:
 
 
 def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:
-    """Dead letters keep the route they came by; forwarding them again would be a circle."""
+    # dead letters keep the route they came by; forwarding them again would be a circle
     if is_reserved(topic) or topic.endswith(SUFFIX) or topic in letters:
         return False
     return rule.remote_address(topic) is not None
@@ -303,7 +295,7 @@ def _reads(rule: RemoteRule, topic: str, letters: Container[str]) -> bool:
 def _lacking(
     state: TopicState, rules: Sequence[RemoteRule], letters: Container[str], running: Iterable[PartitionForward]
 ) -> Iterator[tuple[RemoteRule, int]]:
-    """The partitions of a topic that a rule reads and nobody of its name does."""
+    # the partitions of a topic that a rule reads and nobody of its name does
     there = {one.place for one in running if one.epoch == state.epoch}
     for rule in rules:
         if _reads(rule, state.name, letters):

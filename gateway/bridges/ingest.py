@@ -83,8 +83,6 @@ class State(enum.Enum):
 
 @attrs.frozen(eq=False)
 class IngestContext:
-    """What the addresses of all ingests work with."""
-
     store: Store
     pump: Pump
     clock: Clock
@@ -150,8 +148,6 @@ class Bookmark:
 
 
 class Source:
-    """One remote address."""
-
     def __init__(
         self,
         context: IngestContext,
@@ -193,7 +189,7 @@ class Source:
 
     @property
     def _expecting(self) -> bool:
-        """What was asked for has not come yet, or has come and waits."""
+        # what was asked for has not come yet, or has come and waits
         return bool(self._taken) or (self._intake is not None and self._intake.taking)
 
     @property
@@ -206,7 +202,6 @@ class Source:
         return self._blocked or self._refused
 
     def place(self) -> IngestPlace:
-        """How far it is."""
         own = self._position is ReaderPosition.OWN
         return IngestPlace(
             self._pool.name,
@@ -219,13 +214,11 @@ class Source:
         )
 
     def wake(self) -> None:
-        """Something may be possible now."""
         self._context.pump.soon(self, self._turn)
 
     def finish(self) -> None:
-        """Ask for nothing more; what comes because it was asked for is stored, and settled. Who follows has it behind that:
-        given back to the remote it would come again behind what is newer.
-        """
+        # Ask for nothing more; what comes because it was asked for is stored, and settled. Who follows has it behind that:
+        # given back to the remote it would come again behind what is newer.
         self._finishing = True
 
     def stop(self) -> None:
@@ -296,9 +289,8 @@ class Source:
             self._run()
 
     def _find_number(self, intake: Intake, fresh: int) -> None:
-        """The subscription from before has what came meanwhile. Numbers only grow while a broker lives: one that gives out a
-        smaller one has started again, and the old number may be somebody else's.
-        """
+        # The subscription from before has what came meanwhile. Numbers only grow while a broker lives: one that gives out a
+        # smaller one has started again, and the old number may be somebody else's.
         before = self._bookmark.number
         if before is None or fresh <= before:
             self._use_number(intake, fresh)
@@ -315,7 +307,7 @@ class Source:
         self._send(intake, lambda number: Resume(number, before, self.remote), resumed)
 
     def _use_number(self, intake: Intake, number: int) -> None:
-        """Nothing is taken before the number is kept: what was taken would be out of reach after a crash."""
+        # nothing is taken before the number is kept: what was taken would be out of reach after a crash
         intake.subscription = number
         intake.fallback = 0
         self.state = State.SUBSCRIBING
@@ -352,6 +344,7 @@ class Source:
         if not messages:
             intake.fallback_at = 0.0
             return
+        # an answer with nothing in it has to come before the pool takes the silence for a dead connection
         until = intake.until(self._context.clock.now(), min(LONGEST_HOLD, self._pool.upstream.timeout / 2))
         intake.taking = True
 
@@ -374,9 +367,8 @@ class Source:
         self.wake()
 
     def _is_ours(self, intake: Intake, taken: Taken) -> bool:
-        """Whether a numbered subscription is still the one we made. What came to another's is theirs: nobody settles it here,
-        so it is delivered to them again.
-        """
+        # Whether a numbered subscription is still the one we made. What came to another's is theirs: nobody settles it here,
+        # so it is delivered to them again.
         if any(one.run.topic != self.remote for one in taken.deliveries):
             if intake.fallback:
                 self._use_number(intake, intake.fallback)
@@ -398,10 +390,9 @@ class Source:
         self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
 
     def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
-        """Stored, or in the dead letters: the remote may forget them. `IngestEntry` has not given up before."""
-
+        # Stored, or in the dead letters: the remote may forget them. `IngestEntry` has not given up before.
         def settled(outcome: Outcome) -> None:
-            """A tag that cannot be settled any more is delivered again: that is all there is to it."""
+            # a tag that cannot be settled any more is delivered again: that is all there is to it
             self._settling -= 1
             if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
                 self._failed(intake, outcome)
@@ -432,7 +423,7 @@ class Source:
     # --- endings ---
 
     def _failed(self, intake: Intake, error: GatewayError) -> None:
-        """The intake is over: wait a while, then begin again where the remote, or the bookmark, says."""
+        # the intake is over: wait a while, then begin again where the remote, or the bookmark, says
         reason = error.refusal if isinstance(error, TargetRefused) else error.status
         self._context.recorder.ingest_failed(self._pool.name, self._source, reason)
         if isinstance(error, TargetRefused | Unsupported) and reason in FOR_PEOPLE:

@@ -45,8 +45,6 @@ class Stored:
 
 @attrs.frozen(eq=False)
 class EntryContext:
-    """What every entry works with."""
-
     broker: Broker
     store: Store
     pump: Pump
@@ -151,7 +149,7 @@ class IngestEntry:
         final: Mapping[int, GatewayError],
         later: Mapping[int, GatewayError],
     ) -> None:
-        """The final ones into the dead letters; then the others once more."""
+        # the final ones into the dead letters; then the others once more
         rest = columns.pick(sorted(later)) if later else None
 
         def go_on() -> None:

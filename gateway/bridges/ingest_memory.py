@@ -27,8 +27,6 @@ USUAL_MESSAGE = 1 << 10
 
 
 class IngestMemory:
-    """What all ingests hold together."""
-
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._most = budget.limit // 2
@@ -68,8 +66,6 @@ class IngestMemory:
 
 
 class RemoteMemory:
-    """What one remote address holds."""
-
     def __init__(self, memory: IngestMemory, wake: Callable[[], None]) -> None:
         self._memory = memory
         self._wake = wake
@@ -93,7 +89,6 @@ class RemoteMemory:
             self._memory.change(size)
 
     def storing(self) -> None:
-        """What has come goes into the log."""
         self._storing += self._ahead
         self._ahead = 0
 

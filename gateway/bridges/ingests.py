@@ -89,7 +89,6 @@ class RunningIngest:
         return next((source.problem for source in self.sources if source.problem), "")
 
     def show(self) -> None:
-        """Bring the state in the metrics up to date."""
         running = self.pool.connected and any(source.running for source in self.sources)
         state = "refused" if self.problem else "running" if running else "waiting"
         for each in ("waiting", "running", "refused"):
@@ -105,7 +104,6 @@ class RunningIngest:
         self.changed()
 
     def changed(self) -> None:
-        """A connection came or went."""
         if not self._admitted:
             return
         for source in list(self.sources):
@@ -264,7 +262,6 @@ class Ingests:
             self.admit()
 
     def admit(self) -> None:
-        """What they pull may come in now."""
         self._admitted = True
         for ingest in self.all:
             ingest.admit()
@@ -274,7 +271,6 @@ class Ingests:
         return any(ingest.pool is pool for ingest in self._leaving)
 
     def show(self) -> None:
-        """Bring the states in the metrics up to date."""
         for ingest in self.all:
             ingest.show()
 
@@ -285,7 +281,6 @@ class Ingests:
             ingest.stop()
 
     async def close(self) -> None:
-        """Wait for what is being stored."""
         self.stop()
         everyone = (*self.all, *self._leaving)  # `finished` may end meanwhile
         with trio.move_on_after(STOP_SECONDS):
@@ -302,7 +297,7 @@ class Ingests:
                 ingest.changed()
 
     def _obstacle(self, pool: UpstreamPool, address: str) -> str:
-        """Why nothing may be pulled for an address here: where it would go is not ready."""
+        # why nothing may be pulled for an address here: where it would go is not ready
         health = self._context.store.health
         if not health.writable:
             return f"the store is read-only: {health.reason}"

@@ -57,8 +57,6 @@ def is_final(error: GatewayError) -> bool:
 
 
 class LaneEntry(ConsumedMessage):
-    """One message on its way."""
-
     __slots__ = ("alone", "key", "losses", "size")
 
     def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
@@ -82,7 +80,6 @@ class LaneEntry(ConsumedMessage):
         return self.losses >= LOSSES_TO_FEAR
 
     def failed(self, error: GatewayError) -> None:
-        """It was tried in vain once more."""
         self.attempts += 1
         self.say(error.message)
 
@@ -106,8 +103,6 @@ class KeyLane:
 
 
 class Lanes:
-    """All lanes of one partition."""
-
     def __init__(self, retry: Retry, *, atomic: bool, gives_up: bool, chance: random.Random) -> None:
         self._retry = retry
         self._atomic = atomic
@@ -128,11 +123,9 @@ class Lanes:
 
     @property
     def full(self) -> bool:
-        """Whether no more may be parked."""
         return self.parked >= PARK_MESSAGES or self.parked_bytes >= PARK_BYTES
 
     def next_due(self) -> float | None:
-        """When the next parked lane may try again."""
         return self._delayed[0][0] if self._delayed else None
 
     def parked_heads(self, most: int) -> Sequence[tuple[float, LaneEntry]]:
@@ -141,7 +134,6 @@ class Lanes:
         return [(due, lane.queue[0]) for due, _number, lane in soonest if lane.queue]
 
     def push(self, entry: LaneEntry) -> None:
-        """One more message, behind all of its key."""
         lane = self._lanes.get(entry.key)
         if lane is None:
             lane = self._lanes[entry.key] = KeyLane(entry.key)
@@ -194,6 +186,7 @@ class Lanes:
         if len(entries) == 1 or is_outage(error):
             return self._again(entries, {id(entry): error for entry in entries}, entries, now)
         if is_final(error):
+            # one of them is the reason, and the answer does not say which: each shows it alone
             for entry in entries:
                 entry.alone = True
             return self._again(entries, {}, entries, now)
@@ -203,13 +196,13 @@ class Lanes:
     def _again(
         self, lost: Sequence[LaneEntry], failed: Mapping[int, GatewayError], sent: Sequence[LaneEntry], now: float
     ) -> list[LaneEntry]:
-        """What was not taken of what was sent goes back, but for what is given up; lanes whose head failed are parked."""
+        # what was not taken of what was sent goes back, but for what is given up; lanes whose head failed are parked
         given_up: list[LaneEntry] = []
         for entry in lost:
             error = failed.get(id(entry))
             if error is None:
                 continue
-            if is_outage(error):
+            if is_outage(error):  # nobody has judged the message, so that it costs no attempt
                 entry.losses += isinstance(error, TargetLost)
                 continue
             entry.failed(error)
@@ -242,7 +235,7 @@ class Lanes:
         return entry
 
     def _return(self, entries: Sequence[LaneEntry]) -> None:
-        """Back to the front of their lanes, in order."""
+        # back to the front of their lanes, in order
         for entry in reversed(entries):
             lane = self._lanes[entry.key]
             lane.queue.appendleft(entry)
@@ -266,7 +259,6 @@ class Lanes:
         self.parked_bytes += entry.size
 
     def free(self, entries: Iterable[LaneEntry]) -> None:
-        """The lanes of these are free again."""
         for key in {entry.key: None for entry in entries}:
             lane = self._lanes[key]
             self._busy -= lane.busy

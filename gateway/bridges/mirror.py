@@ -56,8 +56,6 @@ def chosen(run: Run, index: int, percent: float) -> bool:
 
 @attrs.frozen(eq=False)
 class MirrorContext:
-    """What every mirror works with."""
-
     store: Store
     pump: Pump
     clock: Clock
@@ -65,8 +63,6 @@ class MirrorContext:
 
 
 class PartitionMirror:
-    """What is mirrored of one partition."""
-
     def __init__(
         self, context: MirrorContext, rule: RemoteRule, pool: UpstreamPool, topic: str, epoch: int, partition: int
     ) -> None:
@@ -90,7 +86,6 @@ class PartitionMirror:
         self._stopped = False
 
     def does(self, rule: RemoteRule, pool: UpstreamPool) -> bool:
-        """Whether it is what a rule asks for."""
         return self.pool is pool and self._rule.meaning == rule.meaning
 
     def mirrors(self, rule: RemoteRule) -> bool:
@@ -115,7 +110,7 @@ class PartitionMirror:
             self._buffer.clear()
 
     def grown(self) -> None:
-        """There is more in the log: choose of it while it is in memory, and send in the next pass."""
+        # there is more in the log: choose of it while it is in memory, and send in the next pass
         self._context.pump.soon(self, self._turn)
 
     # --- choosing ---
@@ -206,7 +201,7 @@ class PartitionMirror:
             self._read_back(entries, outcome)
 
     def _read_back(self, entries: Sequence[LaneEntry], outcome: Outcome) -> None:
-        """Ask the second for what it has stored, where it says where that is."""
+        # ask the second for what it has stored, where it says where that is
         assert isinstance(outcome, Published)
         sent = [(outcome.position(i), entry) for i, entry in enumerate(entries) if i not in outcome.refused][:COMPARED]
         (partition, first), _ = sent[0]

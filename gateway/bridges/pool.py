@@ -55,8 +55,6 @@ class _Awaited:
 
 
 class PooledConnection:
-    """One connection that is up."""
-
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
         self.driver: Remote | None = None
@@ -76,7 +74,6 @@ class PooledConnection:
         return self._lost and not self._heard
 
     def said_nothing(self) -> None:
-        """It took a question and never answered."""
         self._lost = True
 
     def submit(self, request: Request, ended: Ended) -> None:
@@ -139,7 +136,7 @@ class PooledConnection:
             one.ended(error)
 
     def _overdue(self) -> None:
-        """All requests have the same time, so the oldest is the first to be late."""
+        # all requests have the same time, so the oldest is the first to be late
         self._timer = None
         oldest = next(iter(self.waiting.values()), None)
         if oldest is None:
@@ -201,7 +198,6 @@ class UpstreamPool:
 
     @property
     def current_address(self) -> int:
-        """Which of the upstream's addresses is used."""
         return self._preference.current
 
     @property
@@ -259,13 +255,11 @@ class UpstreamPool:
             connection.submit(make(next(self._ids)), ended)
 
     async def run(self) -> None:
-        """Keep the connections up until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(self.upstream.pool):
                 nursery.start_soon(self._keep_up)
 
     def took(self, seconds: float) -> None:
-        """An answer came after so long."""
         self.latency = seconds if self.latency is None else 0.8 * self.latency + 0.2 * seconds
 
     def judge(self, outcome: Outcome) -> None:
@@ -319,7 +313,7 @@ class UpstreamPool:
             self.away_since = trio.current_time()
 
     def _reached(self) -> None:
-        """Somebody is there, and the login, if there is one, is through."""
+        # somebody is there, and the login, if there is one, is through
         self._proven_by_answers = False
         self.problem = ""
         if self.refused:
@@ -363,7 +357,7 @@ class UpstreamPool:
             await trio.sleep(jittered(BACKOFF.delay(max(failures, 1)), self._chance))
 
     async def _connect(self, index: int) -> GatewayError | PooledConnection:
-        """Use one address until the connection ends: the connection that was, or why there was none."""
+        # use one address until the connection ends: the connection that was, or why there was none
         connection = PooledConnection(self)
         try:
             async with self._dial(index, connection.complete) as driver:
@@ -419,7 +413,7 @@ class UpstreamPool:
         self.leave(connection, error)
 
     async def _probe(self, connection: PooledConnection, index: int) -> None:
-        """On a second choice: see whether a better one is back, and stays so."""
+        # on a second choice: see whether a better one is back, and stays so
         while True:
             await trio.sleep(PROBE_SECONDS)
             better = await self._first_answering(index)
@@ -431,7 +425,7 @@ class UpstreamPool:
         connection.retire()
 
     async def _first_answering(self, end: int) -> int | None:
-        """The best address before this one that lets us in."""
+        # the best address before this one that lets us in
         for index in range(end):
             with contextlib.suppress(TargetError):
                 async with self._dial(index, lambda _completions: None) as driver:

@@ -112,8 +112,6 @@ class _Path:
 
 
 class ProxyLane:
-    """All proxied publishes to one upstream."""
-
     def __init__(self, pool: UpstreamPool, timers: Timers, clock: Clock, recorder: Recorder) -> None:
         self._timers = timers
         self._clock = clock
@@ -143,6 +141,7 @@ class ProxyLane:
     def send(self, timeout: float, job: _Proxied) -> None:
         """Send a batch as soon as possible; it ends once, within the time."""
         size = job.batch.columns.value_bytes
+        # one batch is let in whatever its size, or a large one could never be sent
         if len(self._waiting) + self._requests >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_BYTES):
             self._recorder.limit_hit("", "proxy")
             job.ended(Throttled(f"too many messages wait for upstream {self.pool.name}"))
@@ -156,7 +155,7 @@ class ProxyLane:
     # --- inside ---
 
     def _send_on(self) -> None:
-        """Answers that come while something is sent lead back here: only the outermost call walks the queue."""
+        # answers that come while something is sent lead back here: only the outermost call walks the queue
         if self._sending:
             return
         self._sending = True
@@ -178,7 +177,7 @@ class ProxyLane:
         self._sending = False
 
     def _path(self, caller: int) -> _Path | None:
-        """The way of a publisher's next batch; None while there is none."""
+        # the way of a publisher's next batch; None while there is none
         path = self._paths.get(caller)
         if path is not None and path.pool is not self.pool:
             return None  # what it sent to where the upstream was ends first
@@ -258,7 +257,6 @@ class Proxies:
         self._left = [lane for lane in (*self._left, *before.values()) if lane.messages]
 
     def uses(self, pool: UpstreamPool) -> bool:
-        """Whether a publisher waits for these connections."""
         return any(lane.uses(pool) for lane in (*self._lanes.values(), *self._left))
 
     def connected(self, upstream: str) -> bool:
@@ -280,6 +278,5 @@ class Proxies:
             lane.send(proxy.timeout, _Proxied(caller, batch, sent, ended))
 
     def show(self) -> None:
-        """Bring the gauges up to date."""
         for name, lane in self._lanes.items():
             self._recorder.gauge("gateway_proxy_in_flight_messages", float(lane.messages), upstream=name)

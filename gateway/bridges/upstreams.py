@@ -52,8 +52,6 @@ def wanted(config: Config, table: RoutingTable) -> Mapping[tuple[Use, str], Upst
 
 
 class Upstreams:
-    """All pools, by use and name."""
-
     def __init__(self, nursery: trio.Nursery, pump: Pump, recorder: Recorder, chance: random.Random) -> None:
         self._nursery = nursery
         self._pump = pump

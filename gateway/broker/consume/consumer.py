@@ -336,6 +336,7 @@ class Consumer:
         unsaved, low = self.unsaved, window.low
         self._writing, self._dirty = True, False
         puts = self.rows(window, tally) if self._kept else ()
+        # a crash may take positions back, and what was done is repeated; a letter must be as durable as its topic
         unit = Unit(appends, puts, self.guard(), creates, synced=None if letters else False)
         self._context.store.submit(unit).on_done(lambda ticket: self._saved(ticket, letters, unsaved, low))
 
@@ -346,6 +347,7 @@ class Consumer:
             self.touch()
             self.save_soon()
             return
+        # no more than what was handed to the store: more may have been acknowledged while it wrote
         self.unsaved -= unsaved
         self.on_disk = low
         del self.letters[: len(letters)]
