@@ -80,7 +80,7 @@ def checked(chunks: Iterable[Sequence[Stored]], position: Position, end: int) ->
 
 
 def _looked_at(chunks: Sequence[Stored]) -> tuple[Any, int]:
-    """What chunks say of themselves, and how many of them, from the first on, are what was written."""
+    # what chunks say of themselves, and how many of them, from the first on, are what was written
     blobs = [blob for _base, _count, blob in chunks]
     heads = np.frombuffer(b"".join([blob[: HEAD.size].ljust(HEAD.size, b"\0") for blob in blobs]), dtype=_HEADS)
     present, counts = heads["present"], heads["count"].astype(np.int64)
@@ -140,7 +140,6 @@ class Block:
         return np.arange(self.base_offset, self.base_offset + self.count, dtype=np.int64)
 
     def times(self) -> Any:
-        """Store time of each record."""
         heads = self._heads
         stamped = (heads["present"] & TIMES) != 0
         if not stamped.any():
@@ -191,7 +190,7 @@ class Block:
         ]
 
     def _or_zeros(self, begins: Any, sizes: Any, there: Any) -> list[bytes]:
-        """As `_spans`, but zeros for a chunk that has not got it."""
+        # as `_spans`, but zeros for a chunk that has not got it
         found = self._spans(begins, sizes)
         if not there.all():
             for index in np.flatnonzero(~there).tolist():
@@ -206,7 +205,7 @@ class Block:
         return np.frombuffer(b"".join(parts), dtype="<u4")
 
     def _stamps(self, there: Any, begins: Any, otherwise: Sequence[int]) -> Any:
-        """A column of times, one of its own for each record, or the same for all of a chunk."""
+        # a column of times, one of its own for each record, or the same for all of a chunk
         parts = self._or_zeros(begins, 8 * self.counts, there)
         for index in np.flatnonzero(~there).tolist():
             parts[index] = otherwise[index].to_bytes(8, "little", signed=True) * int(self.counts[index])
@@ -218,7 +217,7 @@ class Block:
         return [decode(blob, self.topic, self.partition, base, count) for base, count, blob in self.chunks]
 
     def _find(self) -> Stretches | None:
-        """The stretches, if all ids have sixteen bytes, as the gateway makes them: the tables are of one width then."""
+        # the stretches, if all ids have sixteen bytes, as the gateway makes them: the tables are of one width then
         told = self._u32([blob[HEAD.size : _DICTIONARY] for blob in self.blobs]).reshape(-1, 3).astype(np.int64)
         sources, batches, stretches = told[:, 0], told[:, 1], told[:, 2]
         stretches_at = HEAD.size + self._heads["names"].astype(np.int64) - STRETCH.size * stretches

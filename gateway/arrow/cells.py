@@ -111,7 +111,6 @@ class RunGroup:
         return np.concatenate([np.arange(run.base_offset, run.next_offset, dtype=np.int64) for run in self.runs])
 
     def times(self) -> Any:
-        """Store time of each record."""
         edges = [(run.times[0], run.times[-1]) for run in self.runs]
         if all(first == last for first, last in edges):  # store time never goes back: all between are the same
             return np.repeat(np.array([first for first, _last in edges], dtype=np.int64), self.counts)
@@ -144,7 +143,7 @@ class RunGroup:
         return self._cells(lambda columns: columns.headers, _loose_headers)
 
     def _cells(self, column: Callable[[Columns], Sequence[Any] | None], loose: Callable[[Any], Cells]) -> Cells | None:
-        """A column of optional cells, as ends, validity and bytes."""
+        # a column of optional cells, as ends, validity and bytes
         firsts: list[int] = []
         ends: list[bytes] = []
         valid: list[bytes] = []
@@ -205,13 +204,13 @@ def find_stretches(runs: Sequence[Run], count: int) -> Stretches:
 
 
 def _loose_keys(keys: Sequence[bytes | None]) -> Cells:
-    """Keys of a run that was never a chunk: it comes from memory, not from disk."""
+    # keys of a run that was never a chunk: it comes from memory, not from disk
     ends = np.cumsum([len(key) if key is not None else 0 for key in keys])
     return ends, np.array([key is not None for key in keys]), [key for key in keys if key is not None]
 
 
 def _loose_headers(rows: Sequence[Any]) -> Cells:
-    """Headers of a run that was never a chunk, in the chunk's layout."""
+    # headers of a run that was never a chunk, in the chunk's layout
     encoded = [
         b"".join(
             [

@@ -65,7 +65,7 @@ def _made(group: Group, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _binary(ends: Any, data: bytes | memoryview | pa.Buffer, valid: Any = None) -> pa.Array:
-    """A binary array of cells that lie back to back."""
+    # a binary array of cells that lie back to back
     offsets = np.empty(len(ends) + 1, dtype=np.int32)
     offsets[0] = 0
     offsets[1:] = ends
@@ -81,12 +81,12 @@ def _repeated(text: str, most: int) -> pa.Array:
 
 
 def _constant(text: str, count: int) -> pa.Array:
-    """One text for every row: batches are of few sizes, so that of the one before mostly does."""
+    # one text for every row: batches are of few sizes, so that of the one before mostly does
     return _repeated(text, 1 << (count - 1).bit_length()).slice(0, count)
 
 
 def _said(group: Group, what: Callable[[BatchMeta], str]) -> pa.Array:
-    """A column of something that is said once per batch."""
+    # a column of something that is said once per batch
     found = group.stretches
     texts: dict[str, int] = {}
     index = [texts.setdefault(what(one), len(texts)) for one in found.senders]
@@ -97,7 +97,7 @@ def _said(group: Group, what: Callable[[BatchMeta], str]) -> pa.Array:
 
 
 def _values(group: Group) -> pa.Array:
-    """Each value lies behind its length; those four bytes are left out."""
+    # each value lies behind its length; those four bytes are left out
     ends = group.ends()
     step, rest = divmod(int(ends[-1]), group.count)
     if not rest and np.array_equal(ends, np.arange(1, group.count + 1, dtype=np.int64) * step):
@@ -121,7 +121,7 @@ def _keys(group: Group) -> pa.Array:
 
 
 def _headers(group: Group) -> pa.Array:
-    """Rows of (count, then name length, value length, name, value): read pair by pair, all rows at once."""
+    # rows of (count, then name length, value length, name, value): read pair by pair, all rows at once
     found = group.headers()
     if found is None:
         return pa.ListArray.from_arrays(
@@ -157,13 +157,13 @@ def _headers(group: Group) -> pa.Array:
 
 
 def _u32(data: Any, at: Any) -> Any:
-    """Little-endian integers at many places."""
+    # little-endian integers at many places
     parts = [data[at + i].astype(np.int64) << (8 * i) for i in range(4)]
     return parts[0] | parts[1] | parts[2] | parts[3]
 
 
 def _ids(group: Group) -> pa.Array:
-    """The id of the batch, and the index in it (u32 big-endian)."""
+    # the id of the batch, and the index in it (u32 big-endian)
     found = group.stretches
     inner = np.arange(group.count, dtype=np.int64) + np.repeat(found.inners - found.starts, found.lengths)
     if isinstance(found.ids, np.ndarray):

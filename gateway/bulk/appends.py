@@ -90,7 +90,6 @@ class Appends:
             await trio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Forget producers that have not appended for long."""
         before = self._clock.now_ms() - REMEMBERED_MS
         first = b""
         while rows := await self._store.scan(TABLE, first, ROWS_AT_A_TIME):
@@ -103,7 +102,7 @@ class Appends:
     # --- inside ---
 
     def _turn(self, producer: str) -> _Turn:
-        """Appends of one producer are made one after the other."""
+        # appends of one producer are made one after the other
         turn = self._locks.get(producer)
         if turn is None:
             turn = self._locks[producer] = _Turn(lambda: self._locks.pop(producer, None))
@@ -158,7 +157,7 @@ class Appends:
         return msgspec.msgpack.decode(row, type=_Head) if row is not None else None
 
     async def _rows(self, producer: str, before_epoch: int) -> list[bytes]:
-        """The keys of earlier epochs' appends, not more than a commit should carry: what stays goes with the next."""
+        # the keys of earlier epochs' appends, not more than a commit should carry: what stays goes with the next
         rows = await self._store.scan(APPENDS, _key(producer, 0, 0), ROWS_AT_A_TIME)
         return [key for key, _value in rows if _key(producer, 0, 0) <= key < _key(producer, before_epoch, 0)]
 
@@ -197,7 +196,7 @@ class _Turn:
 
 
 def _digest(body: AppendRequest, columns: Columns) -> bytes:
-    """Of what is to be stored: the same key with something else is a mistake that must not pass as a repetition."""
+    # of what is to be stored: the same key with something else is a mistake that must not pass as a repetition
     made = hashlib.blake2b(columns.packed, digest_size=16)
     made.update(
         msgspec.msgpack.encode(

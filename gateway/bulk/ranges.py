@@ -43,8 +43,6 @@ class RangeAsked:
 
 
 class Ranges:
-    """Reads ranges for the API."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._limiter = trio.CapacityLimiter(THREADS)
@@ -65,7 +63,7 @@ class Ranges:
         return state
 
     def _looked_up(self, asked: RangeAsked) -> tuple[RangeAsked, int]:
-        """The same, of the topic that there is (it may be deleted and made again while it is read), and where it ends."""
+        # the same, of the topic that there is (it may be deleted and made again while it is read), and where it ends
         state = self.find(asked)
         end = state.end if asked.end is None else min(asked.end, state.end)
         return attrs.evolve(asked, epoch=self._store.topics[asked.topic].epoch), end
@@ -93,9 +91,8 @@ class Ranges:
         yield encoder.finish()
 
     async def _framed(self, asked: RangeAsked) -> AsyncGenerator[tuple[bytes, int]]:
-        """Frames, and the offset behind them: chunks go out as they lie on disk, only looked at for damage; what is not that
-        simple is read and encoded.
-        """
+        # frames, and the offset behind them: chunks go out as they lie on disk, only looked at for damage; what is not that
+        # simple is read and encoded
         asked, end = self._looked_up(asked)
         offset, left = asked.start, asked.max_bytes or UNLIMITED
         while offset < end and left > 0:
@@ -146,7 +143,7 @@ def _frame(base: int, count: int, chunk: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _stored_frames(position: Position, end: int, stored: Sequence[Stored]) -> bytes:
-    """Frames of the chunks up to the first that is damaged; the first and the last are cut to what is asked for."""
+    # frames of the chunks up to the first that is damaged; the first and the last are cut to what is asked for
     parts: list[bytes] = []
     for base, count, blob in stored:
         if not intact(blob, base, count):

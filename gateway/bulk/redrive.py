@@ -106,7 +106,7 @@ class Redrives:
     # --- inside ---
 
     async def _begin(self, caller: Caller, asked: Redrive, offset: int) -> Redriven | _UnderWay:
-        """Submit a letter's message; the commits of many letters are shared."""
+        # submit a letter's message; the commits of many letters are shared
         key = _life(asked.topic, asked.epoch) + _OFFSET.pack(asked.partition, offset)
         before = await self._store.get(TABLE, key)
         if before is not None:
@@ -175,7 +175,7 @@ class Redrives:
 
 
 def _check(letter: _Letter, asked: Redrive, target: str, now_ms: int) -> None:
-    """Raise unless a letter may go out again."""
+    # raise unless a letter may go out again
     if not letter.facts.reason:
         raise InvalidRequest("this is no dead letter: it has no reason")
     if not target:

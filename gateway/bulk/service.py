@@ -48,8 +48,6 @@ class Listeners:
 
 
 class Bulk:
-    """The services behind the API."""
-
     def __init__(self, store: Store, house: House, table: RoutingTable, listeners: Listeners) -> None:
         self._store = store
         self._house = house
@@ -135,7 +133,6 @@ class Bulk:
                 await stop.wait()
 
     def letters(self) -> frozenset[str]:
-        """The topics that hold dead letters."""
         topics = self._store.topics
         named = {rule.dead_letter(topic) for rule in self._table.forwards for topic in topics}
         return frozenset(name for name in topics if name.endswith(SUFFIX) or name in named)

@@ -343,7 +343,6 @@ _TYPES: Mapping[str, Callable[[Problem], GatewayError]] = {
 
 
 def problem_of(error: GatewayError, refused: Sequence[Refusal] = ()) -> Problem:
-    """An error, to be sent."""
     return Problem(
         type=type(error).__name__,
         status=error.status.value,

@@ -115,7 +115,7 @@ def _stored(path: Path) -> tuple[Sequence[Account], Sequence[Account], Sequence[
 
 
 def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
-    """What is written of each forward; of a topic that was made again nothing is."""
+    # what is written of each forward; of a topic that was made again nothing is
     from gateway.bridges.forward_rows import read_cursor, stored_cursors
     from gateway.broker.consume.consumer import counts_of
     from gateway.broker.identity import TABLE
@@ -130,7 +130,7 @@ def _forwards(log: LogReader) -> Iterator[ConsumerCounts]:
 
 
 def _subscriptions(log: LogReader) -> Iterator[ConsumerCounts]:
-    """A subscription's cursor keeps no account of its past: it must not be beyond the log, that is all."""
+    # a subscription's cursor keeps no account of its past: it must not be beyond the log, that is all
     from gateway.broker.consume.cursors import CURSORS, SUBSCRIPTIONS, read_subscriptions
     from gateway.recorder import ConsumerCounts
     from gateway.store.ack_window import AckWindow

@@ -48,7 +48,6 @@ class BenchSource:
         self.latencies = array("d")
 
     def take(self) -> list[bytes]:
-        """The next batch; empty at the end."""
         first, self._next = self._next, min(self._next + self._batch, self._count)
         return [self._message(sequence) for sequence in range(first, self._next)]
 

@@ -85,9 +85,8 @@ def command(
 
 
 def _listener(context: click.Context, config: Config, protocol: str, name: str | None) -> str:
-    """The listener that is meant: the named one, or the first that speaks the protocol. What is pulled from an upstream comes
-    in as if at a listener of its name.
-    """
+    # The listener that is meant: the named one, or the first that speaks the protocol. What is pulled from an upstream comes
+    # in as if at a listener of its name.
     speaking = [listener.name for listener in config.listeners.values() if protocol in listener.protocols]
     speaking += [one.name for one in config.upstreams.values() if one.ingest and one.protocol == protocol]
     if name is None:
@@ -103,7 +102,7 @@ def _listener(context: click.Context, config: Config, protocol: str, name: str |
 
 
 def _as_written(config: Config, spec: ProtocolSpec, place: str, address: str) -> str:
-    """The address as the sessions of a listener name it."""
+    # the address as the sessions of a listener name it
     if place not in config.listeners:
         return address
     return spec.local_address(config.listeners[place].settings[spec.name], address)

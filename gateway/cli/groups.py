@@ -144,7 +144,7 @@ def reset(
 
 
 def _where(text: str) -> tuple[Any, int]:
-    """What `--to` says: a place, and the offset or the time in milliseconds that goes with it."""
+    # what `--to` says: a place, and the offset or the time in milliseconds that goes with it
     import datetime as dt
 
     from gateway.requests import ResetTo
@@ -167,7 +167,7 @@ def _ordered(positions: Iterable[GroupPosition]) -> Sequence[GroupPosition]:
 
 
 def _sum(positions: Iterable[GroupPosition]) -> int | None:
-    """The sum of all lags; None if one of them is not known."""
+    # the sum of all lags; None if one of them is not known
     lags = [one.lag for one in positions]
     return None if None in lags else sum(lag for lag in lags if lag is not None)
 
@@ -227,7 +227,7 @@ def _reset_served(endpoint: Endpoint, asked: GroupReset) -> Sequence[GroupMove]:
 
 
 def _reset_stored(path: Path, asked: GroupReset) -> Sequence[GroupMove]:
-    """In a store that nobody serves: refused while somebody does."""
+    # in a store that nobody serves: refused while somebody does
     import trio
 
     from gateway.broker.consume.group_offsets import moves_of, unit_of

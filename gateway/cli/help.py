@@ -48,7 +48,7 @@ def command(context: click.Context, topic: str | None, no_pager: bool) -> None:
 
 
 def _show_command(context: click.Context, name: str) -> None:
-    """The help of a command; an error that says which page or command was probably meant, if there is none."""
+    # the help of a command; an error that says which page or command was probably meant, if there is none
     from gateway import docs
 
     group = context.find_root().command

@@ -97,7 +97,7 @@ def _when(timestamp_ms: int) -> str:
 
 
 def _shown(data: bytes, most: int = 200) -> str:
-    """On one line, whatever it is, and not too long."""
+    # on one line, whatever it is, and not too long
     text = data[:most].decode(errors="backslashreplace")
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return text + (f"... ({len(data)} bytes)" if len(data) > most else "")
@@ -152,8 +152,6 @@ def letters(log: EndpointLog, topic: TopicSnapshot, choice: Choice) -> Iterator[
 
 @attrs.define
 class Summary:
-    """What a dead-letter topic holds."""
-
     topic: str
     letters: int = 0
     redriven: int = 0

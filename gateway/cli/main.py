@@ -48,7 +48,7 @@ Every command explains itself: gateway COMMAND --help. Exit codes: 0 good, 1 fin
 
 @functools.cache
 def _commands() -> Mapping[str, tuple[str, str]]:
-    """Every command: its name, the module that defines it, and its first sentence."""
+    # every command: its name, the module that defines it, and its first sentence
     found: dict[str, tuple[str, str]] = {}
     for module in pkgutil.iter_modules(gateway.cli.__path__):
         name = f"gateway.cli.{module.name}"
@@ -60,7 +60,7 @@ def _commands() -> Mapping[str, tuple[str, str]]:
 
 @functools.cache
 def _module_of(command: str) -> str | None:
-    """The module that defines a command; None if there is no such command. Looks at that module alone."""
+    # The module that defines a command; None if there is no such command. Looks at that module alone.
     name = command.replace("-", "_")
     if "_" in command or not name.isidentifier() or importlib.util.find_spec(f"gateway.cli.{name}") is None:
         return None
@@ -68,7 +68,7 @@ def _module_of(command: str) -> str | None:
 
 
 def _summary(module: str) -> str | None:
-    """The first sentence about the `command` that a module defines; None if it defines none."""
+    # the first sentence about the `command` that a module defines; None if it defines none
     spec = importlib.util.find_spec(module)
     loader: Any = spec.loader if spec is not None else None
     tree = ast.parse(loader.get_source(module) or "")
@@ -116,7 +116,6 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _commands()[name][1]) for name in sorted(_commands())])
 
@@ -152,7 +151,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: BaseException, out: IO[str]) -> int:
-    """The exit code of a failure that was foreseen, after its lines; anything else is raised on, with its traceback."""
+    # the exit code of a failure that was foreseen, after its lines; anything else is raised on, with its traceback
     leaves = list(_leaves(error))
     if any(isinstance(leaf, BrokenPipeError) for leaf in leaves) and _stdout_is_gone():
         return EXIT_PIPE
@@ -166,7 +165,7 @@ def _failed(error: BaseException, out: IO[str]) -> int:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """What really failed: nurseries and configurations report in groups."""
+    # what really failed: nurseries and configurations report in groups
     if isinstance(error, BaseExceptionGroup):
         for member in error.exceptions:
             yield from _leaves(member)
@@ -183,7 +182,7 @@ def _line(error: BaseException) -> str:
 
 
 def _stdout_is_gone() -> bool:
-    """Whether the reader of our output went away (`| head`): not an error of ours, and nothing may be written any more."""
+    # whether the reader of our output went away (`| head`): not an error of ours, and nothing may be written any more
     watch = select.poll()
     watch.register(sys.stdout.fileno(), 0)
     if not any(event & select.POLLERR for _, event in watch.poll(0)):

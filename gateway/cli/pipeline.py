@@ -128,7 +128,7 @@ def _show_planned(source: Source, to: Path, topics: TopicSelection, form: str, o
 def _archiving(
     source: Source, to: Path, topics: TopicSelection, form: str, accept_gaps: bool, cluster: JobCluster
 ) -> Callable[[Callable[[int, int], None]], Archived]:
-    """One pass; it is given whom to tell about its progress."""
+    # one pass; it is given whom to tell about its progress
     if form == "parquet":
         from gateway.pipeline.archive import archive as run
 

@@ -230,7 +230,6 @@ def reporting(path: Path, job: str) -> Iterator[dict[str, object]]:
 
 
 def show(output: str, result: dict[str, object], text: str) -> None:
-    """The summary, for people or for programs."""
     _results.append(result)
     click.echo(json.dumps(result) if output == "json" else text)
 

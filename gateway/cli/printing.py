@@ -44,7 +44,7 @@ class Printer:
             sys.stdout.buffer.flush()
 
     def _object(self, run: Run, index: int) -> str:
-        """One line. What the protocol does not tell is null, not made up."""
+        # One line. What the protocol does not tell is null, not made up.
         carries = self._place.spec.carries
         key = run.columns.key(index)
         shown = {

@@ -65,7 +65,7 @@ def probe(config: model.Config, notes: Notebook) -> None:
 
 
 def _usable(tls: Tls, authority: str, notes: Notebook) -> bool:
-    """Whether the certificates are some and fit their keys. That a file cannot be read was said when its name was."""
+    # Whether the certificates are some and fit their keys. That a file cannot be read was said when its name was.
     if not all(map(_readable, filter(None, (tls.cert, tls.key, authority)))):
         return False
     authority_key = "ca" if isinstance(tls, model.TlsTrust) else "client_ca"
@@ -92,7 +92,7 @@ def _readable(name: str) -> bool:
 
 
 def _dated(tls: Tls, key: str, name: str, notes: Notebook) -> bool:
-    """Whether a file holds certificates; a warning for each that does not count today, or soon not any more."""
+    # whether a file holds certificates; a warning for each that does not count today, or soon not any more
     try:
         certificates = read_certificates(Path(name))
     except ConfigProblem as problem:
@@ -111,7 +111,7 @@ def _dated(tls: Tls, key: str, name: str, notes: Notebook) -> bool:
 
 
 def _take(tls: Tls, make: Callable[[], ssl.SSLContext], notes: Notebook) -> None:
-    """What fits may still be too weak for OpenSSL."""
+    # what fits may still be too weak for OpenSSL
     try:
         make()
     except OSError as error:
@@ -123,7 +123,7 @@ def _said(error: OSError) -> str:
 
 
 def _cannot_store(files: StoreFiles) -> str:
-    """Why no store can be kept there; empty if it can."""
+    # why no store can be kept there; empty if it can
     place = _first_existing(files.directory)
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -138,7 +138,7 @@ def _cannot_store(files: StoreFiles) -> str:
 
 
 def _compare_floor(storage: model.Storage, notes: Notebook) -> None:
-    """What is written there is to mean what it says."""
+    # what is written there is to mean what it says
     volume = shutil.disk_usage(_first_existing(Path(storage.path))).total
     counts = counting_floor(storage.free_space_floor, volume)
     if counts < storage.free_space_floor != model.Storage().free_space_floor:
@@ -150,7 +150,7 @@ def _compare_floor(storage: model.Storage, notes: Notebook) -> None:
 
 
 def _first_existing(place: Path) -> Path:
-    """What is missing would be made."""
+    # what is missing would be made
     while not place.exists() and place != place.parent:
         place = place.parent
     return place

@@ -86,7 +86,7 @@ def command(
 
 
 def _carrying(place: UrlTarget, dialling: Dialling, key: str | None, headers: Sequence[str]) -> Dialling:
-    """With what only some dialects carry, `auto` is the newest of these: another one would drop it."""
+    # with what only some dialects carry, `auto` is the newest of these: another one would drop it
     carrying = place.spec.dialect_carries
     if dialling.dialect is not Dialect.AUTO or not (key or headers) or not carrying:
         return dialling
@@ -108,7 +108,7 @@ def _check_carried(
 
 
 def _lines(count: int) -> Iterator[bytes]:
-    """The lines of standard input, without their ends; kept only when they are wanted more than once."""
+    # the lines of standard input, without their ends; kept only when they are wanted more than once
     if count == 1:
         for line in sys.stdin.buffer:
             yield line.rstrip(b"\r\n")
@@ -187,7 +187,7 @@ def _append(
     timeout: float,
     output: str,
 ) -> int:
-    """Over the bulk API, where each batch is stored whole or not at all."""
+    # over the bulk API, where each batch is stored whole or not at all
     from gateway.pipeline.endpoint import Endpoint, EndpointWriter
 
     endpoint = Endpoint.of(
@@ -229,7 +229,7 @@ def _columns(batch: list[bytes], key: bytes | None, headers: Headers) -> Columns
 def _report(
     address: str, published: int, positions: Sequence[tuple[int, int]], output: str, filtered: int | None = None
 ) -> str:
-    """`filtered`: None where nobody says."""
+    # `filtered`: None where nobody says
     partitions = {partition for partition, _ in positions}
     # what was not stored has no offset of its own, and is told the first there is
     known = len(partitions) == 1 and len(set(positions)) == len(positions)

@@ -97,7 +97,7 @@ def _most(sink: Sink) -> int:
 
 
 def _show(sink: Sink, run: Run) -> int:
-    """Give the sink what it takes of a run; the offset behind that."""
+    # give the sink what it takes of a run; the offset behind that
     if sink.left is not None:
         run = run.slice(0, sink.left)
     sink.show(run)
@@ -155,7 +155,7 @@ async def _by_offset(
 
 
 async def _appears(connection: Connection, address: str) -> Sequence[PartitionInfo]:
-    """Its partitions, once it exists: nothing on the wire tells when that is."""
+    # its partitions, once it exists: nothing on the wire tells when that is
     while True:
         partitions = await describe(connection, address)
         if partitions is not None:
@@ -224,7 +224,7 @@ async def _commit(connection: Connection, place: UrlTarget, wish: Wish, partitio
 async def _last(
     connection: Connection, place: UrlTarget, positions: dict[int, int], ends: dict[int, int], count: int
 ) -> Sequence[Run]:
-    """The last records of all partitions together, by their store time."""
+    # the last records of all partitions together, by their store time
     found: list[tuple[int, int, int, Run]] = []
     for partition, offset in positions.items():
         while offset < ends[partition]:
@@ -264,7 +264,7 @@ async def _by_subscription(
 
 
 async def _subscribe(connection: Connection, place: UrlTarget, wish: Wish) -> tuple[int, bool]:
-    """The subscription, and whether it begins at the oldest so that the last of what there is can be shown."""
+    # the subscription, and whether it begins at the oldest so that the last of what there is can be shown
     past = bool(wish.last)
     start = Start.EARLIEST if past else Start.LATEST if wish.last is not None else wish.start
     request = Subscribe(
@@ -287,7 +287,7 @@ async def _subscribe(connection: Connection, place: UrlTarget, wish: Wish) -> tu
 
 
 async def _caught_up(connection: Connection, place: UrlTarget, subscription: int, count: int) -> Sequence[Run]:
-    """The last of what comes until nothing more does: a subscription does not tell where the log ends."""
+    # the last of what comes until nothing more does: a subscription does not tell where the log ends
     last: deque[Run] = deque(maxlen=count)
     waited = 0
     while waited < TRICKLE:

@@ -68,5 +68,5 @@ def command(config: Path, log_level: str, log_format: str, workers: int, part: s
 
 
 def _announce(line: str) -> None:
-    """A line on standard output at once, for whoever waits for `ready`."""
+    # a line on standard output at once, for whoever waits for `ready`
     print(line, flush=True)

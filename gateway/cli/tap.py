@@ -91,7 +91,6 @@ def command(
 
 
 def lines(one: Mapping[str, Any]) -> Iterator[str]:
-    """One message for people."""
     who = " ".join(_plain(one[part]) for part in ("protocol", "listener", "principal", "client") if one[part])
     fate = "" if one["fate"] == "stored" else f"  {one['fate'].upper()}"
     yield f"{_plain(one['address'])}  route {_plain(one['route'])}  from {who}{fate}"
@@ -114,5 +113,5 @@ def _shown(content: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, whatever it is."""
+    # on one line, whatever it is
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -50,7 +50,6 @@ def command(count: int | None, output: str, endpoint: Endpoint) -> None:
 
 
 def lines(pulse: Pulse) -> Iterator[str]:
-    """A pulse as a table for 80 columns."""
     state = "ready" if pulse["ready"] else f"NOT READY ({pulse['phase']})"
     audit = "every message accounted for" if not pulse["unaccounted"] else f"{pulse['unaccounted']} UNACCOUNTED"
     yield f"{state}   in {_rate(pulse['received'])}   out {_rate(pulse['delivered'])}   {audit}"
@@ -79,7 +78,7 @@ def lines(pulse: Pulse) -> Iterator[str]:
 
 
 def _routes(flows: Sequence[Mapping[str, Any]]) -> Mapping[str, list[float]]:
-    """By route: in, stored, out, bytes in."""
+    # by route: in, stored, out, bytes in
     found: dict[str, list[float]] = {}
     for flow in flows:
         source, _, target = flow["edge"].partition(">")
@@ -97,7 +96,7 @@ def _rate(flow: Mapping[str, float]) -> str:
 
 
 def _short(value: float) -> str:
-    """A number in a few characters."""
+    # a number in a few characters
     for unit in UNITS:
         if value < 999.95 or unit == UNITS[-1]:
             return f"{value:.0f}{unit}" if not unit or value >= 100 else f"{value:.1f}{unit}"
@@ -106,5 +105,5 @@ def _short(value: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, whatever somebody called it."""
+    # on one line, whatever somebody called it
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -109,7 +109,7 @@ def parse(text: str) -> UrlTarget:
 
 
 def _spec(scheme: str) -> ProtocolSpec | None:
-    """The protocol of a scheme, loaded without the others: a command needs only its own."""
+    # the protocol of a scheme, loaded without the others: a command needs only its own
     if scheme in {module.name for module in pkgutil.iter_modules(gateway.protocols.__path__)}:
         spec: ProtocolSpec | None = getattr(importlib.import_module(f"gateway.protocols.{scheme}"), "SPEC", None)
         if spec is not None and spec.name == scheme:
@@ -118,7 +118,7 @@ def _spec(scheme: str) -> ProtocolSpec | None:
 
 
 def _unescape(path: str) -> str:
-    """Names may hold any character; %2F and %25 stay, because inside a part of a name that is how they are written."""
+    # names may hold any character; %2F and %25 stay, because inside a part of a name that is how they are written
     return _ESCAPES.sub(lambda match: re.sub(r"[/%]", lambda c: f"%{ord(c[0]):02X}", unquote(match[0])), path)
 
 

@@ -49,7 +49,6 @@ ALGORITHMS = frozenset(
 
 
 def check(config: model.Config, specs: Specs, notes: Notebook) -> None:
-    """Note every problem between values."""
     for listener in config.listeners.values():
         _check_listener(listener, specs, notes)
     _check_ports(config, specs, notes)
@@ -123,7 +122,7 @@ def _check_place(value: object, transport: Transport | None, key: str, host: str
 
 
 def _cannot_share(one: ProtocolSpec, two: ProtocolSpec, transport: Transport | None) -> str:
-    """Why two protocols cannot be told apart on one port; empty if they can."""
+    # why two protocols cannot be told apart on one port; empty if they can
     carrier, other = transport or one.transport, transport or two.transport
     if carrier is not other:
         return f"{one.name} runs over {carrier.value} and {two.name} over {other.value}: use two listeners"
@@ -169,7 +168,7 @@ def _has_key(keys: dict[str, object]) -> bool:
 
 
 def _verifies(key: str, algorithms: Sequence[str]) -> bool:
-    """Whether a token of one of the algorithms can be checked with it. A public key never serves as a shared secret."""
+    # Whether a token of one of the algorithms can be checked with it. A public key never serves as a shared secret.
     import jwt
 
     public = "-----BEGIN" in key
@@ -234,7 +233,7 @@ def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_Po
 
 
 def _check_tokens(admin: model.Admin, notes: Notebook) -> None:
-    """Everybody has one, and it tells who they are."""
+    # everybody has one, and it tells who they are
     names = {admin.token: "admin.token"} if admin.token else {}
     for name, one in admin.tokens.items():
         if name == "admin" and admin.token:
@@ -292,7 +291,7 @@ def _check_upstream(upstream: model.Upstream, specs: Specs, notes: Notebook) -> 
 
 
 def _check_kafka(kafka: model.Kafka, config: model.Config, notes: Notebook) -> None:
-    """What a log on Kafka cannot do, and what it does not promise."""
+    # what a log on Kafka cannot do, and what it does not promise
     for host, port in kafka.brokers:
         if port == 0:
             notes.complain(kafka, "brokers", f"{show_endpoint(host, port)}: nobody can be reached at port 0")

@@ -97,7 +97,7 @@ def _plain(address: Address) -> Address:
 
 
 def _reaches(address: Address, bound: str, addresses: Addresses) -> bool:
-    """Whether who connects to an address comes to a listener that is bound so."""
+    # whether who connects to an address comes to a listener that is bound so
     if address.is_unspecified:  # connecting to it is connecting to oneself
         address = LOOPBACK[address.version == 6]
     return any(
@@ -107,7 +107,7 @@ def _reaches(address: Address, bound: str, addresses: Addresses) -> bool:
 
 
 def _is_ours(address: Address) -> bool:
-    """Whether an interface of this machine has it: then a socket may have it, too."""
+    # whether an interface of this machine has it: then a socket may have it, too
     if address.is_loopback:
         return True
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET

@@ -128,7 +128,6 @@ class Place:
     """The line of its key, or of its own start when it is an item of a list."""
 
     def problem(self, message: str) -> Invalid:
-        """Note that something is wrong here."""
         return self.notes.add(message, self.line, self.path)
 
     @property

@@ -59,7 +59,7 @@ LONGEST_HOST = 253
 
 
 def _name(text: str) -> str:
-    """Names become metric labels and names of cursors, so they stay simple."""
+    # names become metric labels and names of cursors, so they stay simple
     if not _NAME.fullmatch(text):
         raise ConfigProblem(f"not a name: {text!r} (letters, digits, '_', '.', '-'; at most 64)")
     return text
@@ -543,7 +543,7 @@ class ListenerShape:
         return INVALID if unknown or listener is INVALID else listener
 
     def _spoken(self, place: Place) -> tuple[str, ...]:
-        """The names under `protocol`, with a problem for each that is not there."""
+        # the names under `protocol`, with a problem for each that is not there
         for key, entry in place.entries():
             if key != "protocol":
                 continue
@@ -593,7 +593,6 @@ def _own(spec: ProtocolSpec) -> Record:
 
 
 def grammar(specs: Specs) -> Record:
-    """The shape of the whole file."""
     served = {name: spec for name, spec in specs.items() if spec.server is not None}
     fields: Sequence[ConfigKey] = (
         ConfigKey(

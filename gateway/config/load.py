@@ -99,7 +99,7 @@ def _config(found: dict[str, Any], file: str, notes: Notebook) -> model.Config:
 
 
 def _named(route: model.Route, notes: Notebook) -> model.Route:
-    """Forwards that have no name get that of their route and upstream."""
+    # forwards that have no name get that of their route and upstream
     targets: list[model.Target] = []
     for target in route.targets:
         if isinstance(target, model.Forward) and not target.name:
@@ -114,6 +114,6 @@ def _named(route: model.Route, notes: Notebook) -> model.Route:
 
 
 def _in_order(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
-    """By line, each once (a value that is looked at twice is wrong twice)."""
+    # by line, each once (a value that is looked at twice is wrong twice)
     unique = {(p.line, p.path, p.message): p for p in problems}
     return sorted(unique.values(), key=lambda p: p.line)

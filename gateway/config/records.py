@@ -107,7 +107,7 @@ class Record:
         return value
 
     def _stand_in(self, found: dict[str, Any], place: Place) -> bool:
-        """Fill in what is required and not there; False if nothing can stand for it."""
+        # fill in what is required and not there; False if nothing can stand for it
         whole = True
         for field in self.fields:
             name = field.to or field.key
@@ -130,7 +130,6 @@ class Record:
         found[name] = value
 
     def schema(self) -> dict[str, Any]:
-        """An object with exactly these keys."""
         properties: dict[str, Any] = {}
         demands: list[dict[str, Any]] = []
         for field in self.fields:

@@ -112,7 +112,7 @@ def _check_steps(route: model.Route, notes: Notebook) -> None:
 
 
 def _check_shape(route: model.Route, notes: Notebook) -> None:
-    """Which targets go together."""
+    # which targets go together
     if not notes.was_read(f"{notes.path_of(route)}.to"):
         return
     proxies = [target for target in route.targets if isinstance(target, model.Proxy)]
@@ -127,7 +127,7 @@ def _check_shape(route: model.Route, notes: Notebook) -> None:
 def _check_templates(
     route: model.Route, config: model.Config, specs: Specs, notes: Notebook
 ) -> Iterator[_AddressClaim]:
-    """Bind every template to the glob; yields the addresses that bridges claim."""
+    # bind every template to the glob; yields the addresses that bridges claim
     if not notes.was_read(f"{notes.path_of(route)}.match.topic"):
         return  # nobody knows its captures
     matcher = compile_match(route.match)
@@ -178,7 +178,7 @@ def _bound(
 
 
 def _check_topic(target: model.Target, key: str, bound: BoundTemplate, notes: Notebook) -> None:
-    """Whether the names it makes can be topics, by the simplest of them."""
+    # whether the names it makes can be topics, by the simplest of them
     simplest = bound.expand(["x"] * len(bound.wilds))
     problem = complaint(simplest)
     if not problem and is_reserved(simplest):
@@ -203,7 +203,7 @@ def _check_bridge(bridge: model.Bridge, bound: BoundTemplate, primary: BoundTemp
 def _check_derived(
     target: model.Target, key: str, bound: BoundTemplate, primary: BoundTemplate, notes: Notebook
 ) -> None:
-    """Forwards and mirrors read the stored topic: its name is all they know."""
+    # forwards and mirrors read the stored topic: its name is all they know
     missing = sorted(bound.used - primary.used)
     if missing:
         words = ", ".join(f"{{{number + 1}}}" for number in missing)
@@ -285,7 +285,7 @@ def _check_losses(route: model.Route, config: model.Config, specs: Specs, notes:
 
 
 def _check_reach(routes: Sequence[model.Route], notes: Notebook) -> None:
-    """Routes behind one that takes all they could take."""
+    # routes behind one that takes all they could take
     good = [route for route in routes if notes.was_read(f"{notes.path_of(route)}.match")]
     matchers = [(route, compile_match(route.match)) for route in good]
     for index, (route, matcher) in enumerate(matchers):

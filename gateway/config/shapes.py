@@ -60,8 +60,6 @@ class Text:
 
 @attrs.frozen
 class Number:
-    """A number within bounds."""
-
     least: float = 0
     most: float = math.inf
     whole: bool = True
@@ -82,7 +80,6 @@ class Number:
         return value
 
     def schema(self) -> dict[str, Any]:
-        """An integer or a number; or a variable."""
         number: dict[str, Any] = {"type": "integer" if self.whole else "number", "minimum": self.least}
         if self.most < math.inf:
             number["maximum"] = self.most
@@ -91,8 +88,6 @@ class Number:
 
 @attrs.frozen
 class YesNo:
-    """true or false."""
-
     def read(self, place: Place) -> Any:
         text = place.plain("true or false")
         if not isinstance(text, str):
@@ -102,7 +97,6 @@ class YesNo:
         return text == "true"
 
     def schema(self) -> dict[str, Any]:
-        """A boolean; or a variable."""
         return {"anyOf": [{"type": "boolean"}, _VARIABLE]}
 
 
@@ -125,7 +119,6 @@ class Words:
         return alternatives(tuple(self.meanings))
 
     def schema(self) -> dict[str, Any]:
-        """An enumeration; or a variable."""
         return {"anyOf": [{"enum": list(self.meanings)}, _VARIABLE]}
 
 
@@ -219,7 +212,7 @@ class Either:
         return place.problem(f"expected {self.expected}, not {place.kind}")
 
     def _choose(self, place: Place) -> Record | None:
-        """The mapping that knows most of the keys; with one alternative there is no choice."""
+        # the mapping that knows most of the keys; with one alternative there is no choice
         if len(self.mappings) == 1:
             return self.mappings[0]
         keys = {key.value for key, _ in place.node.value if isinstance(key.value, str)}
@@ -257,7 +250,6 @@ class Tagged:
         return self.kinds[name].read(entry)
 
     def schema(self) -> dict[str, Any]:
-        """One of several single-key objects."""
         return {
             "oneOf": [
                 {
@@ -359,7 +351,7 @@ def _default(field: attrs.Attribute[Any]) -> Any:
 
 
 def _written(shape: Shape, value: Any) -> str | float | None:
-    """A default as the file would say it; None if there is none, or none that is a single value."""
+    # a default as the file would say it; None if there is none, or none that is a single value
     if value in (None, attrs.NOTHING, "", ()):
         return None
     match shape:

@@ -86,7 +86,7 @@ def draw_map(found: GatewayMap) -> DrawnMap:
 
 
 def _fan(found: GatewayMap, drawn: Mapping[str, DrawnNode], *, source: bool) -> Mapping[str, float]:
-    """How far down a node each of its arrows begins or ends: in the order of what is at their other end."""
+    # how far down a node each of its arrows begins or ends: in the order of what is at their other end
     at: dict[str, list[tuple[float, str]]] = {}
     for edge in found.edges:
         here, there = (edge.source, edge.target) if source else (edge.target, edge.source)
@@ -99,7 +99,7 @@ def _fan(found: GatewayMap, drawn: Mapping[str, DrawnNode], *, source: bool) -> 
 
 
 def _along(t: float, one: tuple[float, float], bend: float, two: tuple[float, float]) -> tuple[float, float]:
-    """A point of a cubic curve whose handles are level."""
+    # a point of a cubic curve whose handles are level
     (x1, y1), (x2, y2) = one, two
     a, b, c, d = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3
     return a * x1 + b * (x1 + bend) + c * (x2 - bend) + d * x2, (a + b) * y1 + (c + d) * y2 + 4

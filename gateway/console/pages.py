@@ -90,15 +90,12 @@ Page = Callable[["Console", Request, Call], Awaitable[tuple[str, Mapping[str, An
 
 
 class Console:
-    """All pages."""
-
     def __init__(self, operations: Sequence[Operation], access: Access) -> None:
         self._operations = {one.name: one for one in operations}
         self._access = access
         self._templates = templates()
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Every page, the login, and what pages are made of."""
         pages: Mapping[str, Page] = {
             "/": Console.overview,
             "/topics": Console.topics,
@@ -275,7 +272,7 @@ class Console:
         return HTMLResponse(text, wire.HTTP[error.status], HEADERS)
 
     async def _translate(self, request: Request) -> Response:
-        """A message that is nowhere in the log, in every language; the page's own part alone."""
+        # a message that is nowhere in the log, in every language; the page's own part alone
         who: Who = request.state.who
         try:
             body = msgspec.json.decode(await body_of(request), type=MessageSent)
@@ -314,7 +311,7 @@ class Console:
         return answer
 
     async def _log_out(self, request: Request) -> Response:
-        """Asked for by the page's script, with the session's token."""
+        # asked for by the page's script, with the session's token
         hand: Hand = request.state.hand
         answer = Response(b"{}", media_type=wire.JSON, headers=HEADERS)
         answer.delete_cookie(hand.cookie_name, path="/")
@@ -343,7 +340,7 @@ def _is_for_people(hand: Hand) -> bool:
 
 
 def _inside(path: str) -> str:
-    """A path of our own, or the first page: a login leads nowhere else."""
+    # a path of our own, or the first page: a login leads nowhere else
     return path if re.fullmatch(r"/(?![/\\])[^\x00-\x20\\]*", path) else "/"
 
 
@@ -352,7 +349,7 @@ def _text(request: Request, name: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """A time as a form writes it, in UTC."""
+    # a time as a form writes it, in UTC
     try:
         when = dt.datetime.fromisoformat(text)
     except ValueError:
@@ -371,7 +368,7 @@ async def _static(request: Request) -> Response:
 
 @functools.cache
 def _files() -> Mapping[str, bytes]:
-    """What pages are made of: so little that it stays in memory."""
+    # what pages are made of: so little that it stays in memory
     return {file.name: file.read_bytes() for file in (HERE / "static").iterdir() if file.suffix in MEDIA}
 
 
@@ -414,7 +411,6 @@ def short(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -89,7 +89,7 @@ class _Column:
 
 
 def _shared(columns: Sequence[_Column], spare: int) -> Sequence[int]:
-    """The widths: those that want little get it, the others share what is left."""
+    # the widths: those that want little get it, the others share what is left
     widths = {}
     waiting = sorted(range(len(columns)), key=lambda index: columns[index].best - columns[index].least)
     for done, index in enumerate(waiting):
@@ -125,7 +125,7 @@ def rendered(markdown: str, width: int, *, colour: bool) -> str:
 
 
 def _without_links(tokens: Sequence[Token]) -> Iterator[Token]:
-    """A link is its text; where the text is not the name of the page that it leads to, that name follows."""
+    # a link is its text; where the text is not the name of the page that it leads to, that name follows
     target = said = ""
     for token in tokens:
         if token.type == "link_open":

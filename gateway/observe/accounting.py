@@ -46,7 +46,6 @@ class Accounting:
         self._forwards: set[str] = set()
 
     def __call__(self) -> None:
-        """Take a snapshot now and set the gauges."""
         snapshot = self._snapshot()
         for door in snapshot.doors:
             self._recorder.gauge(m.UNACCOUNTED.name, door.unaccounted, route=door.route or m.NO_ROUTE)

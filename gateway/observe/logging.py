@@ -16,7 +16,7 @@ from typing import TextIO, cast
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Let a module seem not to be installed while another one is imported that could do without it."""
+    # let a module seem not to be installed while another one is imported that could do without it
     modules = cast("dict[str, ModuleType | None]", sys.modules)
     if name in modules:
         yield
@@ -44,7 +44,7 @@ def without_payloads(_logger: WrappedLogger, _method: str, event: EventDict) -> 
 
 
 def _single_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Names that peers choose cannot start a new line or colour a terminal."""
+    # names that peers choose cannot start a new line or colour a terminal
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable() and key != "exception":
             event[key] = value.encode("unicode_escape").decode()

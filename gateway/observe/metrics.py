@@ -15,8 +15,6 @@ from gateway.errors import Status
 
 
 class MetricType(enum.Enum):
-    """What Prometheus calls the type."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"

@@ -166,7 +166,6 @@ class PrometheusRecorder(_Told, Collector):
     # --- gateway.recorder.Recorder ---
 
     def received(self, route: str, listener: str, messages: int, size: int) -> None:
-        """A batch came through the door."""
         labels = (route or m.NO_ROUTE, listener)
         self._received[0].add(labels, messages)
         self._received[1].add(labels, size)
@@ -177,13 +176,11 @@ class PrometheusRecorder(_Told, Collector):
         self._stored[1].add(labels, size)
 
     def delivered(self, route: str, target: str, messages: int, size: int) -> None:
-        """They were handed to a reader."""
         labels = (route or m.NO_ROUTE, target)
         self._delivered[0].add(labels, messages)
         self._delivered[1].add(labels, size)
 
     def acknowledged(self, route: str, target: str, messages: int, size: int) -> None:
-        """Their reader confirmed them."""
         labels = (route or m.NO_ROUTE, target)
         self._acknowledged[0].add(labels, messages)
         self._acknowledged[1].add(labels, size)
@@ -192,11 +189,9 @@ class PrometheusRecorder(_Told, Collector):
         self._refused.add((route or m.NO_ROUTE, reason.value), messages)
 
     def dropped(self, route: str, reason: str, messages: int) -> None:
-        """They were taken and will not be delivered."""
         self._cells[m.DROPPED_MESSAGES.name].add((route or m.NO_ROUTE, reason), messages)
 
     def dead_lettered(self, route: str, reason: str, messages: int) -> None:
-        """They went to a dead-letter topic."""
         self._cells[m.DEAD_LETTERED_MESSAGES.name].add((route or m.NO_ROUTE, reason), messages)
 
     def publish_latency(self, route: str, seconds: float) -> None:
@@ -224,14 +219,12 @@ class PrometheusRecorder(_Told, Collector):
         meter.latencies.clear()
 
     def connections(self, listener: str, change: int) -> None:
-        """A connection came (+1) or went (-1)."""
         labels = (listener, self._listeners.get(listener, ""))
         self._cells[m.CONNECTIONS.name].add(labels, change)
         if change > 0:
             self._cells[m.CONNECTIONS_OPENED.name].add(labels, change)
 
     def refused_connection(self, listener: str, reason: str) -> None:
-        """A connection was turned away or cut by a limit."""
         self._cells[m.CONNECTIONS_REFUSED.name].add((listener, reason), 1)
 
     def limit_hit(self, listener: str, limit: str) -> None:
@@ -283,7 +276,6 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.INGEST_MESSAGES.name].add((upstream, source), messages)
 
     def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
-        """Something between an upstream and the log went wrong."""
         self._cells[m.INGEST_ERRORS.name].add((upstream, source, reason.value), times)
 
     def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
@@ -300,7 +292,6 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.CONFIG_RELOADED.name].set((), float(outcome == "applied"))
 
     def lagged(self, seconds: float) -> None:
-        """The event loop came round so late."""
         self._cells[m.LOOP_LAG.name].observe((), seconds)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
@@ -309,12 +300,10 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[name].set(tuple(labels[label] for label in family.labels), value)
 
     def owned(self, slots: int) -> None:
-        """Shares of what one gateway does at a time came or went."""
         self._cells[m.OWNED_SLOTS.name].set((), slots)
         self._cells[m.OWNERSHIP_CHANGES.name].add((), 1)
 
     def fetch_latency(self, listener: str, seconds: float) -> None:
-        """How long a read by offset took."""
         self._fetch_latency.observe((listener,), seconds)
 
     def upkeep(self, done: str, chunks: int, size: int) -> None:

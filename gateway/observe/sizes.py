@@ -30,7 +30,6 @@ class Sizes:
         recorder.gauge(m.BUDGET_LIMIT.name, budget_limit)
 
     def __call__(self) -> None:
-        """Look, and set the gauges."""
         sizes = {"database": 0, "wal": 0, "other": 0}
         with os.scandir(self._directory) as entries:
             for entry in entries:

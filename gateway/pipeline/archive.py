@@ -35,8 +35,6 @@ WAVES = 2
 
 @attrs.frozen
 class Archived:
-    """What a run added."""
-
     records: int = 0
     files: int = 0
     bytes: int = 0
@@ -71,8 +69,6 @@ def archive(
 
 @attrs.frozen
 class Planned:
-    """What a run would add."""
-
     records: int
     ranges: tuple[str, ...]
     gaps: tuple[str, ...]
@@ -200,8 +196,6 @@ def missing_in(
 
 @attrs.frozen
 class ArchiveCommit:
-    """What one task wrote."""
-
     files: list[ArchiveFile]
     records: int
     """How many are in them: not all offsets of a log on Kafka have one."""
@@ -293,7 +287,7 @@ def sealed(path: Path) -> tuple[int, int]:
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """A batch by days (UTC). Store time never goes back inside a partition, so each day is one stretch."""
+    # A batch by days (UTC). Store time never goes back inside a partition, so each day is one stretch.
     days = batch.column("timestamp").cast(pa.int64()).to_numpy() // DAY_US
     edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
     for start, stop in itertools.pairwise(edges):

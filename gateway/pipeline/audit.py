@@ -85,7 +85,7 @@ def audit(
 
 
 def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
-    """The first offset of a file that the store has too."""
+    # the first offset of a file that the store has too
     if topic is None or topic.epoch != file.epoch or file.partition >= len(topic.partitions):
         return None
     return max(file.start, topic.partitions[file.partition].start)
@@ -94,7 +94,7 @@ def _compared_from(topic: StoredTopic | None, file: ArchiveFile) -> int | None:
 def _coverage(
     topic: StoredTopic, files: Sequence[ArchiveFile], accepted: Sequence[Gap], reader: ReadableLog
 ) -> list[str]:
-    """Every gap that nobody accepted, and every overlap, of what a topic's files cover."""
+    # every gap that nobody accepted, and every overlap, of what a topic's files cover
     findings: list[str] = []
     for partition in topic.partitions:
         place = f"{topic.name}/{partition.number}"
@@ -130,7 +130,7 @@ def _has_records(reader: ReadableLog, topic: StoredTopic, partition: int, start:
 
 
 def _without(gap: tuple[int, int], accepted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of a gap behind those that were accepted."""
+    # what is left of a gap behind those that were accepted
     at, stop = gap
     left: list[tuple[int, int]] = []
     for start, end in accepted:
@@ -171,9 +171,8 @@ def look_at(source: Source, directory: Path, look: Look) -> Seen:
 
 
 def _says_otherwise(file: ArchiveFile, place: Path, table: pa.Table, *, dense: bool) -> str:
-    """In what a file is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets have
-    gaps shows when it is compared.
-    """
+    # In what a file is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets have
+    # gaps shows when it is compared.
     offsets = table["offset"].to_numpy()
     if dense:
         right = np.array_equal(offsets, np.arange(file.start, file.end))

@@ -19,8 +19,6 @@ from gateway.pipeline.spread import Session, session_of
 
 @attrs.frozen
 class Compacted:
-    """What a run found."""
-
     messages: int
     """Messages that were looked at; those without a key have no last value and are left out."""
     keys: int

@@ -54,8 +54,6 @@ def register(spark: SparkSession) -> None:
 
 
 class LogRange(InputPartition):
-    """What one task reads."""
-
     def __init__(self, what: Range) -> None:
         super().__init__(what)
 
@@ -65,7 +63,6 @@ class GatewayDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
         return "gateway"
 
     def schema(self) -> StructType:
@@ -203,7 +200,6 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """How far the next micro-batch goes."""
         end = self._last if self._last is not None else self._ends()
         begin = self._begins(start, end)
         if self._last is None and self._too_few(begin, end):
@@ -220,7 +216,6 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch."""
         begin = self._begins(start, end)
         ranges = [
             Range(name, int(number), begin[name][number], offset, offsets["epoch"])
@@ -234,7 +229,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def _too_few(self, begin: Position, end: Position) -> bool:
-        """Whether to wait for more; Spark has no limit of this kind for a source in Python, so it is taken from the options."""
+        # whether to wait for more; Spark has no limit of this kind for a source in Python, so it is taken from the options
         least, now = self._options.least_per_trigger, time.monotonic() * 1000
         if least is None:
             return False
@@ -252,7 +247,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
 
     def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Position:
-        """Where to go on in everything that `end` names; refuses, or passes over, what is gone."""
+        # where to go on in everything that `end` names; refuses, or passes over, what is gone
         with open_log(self._options.source) as reader:
             topics = reader.topics()
         strict = self._options.fail_on_data_loss
@@ -282,7 +277,7 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _waiting(begin: Position, end: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """Offsets of each partition that are not read yet."""
+    # offsets of each partition that are not read yet
     return {
         (name, number): offset - begin[name][number]
         for name, offsets in end.items()
@@ -293,7 +288,7 @@ def _waiting(begin: Position, end: Mapping[str, Any]) -> dict[tuple[str, str], i
 
 
 def _limited(begin: Position, end: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """An end with at most so many records before it: each partition gives in proportion to what it has."""
+    # an end with at most so many records before it: each partition gives in proportion to what it has
     waiting = _waiting(begin, end)
     total = sum(waiting.values())
     if total <= rows:

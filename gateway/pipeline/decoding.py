@@ -42,8 +42,6 @@ class Definition:
 
 
 class _SchemaRow(msgspec.Struct):
-    """What the registry keeps."""
-
     kind: str
     definition: bytes
     compiled: bytes = b""
@@ -81,7 +79,6 @@ Decode = Callable[[bytes], str]
 
 
 def text(value: bytes) -> str:
-    """UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:

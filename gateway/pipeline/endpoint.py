@@ -48,8 +48,6 @@ READ_BYTES = 16 << 20
 
 
 class _Client:
-    """A connection to the bulk API."""
-
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._caller = EndpointCaller(endpoint)
@@ -155,7 +153,7 @@ class EndpointLog(_Client):
             yield held
 
     def _stored(self, topic: str, partition: int, start: int, end: int, epoch: int | None) -> Iterator[Stored]:
-        """The chunks of [start, end), without a gap, however often the connection breaks."""
+        # the chunks of [start, end), without a gap, however often the connection breaks
         position = Position(topic, partition, start, dense=self.dense_offsets)
         while position.offset < end:
             before = position.offset

@@ -245,7 +245,7 @@ class EndpointCaller:
 
 @contextmanager
 def _translated(caller: EndpointCaller) -> Iterator[None]:
-    """What goes wrong with a connection, as Cut: the same may be asked again. What will not change, as TargetError."""
+    # What goes wrong with a connection, as Cut: the same may be asked again. What will not change, as TargetError.
     url = caller.endpoint.url
     try:
         yield

@@ -81,7 +81,6 @@ class StoredMessages:
     """Of the data source: `path`, or `endpoint` and how it is trusted."""
 
     def spans(self, topics: TopicSelection) -> Sequence[Span]:
-        """What the log holds now."""
         options = attrs.evolve(ReadOptions.parse(self.options), topics=topics)
         with open_log(options.source) as log:
             return [
@@ -102,7 +101,7 @@ class StoredMessages:
 
 
 def _options(spans: Sequence[Span]) -> dict[str, str]:
-    """Options of the data source that mean these spans. No topic at all is said by one that there cannot be."""
+    # Options of the data source that mean these spans. No topic at all is said by one that there cannot be.
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for span in spans:
@@ -164,12 +163,12 @@ def _touches(spans: Mapping[tuple[str, int, int], Span], file: ArchiveFile) -> b
 
 
 def _escaped(path: str) -> str:
-    """A path for Spark, which takes some characters for a pattern."""
+    # a path for Spark, which takes some characters for a pattern
     return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in path)
 
 
 def _ddl(columns: Iterable[str]) -> str:
-    """A schema with some of the columns, in Spark's language."""
+    # a schema with some of the columns, in Spark's language
     from pyspark.sql.pandas.types import from_arrow_schema
 
     types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA).fields}

@@ -81,7 +81,7 @@ NUMBERS = frozenset({"epoch", "partition", "start", "end", "size", "crc32c"})
 
 
 def _makes_sense(one: ArchiveFile | Gap) -> bool:
-    """Whether what came out of a manifest has the types that it should have."""
+    # whether what came out of a manifest has the types that it should have
     return all(type(value) is (int if name in NUMBERS else str) for name, value in attrs.asdict(one).items())
 
 
@@ -125,8 +125,6 @@ def checksum(path: Path) -> int:
 
 
 class Archive:
-    """The directory of an archive."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.staging = directory / "_staging"
@@ -149,7 +147,6 @@ class Archive:
         return self._history()[0]
 
     def accepted(self) -> list[Gap]:
-        """The gaps that were accepted."""
         return [gap for path in self._written() for gap in self._load(path).accepted]
 
     def lost(self) -> list[str]:
@@ -168,7 +165,7 @@ class Archive:
             )
 
     def _history(self) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
-        """The files that count, and those that the last manifest took out."""
+        # the files that count, and those that the last manifest took out
         files: list[ArchiveFile] = []
         gone: list[ArchiveFile] = []
         for path in self._written():
@@ -291,7 +288,7 @@ class ArchiveWriter(Archive):
 
 
 def _write(path: Path, what: object) -> None:
-    """Put a file in place whole."""
+    # put a file in place whole
     fresh = path.with_suffix(".new")
     with fresh.open("w") as out:
         json.dump(what, out, indent=1)

@@ -74,8 +74,7 @@ def merge(
 
 
 def _groups(files: Iterable[ArchiveFile], small: int, large: int, fewest: int) -> Iterator[Group]:
-    """Small files that follow each other in one partition and day, each group up to `large` bytes."""
-
+    # small files that follow each other in one partition and day, each group up to `large` bytes
     def place(file: ArchiveFile) -> tuple[str, int, int, str]:
         return file.topic, file.epoch, file.partition, file.day
 

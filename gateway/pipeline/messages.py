@@ -91,7 +91,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
 
 
 def _groups(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
-    """Rows by what these columns say, in the order in which each appears first."""
+    # rows by what these columns say, in the order in which each appears first
     if not batch.num_rows:
         return
     if not names:
@@ -126,7 +126,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _packed(values: pa.Array) -> tuple[bytes, array[int]]:
-    """Each value behind its length, and where each ends, without an object per value."""
+    # each value behind its length, and where each ends, without an object per value
     count = len(values)
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + count + 1]
     data = np.frombuffer(values.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]

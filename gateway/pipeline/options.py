@@ -203,7 +203,7 @@ class ReadOptions:
 
 
 def _one(given: Mapping[str, str], *names: str) -> str:
-    """Which of some names of one thing is given; empty for none."""
+    # which of some names of one thing is given; empty for none
     found = [name for name in names if name.lower() in given]
     if len(found) > 1:
         raise InvalidRequest(f"{' and '.join(found)} exclude each other")

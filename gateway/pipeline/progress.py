@@ -37,8 +37,6 @@ class Wanted:
 
 @attrs.define
 class Progress:
-    """Where a replay is."""
-
     wanted: Wanted
     spans: Sequence[Span]
     """What there was to replay when it began; what was stored later is not part of it."""

@@ -71,8 +71,6 @@ class Replayed:
 
 @attrs.frozen
 class Selected:
-    """What would be sent: for a dry run, and to know what the target has to carry."""
-
     topics: Mapping[str, int]
     """Messages by topic."""
     bytes: int
@@ -88,8 +86,6 @@ class Selected:
 
 
 class Selection:
-    """The messages that a replay is about."""
-
     def __init__(self, spark: Session, messages: MessagesToRead, wanted: Wanted) -> None:
         self._spark = spark
         self.wanted = wanted
@@ -236,7 +232,7 @@ def _resolved(address: Address) -> frozenset[str]:
 
 
 def _own(address: str) -> bool:
-    """Whether an address is one of this machine's: then a socket can be bound to it."""
+    # whether an address is one of this machine's: then a socket can be bound to it
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -278,11 +274,11 @@ class ReplayRun:
         return True
 
     def _wait(self, time_ms: float) -> bool:
-        """Until the next message is due; whether it was stopped meanwhile."""
+        # until the next message is due; whether it was stopped meanwhile
         return self.stop.wait(self.pacer.pause(time_ms, self.clock()))
 
     def _again(self) -> None:
-        """The step in which the last run ended: a target that has it already says so."""
+        # the step in which the last run ended: a target that has it already says so
         if self.target.knows_repeats:
             parts = list(self.selection.ordered(self.progress.begun(), self.progress.started_ms))
             whole = pa.Table.from_batches(parts).combine_chunks()

@@ -119,7 +119,7 @@ def follow(
 
 
 def _late(reports: Sequence[Mapping[str, Any]], seen: int, late: int) -> tuple[int, int]:
-    """Count what Spark dropped in the micro-batches that were not looked at before."""
+    # count what Spark dropped in the micro-batches that were not looked at before
     for one in reports:
         if one["batchId"] > seen:
             seen = one["batchId"]
@@ -128,7 +128,7 @@ def _late(reports: Sequence[Mapping[str, Any]], seen: int, late: int) -> tuple[i
 
 
 def _minutes(frame: DataFrame, distinct: Callable[[Column], Column]) -> DataFrame:
-    """One row for each minute, route, topic and protocol. Dead letters count for the topic they came from."""
+    # One row for each minute, route, topic and protocol. Dead letters count for the topic they came from.
     from pyspark.sql import functions as f
 
     origin = f.expr(f"cast(get(filter(headers, h -> h.name = '{ORIGIN}'), 0).value as string)")

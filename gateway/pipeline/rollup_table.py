@@ -77,8 +77,6 @@ WHERE excluded.delivered >= coalesce(rollup.delivered, 0)
 
 
 class RollupTable:
-    """The directory of a roll-up. A context manager."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)

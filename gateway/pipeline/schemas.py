@@ -68,8 +68,6 @@ class TopicSchema:
 
 @attrs.frozen
 class Decoded:
-    """A frame whose values were read."""
-
     everything: DataFrame
     """The columns of the frame, `data`, and `problem`, of which one is null in every row. It is read once where it is cached."""
     good: DataFrame
@@ -166,7 +164,7 @@ def _reader_of(one: Definition) -> _FormatReader:
 
 
 def _fitted(value: Any, to: pa.DataType) -> Any:
-    """A value as Arrow takes it for a type. Raises Undecodable."""
+    # A value as Arrow takes it for a type. Raises Undecodable.
     if value is None:
         return None
     if pa.types.is_struct(to):
@@ -311,7 +309,7 @@ class _Json:
 
 
 def _whole_numbers(value: Any, to: pa.DataType) -> Any:
-    """1.0 is an integer, says JSON Schema."""
+    # 1.0 is an integer, says JSON Schema
     if pa.types.is_integer(to) and isinstance(value, float) and value.is_integer():
         return int(value)
     if pa.types.is_struct(to) and isinstance(value, dict):
@@ -347,7 +345,7 @@ def _json_type(schema: Any, root: Any, depth: int) -> pa.DataType:
 
 
 def _referred(root: Any, reference: str) -> Any:
-    """What stands at `#/a/b` in a schema; the registry has checked that it is there."""
+    # what stands at `#/a/b` in a schema; the registry has checked that it is there
     at = root
     for part in reference.removeprefix("#").split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

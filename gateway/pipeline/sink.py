@@ -31,8 +31,6 @@ QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @attrs.frozen
 class WriteOptions:
-    """The options of the sink, checked."""
-
     endpoint: Endpoint
     topic: str = ""
     """An address for all rows; empty: the column topic says it."""
@@ -63,8 +61,6 @@ class WriteOptions:
 
 @attrs.define
 class SinkCommit(WriterCommitMessage):
-    """What one task published."""
-
     messages: int
     repeated: int
 

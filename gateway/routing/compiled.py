@@ -72,8 +72,6 @@ class RemoteRule:
 
 @attrs.frozen(eq=False)
 class CompiledRoute:
-    """A route with its globs, templates and steps compiled."""
-
     route: model.Route
     matcher: Matcher
     topic: BoundTemplate
@@ -91,7 +89,6 @@ class CompiledRoute:
 
     @property
     def primary(self) -> BoundTemplate | None:
-        """The first store's topic."""
         return self.stores[0][0] if self.stores else None
 
     def resolve(self, captures: Mapping[int, str], *, only_primary: bool = False) -> ResolvedRoute:

@@ -37,7 +37,7 @@ def compile_direct(tree: lark.Tree[Any]) -> Direct | None:
 
 
 def _compile(node: Any) -> Direct:
-    """One node of the syntax tree. Most of them only wrap the next (the grammar has a level per precedence)."""
+    # One node of the syntax tree. Most of them only wrap the next (the grammar has a level per precedence).
     if isinstance(node, str):  # a bare token: nothing that is known here
         raise Unsure
     children = [child for child in node.children if child is not None]
@@ -175,7 +175,7 @@ def _quantifier(decide: Callable[[Iterator[bool]], bool], items: Any, name: Any,
 
 
 def _matches(text: Any, pattern: Any) -> Direct:
-    """Only for a pattern that is written out: it is compiled once, by the library that the interpreter uses."""
+    # only for a pattern that is written out: it is compiled once, by the library that the interpreter uses
     import re2
 
     from gateway.routing import interpreter

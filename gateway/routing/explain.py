@@ -22,8 +22,6 @@ from gateway.store.interface import Durability, TopicConfig
 
 @attrs.frozen
 class Question:
-    """A message somebody would send."""
-
     protocol: str
     listener: str
     address: str
@@ -104,7 +102,7 @@ def _transform(route: ResolvedRoute) -> Sequence[Step]:
 
 
 def _transformed(route: ResolvedRoute, columns: Columns, question: Question) -> Sequence[Step]:
-    """What a message with this value is after the transform."""
+    # what a message with this value is after the transform
     if question.value is None or route.transform is None:
         return ()
     after, kept, errors = route.transform.apply(columns)
@@ -183,7 +181,7 @@ def _remote(upstream: model.Upstream, address: str) -> str:
 
 
 def _readers(table: RoutingTable, config: model.Config, route: ResolvedRoute) -> Sequence[tuple[str, str, str]]:
-    """Every listener's name for the topic."""
+    # every listener's name for the topic
     found = []
     for listener in config.listeners.values():
         for protocol in listener.protocols:
@@ -200,7 +198,7 @@ def _losses(
     question: Question,
     target: model.Bridge | model.Forward,
 ) -> tuple[str, ...]:
-    """What a target costs a message of this protocol."""
+    # what a target costs a message of this protocol
     for found in targets_of(route.route, config, carries):
         if found.target is target:
             for pair in found.pairs:

@@ -185,7 +185,7 @@ def compile_expression(text: str) -> Expression:
 
 
 def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:
-    """The variables it uses; ConfigProblem for a variable or function that does not exist."""
+    # the variables it uses; ConfigProblem for a variable or function that does not exist
     from celpy.evaluation import base_functions
 
     bound = frozenset(_macro_variables(tree))
@@ -209,7 +209,7 @@ def _check_names(tree: lark.Tree[Any]) -> frozenset[str]:
 
 
 def _macro_variables(tree: lark.Tree[Any]) -> Iterator[str]:
-    """The names that `list.map(name, ...)` and its like bind."""
+    # the names that `list.map(name, ...)` and its like bind
     for node in tree.find_data("member_dot_arg"):
         if node.children[1] not in _MACROS:
             continue

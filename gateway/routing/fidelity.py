@@ -53,8 +53,6 @@ class Field:
 
 @attrs.frozen
 class Fidelity:
-    """One pair of protocols and a way between them."""
-
     source: str
     target: str
     way: Way

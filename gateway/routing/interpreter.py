@@ -74,10 +74,7 @@ class BoundedEvaluator(Evaluator):
 
 
 class BoundedRunner(InterpretedRunner):
-    """What the library asks for a value."""
-
     def evaluate(self, context: Any) -> Any:
-        """The expression's value for these variables."""
         return BoundedEvaluator(self.ast, self.new_activation()).evaluate(context)
 
 

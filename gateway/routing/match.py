@@ -16,8 +16,6 @@ ANY = "**"
 
 @attrs.frozen(eq=False)
 class Matcher:
-    """A compiled `match`."""
-
     glob: Glob
     protocols: frozenset[str]
     listeners: frozenset[str]

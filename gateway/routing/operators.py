@@ -114,7 +114,7 @@ _QUOTIENTS: Mapping[str, Callable[[int, int], int]] = {
 
 
 def _quotient(name: str, left: Direct, right: Direct) -> Direct:
-    """Below 0 CEL rounds in another way than Python: left to the interpreter, as is a division by 0."""
+    # below 0 CEL rounds in another way than Python: left to the interpreter, as is a division by 0
     divide = _QUOTIENTS.get(name)
     if divide is None:
         raise Unsure

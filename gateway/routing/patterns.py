@@ -47,7 +47,7 @@ _START = -1
 
 
 def _follow(symbols: Symbols, state: int) -> Iterable[int]:
-    """The states that can come after one; `len(symbols)` is the end."""
+    # the states that can come after one; `len(symbols)` is the end
     if state >= 0 and symbols[state].repeat:
         yield state
     for position in range(state + 1, len(symbols)):

@@ -234,9 +234,8 @@ def compile_table(config: model.Config, specs: Mapping[str, ProtocolSpec] | None
 def _views(
     routes: Sequence[CompiledRoute], config: model.Config, specs: Mapping[str, ProtocolSpec]
 ) -> Mapping[tuple[str, str], Sequence[_View]]:
-    """Per protocol and listener the bridges, as its clients write their addresses; under the listener "" as the file has
-    them.
-    """
+    # per protocol and listener the bridges, as its clients write their addresses; under the listener "" as the file has
+    # them
     places = [(protocol, "", None) for protocol in {b.protocol for route in routes for _, b in route.bridges}]
     for listener in config.listeners.values():
         places.extend((protocol, listener.name, listener.settings.get(protocol)) for protocol in listener.protocols)

@@ -51,7 +51,6 @@ class _Work:
         return found
 
     def change_headers(self, change: Callable[[Headers], Headers]) -> None:
-        """Every message's headers through a function."""
         if self.headers is None:
             self.headers = [change(NO_HEADERS)] * self.columns.count
         else:
@@ -75,7 +74,6 @@ class _Work:
             self.indexes = staying
 
     def finish(self) -> Transformed:
-        """The columns as they are now."""
         source = self.columns
         whole = len(self.indexes) == source.count
         if self.values is not None:
@@ -93,7 +91,6 @@ class Transform:
     _steps: tuple[_Step, ...]
 
     def apply(self, columns: Columns) -> Transformed:
-        """A batch through all steps."""
         work = _Work(columns)
         for step in self._steps:
             step(work)

@@ -100,7 +100,7 @@ def parse(definition: bytes) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _plain(node: Any, left: list[int], depth: int) -> Any:
-    """The schema without logical types: they would turn values into dates and decimals that nobody asked for."""
+    # the schema without logical types: they would turn values into dates and decimals that nobody asked for
     left[0] -= 1
     if depth > DEEPEST or left[0] < 0:
         raise InvalidRequest("the schema is too large or nested too deeply")
@@ -150,10 +150,9 @@ class _Shape:
             self._checked.add(name)
 
     def _measure(self, schema: Any, inside: tuple[str, ...]) -> tuple[bool, int]:
-        """Whether values can be empty, and how many fields are read before a byte has to be there.
-
-        InvalidRequest for a record that needs itself to be complete.
-        """
+        # Whether values can be empty, and how many fields are read before a byte has to be there.
+        #
+        # InvalidRequest for a record that needs itself to be complete.
         schema = resolve(schema, self._named)
         kind = kind_of(schema)
         if kind == "fixed":

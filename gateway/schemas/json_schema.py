@@ -98,7 +98,7 @@ class _Text(str):
 
 
 def _bounded(value: Any, left: list[int], depth: int) -> Any:
-    """The value with short texts; raises TooLarge where it is too deep or too much."""
+    # the value with short texts; raises TooLarge where it is too deep or too much
     left[0] -= 1
     if depth > DEEPEST:
         raise TooLarge("nested too deeply")
@@ -280,7 +280,7 @@ class JsonSchema:
 
 
 def _text(error: ValidationError) -> str:
-    """A problem in the words of the FlyMQ document's implementation (FlyMQ wire 4)."""
+    # a problem in the words of the FlyMQ document's implementation (FlyMQ wire 4)
     place = ".".join(str(part) for part in error.absolute_path)[:_LONGEST_TEXT]
     match error.validator:
         case "required":
@@ -322,7 +322,7 @@ def _dicts(children: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _check_keywords(schemas: Sequence[dict[str, Any]]) -> None:
-    """Refuse what cannot be bounded: references elsewhere, and patterns that re2 does not take."""
+    # refuse what cannot be bounded: references elsewhere, and patterns that re2 does not take
     for schema in schemas:
         _check_reference(schema)
         patterns = [schema["pattern"]] if "pattern" in schema else []

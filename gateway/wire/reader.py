@@ -45,7 +45,6 @@ class Reader:
         return start
 
     def take(self, size: int, what: str = "field") -> bytes:
-        """The next `size` bytes."""
         start = self.skip(size, what)
         return self.data[start : start + size]
 

@@ -108,8 +108,6 @@ LISTENER = "the listener's setting"
 
 @attrs.frozen
 class SessionContext:
-    """What a server session knows about where it runs."""
-
     listener: str
     settings: Any
     """The protocol's own settings class (`ProtocolSpec.settings`)."""
@@ -268,8 +266,6 @@ class Credentials:
 
 @attrs.frozen
 class ClientContext:
-    """What a client session knows about where it runs."""
-
     credentials: Credentials = attrs.Factory(Credentials)
     dialect: Dialect = Dialect.AUTO
     settings: Any = None
