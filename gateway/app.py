@@ -185,12 +185,10 @@ class Gateway:
         return self._drain.is_set()
 
     def drain(self) -> None:
-        """Begin to go down."""
         self.reloads.close()
         self._drain.set()
 
     def reload(self) -> None:
-        """Read the configuration's file again, unless it is going down."""
         if self.draining:
             log.warning("the configuration is not reloaded: the gateway goes down")
         else:
@@ -297,12 +295,12 @@ class Gateway:
 
     @property
     def _leads(self) -> bool:
-        """Of several processes the first does what one has to do."""
+        # of several processes the first does what one has to do
         return self._worker is None or self._worker.number == 0
 
     @property
     def _listened(self) -> Sequence[Listener]:
-        """A Unix socket is one process's."""
+        # a Unix socket is one process's
         every = self._config.listeners.values()
         return [one for one in every if self._leads or one.transport is not Transport.UNIX]
 
@@ -497,7 +495,7 @@ class Gateway:
         return f" tls certificate {certificate} sha256 {files.fingerprint}"
 
     def _addresses(self) -> Sequence[Address]:
-        """Where it listens, with the real ports."""
+        # where it listens, with the real ports
         hosts = {one.name: one.host for one in self._config.listeners.values()}
         if self._config.admin is not None:
             hosts["admin"] = self._config.admin.host
@@ -526,7 +524,7 @@ class Gateway:
 
 
 def _websocket(listener: Listener) -> WebSocketRules | None:
-    """At the path of its protocol's name."""
+    # at the path of its protocol's name
     if listener.transport is not Transport.WEBSOCKET:
         return None
     from gateway.transport.websocket import WebSocketRules
@@ -569,7 +567,7 @@ def _kafka_store(
 
 
 def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:
-    """What this gateway tells about itself: without an address of its own, that of its first TCP listener."""
+    # what this gateway tells about itself: without an address of its own, that of its first TCP listener
     if config.cluster.address:
         return config.cluster
     for one in bound:
@@ -579,7 +577,7 @@ def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:
 
 
 def _advertised(config: Config, listener: Listener, port: int) -> str:
-    """Where clients are told that a listener is. Every interface is no place: there it is the host that other gateways know."""
+    # Where clients are told that a listener is. Every interface is no place: there it is the host that other gateways know.
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     if not port:
         return host

@@ -45,9 +45,8 @@ _ONE = (1).to_bytes(4, sys.byteorder)
 
 
 def _less(ends: array[int], base: int) -> array[int]:
-    """Each number less `base`, which none of them is below. Subtracted from all at once, as one long number of 32 bits for
-    each: no digit borrows from its neighbour, and it takes a tenth of the time of a loop.
-    """
+    # Each number less `base`, which none of them is below. Subtracted from all at once, as one long number of 32 bits for
+    # each: no digit borrows from its neighbour, and it takes a tenth of the time of a loop.
     together = int.from_bytes(ends.tobytes(), sys.byteorder) - base * int.from_bytes(_ONE * len(ends), sys.byteorder)
     less = array("I")
     less.frombytes(together.to_bytes(4 * len(ends), sys.byteorder))
@@ -129,22 +128,18 @@ class Columns:
         return keys + sum(3 * OBJECT + len(name) + len(value) for one in self.headers for name, value in one)
 
     def value(self, index: int) -> bytes:
-        """The value of one message."""
         start = self.ends[index - 1] if index else 0
         return self.packed[start + PREFIX : self.ends[index]]
 
     def values(self) -> list[bytes]:
-        """All values."""
         packed = self.packed
         starts = itertools.chain((0,), self.ends)
         return [packed[start + PREFIX : end] for start, end in zip(starts, self.ends, strict=False)]
 
     def key(self, index: int) -> bytes | None:
-        """The key of one message, if it has one."""
         return self.keys[index] if self.keys is not None else None
 
     def headers_of(self, index: int) -> Headers:
-        """The headers of one message."""
         return self.headers[index] if self.headers is not None else NO_HEADERS
 
     def slice(self, start: int, stop: int) -> Columns:
@@ -248,7 +243,7 @@ def index_packed(packed: bytes, count: int) -> array[int]:
 
 
 def _all_lengths_are(packed: bytes, size: int) -> bool:
-    """Whether the bytes are a run of values of one size: four strided compares in C, not a loop over messages."""
+    # whether the bytes are a run of values of one size: four strided compares in C, not a loop over messages
     step = PREFIX + size
     count = len(packed) // step
     prefix = _LENGTH.pack(size)
@@ -269,7 +264,6 @@ class Copies(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many messages."""
         return sum(one[3] for one in self.ranges)
 
 
@@ -315,7 +309,6 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def count(self) -> int:
-        """How many records."""
         return self.columns.count
 
     @property

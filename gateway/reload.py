@@ -88,7 +88,6 @@ class Reloads:
 
     @property
     def config(self) -> Config:
-        """What is in force."""
         return self._config
 
     def ask(self) -> None:
@@ -204,7 +203,7 @@ def digest(text: bytes) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """The file's content, at once or not at all; who may read it stays who may."""
+    # the file's content, at once or not at all; who may read it stays who may
     path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -740,8 +740,6 @@ class GetRoles(Request, frozen=True):
 
 
 class BuiltInRole(msgspec.Struct, frozen=True):
-    """A built-in role."""
-
     name: str
     permissions: Sequence[str]
     description: str

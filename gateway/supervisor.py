@@ -90,7 +90,7 @@ async def supervise(config: Config, workers: int, arguments: Sequence[str], anno
 
 
 async def _ports(config: Config, stack: contextlib.AsyncExitStack) -> dict[str, int]:
-    """By listener, the port that all processes share. Those of TCP are held: nobody else gets one while a process is down."""
+    # By listener, the port that all processes share. Those of TCP are held: nobody else gets one while a process is down.
     ports: dict[str, int] = {}
     for listener in config.listeners.values():
         carrier = listener.transport or protocol(listener.protocols[0]).transport
@@ -165,7 +165,7 @@ class Crew:
                 await self._ending.wait()
 
     async def _once(self, part: WorkerPart, ready: trio.Event, announce: Callable[[str], None]) -> bool:
-        """One life of a worker; whether it ever was ready."""
+        # one life of a worker; whether it ever was ready
         command = [sys.executable, "-m", "gateway", "serve", *self._arguments, "--part", part.to_text()]
         process = await trio.lowlevel.open_process(command, stdin=None, stdout=subprocess.PIPE)
         self._processes[part.worker.number] = process
