@@ -89,7 +89,6 @@ class ClientDriver:
 
     @supervised
     def submit(self, requests: Sequence[Request]) -> None:
-        """Start requests; completions come through the callback."""
         now = self._clock()
         done: list[Completion] = []
         for request in requests:
@@ -135,12 +134,10 @@ class ClientDriver:
 
     @supervised
     def room(self, channel: int) -> None:
-        """Output of a channel fell to low water."""
         self._report(self._session.room(channel, self._clock()))
 
     @supervised
     def turn(self, now: float) -> None:
-        """Send what is due, look at the clock."""
         if self.closed or self._link is None:
             return
         due = self._session.timeout_at()
@@ -151,14 +148,13 @@ class ClientDriver:
 
     @supervised
     def lost(self) -> None:
-        """The connection is gone: everything under way ends."""
         if not self.closed:
             self.closed = True
             self._report(self._session.lost())
             self.ended.set()
 
     def fail(self, error: Exception) -> None:
-        """A mistake in the session, or in who is told of its answers: it ends this connection, and nothing else."""
+        # a mistake in the session, or in who is told of its answers: it ends this connection, and nothing else
         log.error("a dialled connection failed", exc_info=error)
         self.closed = True
         self._settled.set()
@@ -258,7 +254,7 @@ async def _dialled(
     tls: ClientTls | None,
     timeout: float,
 ) -> AsyncIterator[None]:
-    """A byte stream, whatever it is made of."""
+    # a byte stream, whatever it is made of
     if context.transport is Transport.UNIX:
         from gateway.transport.unix import open_unix
 

@@ -66,8 +66,6 @@ Attach = Callable[[str, Callable[[Sequence[Completion]], None]], BrokerClient]
 
 @attrs.frozen
 class DriverContext:
-    """What all drivers of a listener share."""
-
     listener: str
     limits: Limits
     budget: Budget
@@ -129,36 +127,30 @@ class Driver:
 
     @supervised
     def opened(self, channel: int, kind: Kind) -> None:
-        """A channel is there."""
         self._now = self._context.clock()
         self._run(self._session.opened(channel, kind, self._now))
 
     @supervised
     def received(self, channel: int, data: bytes) -> None:
-        """Bytes came in."""
         self._now = self._heard_at = self._context.clock()
         self._fed += len(data)
         self._run(self._session.receive(channel, data, self._now))
 
     @supervised
     def eof(self, channel: int) -> None:
-        """The peer has finished a channel."""
         self._now = self._context.clock()
         self._run(self._session.eof(channel, self._now))
 
     @supervised
     def reset(self, channel: int, code: int) -> None:
-        """The peer abandoned a channel."""
         self._run(self._session.reset(channel, code))
 
     @supervised
     def stopped(self, channel: int, code: int) -> None:
-        """The peer reads no more on a channel."""
         self._run(self._session.stopped(channel, code))
 
     @supervised
     def room(self, channel: int) -> None:
-        """Output of a channel fell to low water."""
         self._now = self._context.clock()
         self._run(self._session.room(channel, self._now))
 
@@ -183,7 +175,6 @@ class Driver:
 
     @supervised
     def turn(self, now: float) -> None:
-        """Answer what came in, look at the clocks, decide whether to go on reading."""
         if self._closed or self._busy:
             return
         self._now = now
@@ -221,7 +212,7 @@ class Driver:
             self._link.set_deadline(soonest if soonest < math.inf else None)
 
     def _at_rest(self, now: float) -> bool:
-        """Most turns end with all that was asked answered and sent: then there is nothing to bound, and little to look at."""
+        # most turns end with all that was asked answered and sent: then there is nothing to bound, and little to look at
         session, context = self._session, self._context
         if self._hit or self._paused or self._writing or self._charged or self._kept or not self._handshaken:
             self._handshaken = session.handshaken
@@ -240,7 +231,6 @@ class Driver:
 
     @supervised
     def lost(self) -> None:
-        """The connection is gone: the session cleans up, the broker forgets it."""
         if self._closed:
             return
         self._closed = True
@@ -256,7 +246,6 @@ class Driver:
 
     @supervised
     def drain(self) -> None:
-        """The gateway goes down: the session says goodbye."""
         if self._closed:
             return
         self._now = self._context.clock()
@@ -264,7 +253,7 @@ class Driver:
         self._link.wake()
 
     def fail(self, error: Exception) -> None:
-        """Something inside this connection went wrong that nobody expected: say so, and cut it."""
+        # something inside this connection went wrong that nobody expected: say so, and cut it
         log.error("a connection failed", listener=self._context.listener, peer=self._link.peer, exc_info=error)
         self._busy = False
         self._abort("internal_error")
@@ -275,7 +264,6 @@ class Driver:
         return self._key
 
     def snapshot(self) -> ConnectionSnapshot:
-        """What is to be seen of it now."""
         origin, spoken, now = self._client.origin, self._session.spoken, self._context.clock()
         buffered, replies = self._link.waiting()
         return ConnectionSnapshot(
@@ -300,7 +288,6 @@ class Driver:
         )
 
     def cut(self) -> None:
-        """Somebody who operates the gateway wants it gone."""
         if not self._closed:
             self._abort("operator")
             self.lost()
@@ -324,7 +311,7 @@ class Driver:
             self._link.wake()
 
     def _run(self, requests: Iterable[Request]) -> None:
-        """Submit, let the session react to what ended at once, submit what it asks for then, and so on."""
+        # submit, let the session react to what ended at once, submit what it asks for then, and so on
         if self._closed:
             return
         self._stirred = True
@@ -423,7 +410,7 @@ class Driver:
             self._link.resume()
 
     def _note_unfinished(self, kept: int) -> None:
-        """Tell the budget who holds the beginning of a frame: not who waits for a commit or an answer of ours."""
+        # tell the budget who holds the beginning of a frame: not who waits for a commit or an answer of ours
         fed, self._fed = self._fed, 0
         if not kept and not self._kept:
             return

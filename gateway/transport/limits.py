@@ -31,7 +31,6 @@ class ConnectionCounts:
         return None
 
     def leave(self, address: str) -> None:
-        """A connection that was admitted is gone."""
         self.total -= 1
         self._addresses[address] -= 1
         if not self._addresses[address]:
@@ -102,7 +101,6 @@ class Budget:
         return max(QUEUE // max(self.writers, 1), LEAST_SHARE)
 
     def wait(self, key: object, wake: Callable[[], None]) -> None:
-        """Call back once there is room."""
         self._waiting[key] = wake
 
     def forget(self, key: object) -> None:
@@ -137,7 +135,6 @@ class Budget:
             max(old, key=lambda holder: holder.size * (now - holder.since)).evict()
 
     def change(self, amount: int) -> None:
-        """Take (or give back, negative) bytes."""
         self.used += amount
         self._peak = max(self._peak, self.used)
         if amount < 0 and self._waiting and self.used < self._for_writers:

@@ -124,7 +124,6 @@ class TcpListener:
         return self._drivers
 
     async def run(self) -> None:
-        """Serve until drained."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._reader.run)
             async with trio.open_nursery() as nursery:
@@ -222,7 +221,7 @@ class TcpListener:
         return PipeInPipe(tls, inner) if tls is not None else inner
 
     async def _choose(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
-        """Find out which protocol it is, until the time for that is over or the gateway goes down."""
+        # find out which protocol it is, until the time for that is over or the gateway goes down
         with trio.move_on_after(_finite(self._context.limits.handshake)) as scope:
             if self._accepting.cancel_called:
                 scope.cancel()
@@ -234,7 +233,7 @@ class TcpListener:
         raise _Refused("" if self._accepting.cancel_called else "handshake")
 
     async def _sniff(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
-        """Read until the first bytes tell the protocol (under TLS: the first decrypted ones)."""
+        # read until the first bytes tell the protocol (under TLS: the first decrypted ones)
         seen = b""
         while len(seen) < SNIFF_LIMIT:
             await trio.lowlevel.wait_readable(sock)

@@ -74,11 +74,9 @@ class QuicListener:
         return self._drivers.keys()
 
     async def run(self) -> None:
-        """Serve until drained."""
         await self._server.run()
 
     def drain(self) -> None:
-        """Accept no more; every session says goodbye."""
         self._server.stop_accepting()
         for driver in list(self._drivers):
             driver.drain()

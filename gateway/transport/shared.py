@@ -25,8 +25,6 @@ _NUMBER = operator.itemgetter(0)
 
 
 class SharedReader:
-    """Reads the connections that are added to it."""
-
     def __init__(self, hold: Callable[[], None], release: Callable[[int], None], clock: Callable[[], float]) -> None:
         self._hold = hold
         self._release = release
@@ -50,7 +48,6 @@ class SharedReader:
             self._epoll.unregister(number)
 
     async def run(self) -> None:
-        """Until cancelled."""
         try:
             while True:
                 if not self._ready:

@@ -88,7 +88,6 @@ class TcpLink:
     # --- Link ---
 
     def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:  # noqa: ARG002
-        """Queue bytes."""
         if self._dead or self._finishing:
             return
         self._queue.append(data)
@@ -96,28 +95,25 @@ class TcpLink:
         self._notify = self._notify or notify
 
     def finish(self, channel: int) -> None:  # noqa: ARG002
-        """Half-close after what is queued."""
         self._finishing = True
 
     def reset(self, channel: int, code: int) -> None:  # noqa: ARG002
-        """A TCP connection has one channel: abandoning it is abandoning the connection."""
+        # a TCP connection has one channel: abandoning it is abandoning the connection
         self.abort()
 
     def stop_sending(self, channel: int, code: int) -> None:
         """TCP has no such thing; unread bytes simply wait."""
 
     def open(self, token: int, kind: Kind) -> None:
-        """TCP has one channel."""
+        # TCP has one channel
         raise RuntimeError(f"a TCP connection cannot open {kind.value} channel {token}")
 
     def close(self, code: int, reason: str) -> None:  # noqa: ARG002
-        """Close after what is queued."""
         self._closing = self._finishing = True
         self._watch()
         self.wake()
 
     def abort(self) -> None:
-        """Close now."""
         self._dead = True
         self._queue.clear()
         self._out.clear()
@@ -126,12 +122,11 @@ class TcpLink:
         self.wake()
 
     def pause(self, _channel: int | None = None, /) -> None:
-        """Stop reading: there is one channel."""
+        # stop reading: there is one channel
         self._paused = True
         self._watch()
 
     def resume(self, _channel: int | None = None, /) -> None:
-        """Read again."""
         self._paused = False
         if self._reader is None:
             self.wake()
@@ -139,7 +134,7 @@ class TcpLink:
             self._watch()
 
     def _watch(self) -> None:
-        """Have the shared reader look at us, or not."""
+        # have the shared reader look at us, or not
         reader = self._reader
         if reader is not None:
             wanted = not (self._paused or self._eof or self._closing or self._dead)
@@ -155,7 +150,7 @@ class TcpLink:
         return self._size, self._size
 
     def wake(self) -> None:
-        """Let the reading task come round."""
+        # let the reading task come round
         scope = self._scope
         if scope is None:
             self._woken = True
@@ -171,7 +166,7 @@ class TcpLink:
                 self._scope.deadline = deadline
 
     def flush(self) -> None:
-        """Hand the queue to the kernel; what it does not take is written by a task."""
+        # hand the queue to the kernel; what it does not take is written by a task
         if self._writing or self._dead:
             return
         if self._pipe is None and len(self._queue) == 1:  # as nearly always
@@ -247,11 +242,11 @@ class TcpLink:
             self._sock.close()
 
     def _going(self) -> bool:
-        """Whether there is anything left to do but to say goodbye."""
+        # whether there is anything left to do but to say goodbye
         return not self._dead and not (self._finishing and not self._size and (self._closing or self._eof))
 
     async def _until_woken(self, handler: LinkHandler) -> None:
-        """Read. One scope for many reads: to make one for each costs as much as the read."""
+        # Read. One scope for many reads: to make one for each costs as much as the read.
         with trio.CancelScope(deadline=-math.inf if self._woken else self._deadline) as scope:
             self._scope, self._woken = scope, False
             try:
@@ -261,7 +256,7 @@ class TcpLink:
                 self._scope = None
 
     async def _step(self, handler: LinkHandler) -> None:
-        """Wait for something to read, unless the last read may have left something, and read it."""
+        # wait for something to read, unless the last read may have left something, and read it
         if self._reader is not None or self._paused or self._eof or self._closing:
             await trio.sleep(math.inf)
         if self._drained:
@@ -280,7 +275,7 @@ class TcpLink:
             await trio.lowlevel.checkpoint()
 
     def _receive(self) -> bytes | None:
-        """What there is to read, nothing at its end; None if there is nothing yet, or no connection any more."""
+        # what there is to read, nothing at its end; None if there is nothing yet, or no connection any more
         try:
             data = self._sock.recv(READ_SIZE)
         except BlockingIOError:
@@ -294,9 +289,8 @@ class TcpLink:
         return data
 
     def _confirm(self) -> None:
-        """Stock clients write one request in two segments with Nagle on, and what is not answered at once they wait for: without
-        this each costs them 40 ms. An answer says it too.
-        """
+        # Stock clients write one request in two segments with Nagle on, and what is not answered at once they wait for:
+        # without this each costs them 40 ms. An answer says it too.
         if self._hurries and self._drained and not (self._dead or self._eof):
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
@@ -353,7 +347,7 @@ class TcpLink:
             handler.eof(0)
 
     def _send_raw(self, data: bytes) -> None:
-        """Handshake bytes are few: they go straight to the kernel, or the peer is not reading and gets nothing."""
+        # handshake bytes are few: they go straight to the kernel, or the peer is not reading and gets nothing
         if data:
             try:
                 self._sock.send(data)
@@ -361,7 +355,7 @@ class TcpLink:
                 self.abort()
 
     async def _write_out(self) -> None:
-        """Write what the kernel did not take, then hand the queue back to `flush`."""
+        # write what the kernel did not take, then hand the queue back to `flush`
         while not self._dead:
             self._seal()
             if not self._out:
@@ -396,9 +390,8 @@ class TcpLink:
             self._handler.room(0)
 
     async def _say_goodbye(self) -> None:
-        """Send FIN, then read what the peer still had under way: closing over unread bytes would make the kernel answer
-        with a reset that can overtake our last reply.
-        """
+        # send FIN, then read what the peer still had under way: closing over unread bytes would make the kernel answer with
+        # a reset that can overtake our last reply
         try:
             if self._pipe is not None:
                 self._send_raw(self._pipe.goodbye())

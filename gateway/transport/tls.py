@@ -32,12 +32,10 @@ class TlsPipe:
         self.ready = False
 
     def start(self) -> bytes:
-        """The client's first flight."""
         self._shake()
         return self.pending()
 
     def feed(self, data: bytes) -> tuple[list[bytes], bool]:
-        """Encrypted bytes in; plain bytes out, and whether the peer has said goodbye. Raises TlsFailed."""
         self._incoming.write(data)
         pieces: list[bytes] = []
         if not self.ready and not self._shake():
@@ -60,7 +58,6 @@ class TlsPipe:
         return self._outgoing.read()
 
     def pending(self) -> bytes:
-        """What TLS itself wants to send."""
         return self._outgoing.read()
 
     def goodbye(self) -> bytes:
@@ -85,8 +82,6 @@ class TlsPipe:
 
 @attrs.frozen
 class ClientTls:
-    """How a client trusts the other side."""
-
     ca: str = ""
     fingerprint: str = ""
     """SHA-256 of the leaf certificate, in hex; trusted instead of a CA."""

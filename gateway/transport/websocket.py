@@ -35,8 +35,6 @@ class WebSocketFailed(PipeFailed):
 
 @attrs.frozen
 class WebSocketRules:
-    """What a listener upgrades."""
-
     path: str
     origins: Sequence[str] = ()
     """Pages that may connect, `*` for all; who sends no Origin is no page."""
@@ -98,7 +96,7 @@ class WebSocketPipe:
     # --- inside ---
 
     def _happened(self, event: Event, pieces: list[bytes]) -> bool:
-        """Whether it is over."""
+        # whether it is over
         match event:
             case BytesMessage():
                 self._size += len(event.data)

@@ -339,7 +339,7 @@ class Core(CreditedConnection):
 
 
 def _has_work(stream: CoreStream) -> bool:
-    """Whether a packet should look at a stream. One that waits for the peer's credit comes back with that credit."""
+    # Whether a packet should look at a stream. One that waits for the peer's credit comes back with that credit.
     sender = stream.sender
     if sender.reset_pending or stream.receiver.stop_pending or stream.is_finished:
         return True
@@ -375,7 +375,6 @@ def acknowledge_within(core: Core, seconds: float) -> None:
 
 
 def owes_acknowledgement(core: Core) -> bool:
-    """Whether something arrived that is not acknowledged yet."""
     return core._spaces[tls.Epoch.ONE_RTT].ack_at is not None
 
 

@@ -92,7 +92,6 @@ class CertificateFiles:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the leaf in use."""
         return self.current().fingerprint
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
@@ -168,7 +167,7 @@ def _fits(certificate: x509.Certificate, names: Sequence[str]) -> bool:
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Write beside and rename, so that nobody ever reads half a file."""
+    # write beside and rename, so that nobody ever reads half a file
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:

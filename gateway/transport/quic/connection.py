@@ -169,7 +169,6 @@ class QuicLink(ChannelLink):
 
     @property
     def peer(self) -> str:
-        """The other side's address, for logs and origins."""
         host, port = (self._core.get_peer_address() or self.first_address)[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -186,7 +185,6 @@ class QuicLink(ChannelLink):
         return self._phase
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close with an application code, after what is queued."""
         if self._phase is Phase.OPEN:
             self._phase = Phase.CLOSING
             self._writable = False
@@ -197,7 +195,6 @@ class QuicLink(ChannelLink):
             self.abort(code, reason)
 
     def abort(self, code: int = 0, reason: str = "") -> None:
-        """Close now, whatever is queued."""
         if self._phase not in (Phase.OVER, Phase.GONE):
             self._core.close(error_code=code, reason_phrase=reason)
             self._mark(self, True)
@@ -354,7 +351,7 @@ class QuicLink(ChannelLink):
             handler.room(channel.number)
 
     def _end(self) -> None:
-        """Tell the handler, once, that it is over. What had arrived before is handed on first."""
+        # Tell the handler, once, that it is over. What had arrived before is handed on first.
         if self._phase is Phase.OPEN and self._handler is not None:
             self._in.resume(None)
             self._in.deliver(self._handler)

@@ -104,8 +104,6 @@ async def _connect(
 
 
 class _Attempt:
-    """One handshake with one address."""
-
     def __init__(
         self,
         family: int,
@@ -156,7 +154,7 @@ class _Attempt:
         return self._link
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:
-        """The handshake is done: is it the one we wanted?"""
+        # the handshake is done: is it the one we wanted?
         if self._tls.fingerprint:
             try:
                 check_pinned(peer_certificates(self._core), self._tls.fingerprint)

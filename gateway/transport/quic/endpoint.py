@@ -41,8 +41,6 @@ Accept = Callable[[Admitted, Address, float], QuicLink]
 
 
 class QuicEndpoint:
-    """A socket and its connections."""
-
     def __init__(
         self,
         socket: DatagramSocket,
@@ -114,7 +112,7 @@ class QuicEndpoint:
             self._abandon(trio.current_time())
 
     async def _wait(self) -> None:
-        """Until a datagram comes, a timer is due, or somebody wants a pass."""
+        # until a datagram comes, a timer is due, or somebody wants a pass
         while True:
             if self._unsent:
                 self._sent = trio.Event()
@@ -127,7 +125,7 @@ class QuicEndpoint:
             self._go()
 
     async def _marked(self) -> None:
-        """Until somebody has something to send, and the socket room for it."""
+        # until somebody has something to send, and the socket room for it
         while self._unsent:
             await self._socket.wait_writable()
             self._unsent = self._socket.send(self._unsent)
@@ -206,7 +204,7 @@ class QuicEndpoint:
             self._dirty[link] = None
 
     def _unknown(self, data: bytes, address: Address, out: list[Datagram]) -> None:
-        """A short header that belongs to no connection: one of an earlier process's, or the answer to one of ours."""
+        # a short header that belongs to no connection: one of an earlier process's, or the answer to one of ours
         if not data[0] & 0x40:
             return  # no QUIC at all (RFC 9000, 17.3)
         if self._resets is not None:
@@ -221,7 +219,7 @@ class QuicEndpoint:
     def _meet(
         self, header: QuicHeader, size: int, address: Address, now: float, out: list[Datagram]
     ) -> QuicLink | None:
-        """A long header that belongs to no connection: perhaps a new client."""
+        # a long header that belongs to no connection: perhaps a new client
         if self._admission is None or self._accept is None:
             return None
         answer = self._admission.consider(header, size, address, now)
@@ -251,7 +249,7 @@ class QuicEndpoint:
             self._dirty[link] = None
 
     def _settle(self, link: QuicLink) -> None:
-        """After a pass, and before what it made is sent: its ids, its place among the half-open, its next timer, or its end."""
+        # after a pass, and before what it made is sent: its ids, its place among the half-open, its next timer, or its end
         if link.handshaking and link.phase is not Phase.HANDSHAKE:
             link.handshaking = False
             if self._admission is not None:
@@ -298,7 +296,7 @@ class QuicEndpoint:
             self._admission.leave(link.first_address)
 
     def _abandon(self, now: float) -> None:
-        """Going down without notice: each peer gets one close packet, each handler is told."""
+        # going down without notice: each peer gets one close packet, each handler is told
         out: list[Datagram] = []
         for link in self.links:
             link.abort()

@@ -15,8 +15,6 @@ from gateway.transport.quic.windows import Credit
 
 
 class Input:
-    """What a connection has received and not handed on."""
-
     def __init__(self, core: Core, channels: Channels, limits: QuicLimits) -> None:
         self._core = core
         self._channels = channels
@@ -40,7 +38,7 @@ class Input:
             self._core.receive_ended(event.stream_id)
 
     def reset(self, event: StreamReset) -> None:
-        """The peer abandoned a stream. Bytes that will never come count as consumed, or the window would leak away."""
+        # The peer abandoned a stream. Bytes that will never come count as consumed, or the window would leak away.
         stream_id = event.stream_id
         channel = self._touch(stream_id)
         channel.end = End.RESET

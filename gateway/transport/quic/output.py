@@ -152,7 +152,7 @@ class Output:
             self._alone[channel.number] = (channel, now + ALONE_SECONDS)
 
     def _drain(self, channel: Channel, now: float) -> None:
-        """Write what was held back, up to the next `alone`."""
+        # write what was held back, up to the next `alone`
         queue, channel.queue, channel.queued = channel.queue, [], 0
         for index, (data, alone) in enumerate(queue):
             self._write(channel, data, now, alone)

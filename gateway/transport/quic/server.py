@@ -97,7 +97,6 @@ class QuicServer:
         return [link for endpoint in self._endpoints for link in endpoint.links]
 
     async def run(self) -> None:
-        """Serve until closed."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for endpoint in self._endpoints:

@@ -41,7 +41,6 @@ class ChannelLink:
                 self.touch()
 
     def finish(self, channel: int) -> None:
-        """No more bytes on a channel, after what is queued."""
         found = self._channels.by_number.get(channel)
         if found is not None and self._writable:
             self._out.finish(found)
@@ -61,12 +60,10 @@ class ChannelLink:
             self.touch()
 
     def open(self, token: int, kind: Kind) -> None:
-        """Open a stream; the handler hears `opened(token)`, or `reset(token)` when it cannot be."""
         self._out.open(token, kind)
         self.wake()
 
     def flush(self) -> None:
-        """Everything for this turn is queued."""
         self.touch()
 
     def pause(self, channel: int | None = None) -> None:
@@ -94,15 +91,12 @@ class ChannelLink:
         return self._out.waiting()
 
     def wake(self) -> None:
-        """Have `turn` called in the endpoint's next pass."""
         raise NotImplementedError
 
     def touch(self) -> None:
-        """There is output: have it sent in this pass, or the next."""
         raise NotImplementedError
 
     def set_deadline(self, when: float | None) -> None:
-        """Have `turn` called at this time as well."""
         if when != self._deadline:
             self._deadline = when
             self.touch()

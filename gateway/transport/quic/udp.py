@@ -67,8 +67,6 @@ class DatagramSocket(Protocol):
 
 
 class UdpSocket:
-    """A non-blocking UDP socket."""
-
     def __init__(self, sock: socket.socket, *, offload: bool = True) -> None:
         self._sock = sock
         sock.setblocking(False)
@@ -87,11 +85,9 @@ class UdpSocket:
 
     @property
     def address(self) -> Address:
-        """Where it is bound."""
         return self._sock.getsockname()
 
     def receive(self, limit: int) -> list[Datagram]:
-        """What has arrived; the last read is the one that makes it `limit` datagrams."""
         datagrams: list[Datagram] = []
         for _ in range(limit):
             if len(datagrams) >= limit:
@@ -139,7 +135,7 @@ class UdpSocket:
 
     @staticmethod
     def _run_end(datagrams: Sequence[Datagram], start: int) -> int:
-        """The end of the run of datagrams that one GSO send can carry: one address, one size, the last may be shorter."""
+        # the end of the run of datagrams that one GSO send can carry: one address, one size, the last may be shorter
         first, address = datagrams[start]
         size = total = len(first)
         end = start + 1
@@ -160,15 +156,12 @@ class UdpSocket:
         self._sock.sendmsg([data for data, _ in run], [(SOL_UDP, UDP_SEGMENT, segment)], 0, run[0][1])
 
     async def wait_readable(self) -> None:
-        """Until something arrives."""
         await trio.lowlevel.wait_readable(self._sock)
 
     async def wait_writable(self) -> None:
-        """Until there is room to send."""
         await trio.lowlevel.wait_writable(self._sock)
 
     def close(self) -> None:
-        """Give it up."""
         self._sock.close()
 
 
