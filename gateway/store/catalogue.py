@@ -56,14 +56,11 @@ class Log:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and partition."""
         return self.topic.name, self.number
 
 
 @attrs.define(eq=False)
 class Topic(TopicState):
-    """A topic with its logs."""
-
     id: int
     logs: list[Log]
     memory: bool = attrs.field(init=False)
@@ -81,7 +78,6 @@ class Topic(TopicState):
 
 
 def make_topic(name: str, epoch: int, config: TopicConfig, topic_id: int, slots: list[int]) -> Topic:
-    """A new, empty topic."""
     topic = Topic(name, epoch, config, [], topic_id, [])
     topic.grow(slots)
     return topic
@@ -137,7 +133,6 @@ class Catalogue:
         self.dead.discard(slot)
 
     def logs(self) -> Iterator[Log]:
-        """The partitions of all topics."""
         for topic in self.topics.values():
             yield from topic.logs
 
@@ -221,7 +216,7 @@ _TOPICS = "SELECT id, name, epoch, durability, interval, retention_seconds, rete
 def _rows(
     connection: sqlite3.Connection, table: str, query: str, *, by_name: bool = False
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """The rows of a table as far as they can be read, and whether any are lost."""
+    # the rows of a table as far as they can be read, and whether any are lost
     order = " INDEXED BY sqlite_autoindex_topics_1 ORDER BY name" if by_name else ""
     found: list[tuple[Any, ...]] = []
     try:
@@ -296,7 +291,7 @@ def _partition(
     total: int,
     commit: int,
 ) -> PartitionRow:
-    """From a row of the query."""
+    # from a row of the query
     if first is None:
         return PartitionRow(slot, topic, number, start, start, last_ms, 0, position, 0, None, 0)
     if (
@@ -337,7 +332,7 @@ def _load_one(
     position: int,
     slack: int,
 ) -> PartitionRow:
-    """A partition of which not everything may be there."""
+    # a partition of which not everything may be there
     try:
         return _partition(*connection.execute(f"{_PARTITIONS} WHERE p.slot = ?", (slot,)).fetchone())
     except sqlite3.DatabaseError as error:

@@ -227,7 +227,7 @@ def _array_of(kind: str, data: bytes) -> array[int]:
 
 
 def _raw_cells(data: bytes, ends_at: int, cells_at: int, start: int, stop: int, there: bytes) -> RawColumn:
-    """Cells [start, stop) of a column whose end index and cells begin at these places."""
+    # cells [start, stop) of a column whose end index and cells begin at these places
     ends = data[ends_at + 4 * start : ends_at + 4 * stop]
     first = _U32.unpack_from(data, ends_at + 4 * (start - 1))[0] if start else 0
     last = _U32.unpack_from(ends, len(ends) - 4)[0] if ends else first
@@ -265,7 +265,7 @@ def _encode_dictionary(batches: Sequence[tuple[int, int, BatchMeta]]) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _source(who: Origin, route: str) -> bytes:
-    """Nearly every chunk has one of those that the chunks before it had."""
+    # nearly every chunk has one of those that the chunks before it had
     client = who.client
     if who.via or client.startswith("\0"):
         client = "\0".join(("", str(len(who.via)), *who.via, client))
@@ -355,7 +355,7 @@ _last = _LastSources()
 
 
 def _stored_ends(raw: RawColumn) -> bytes:
-    """The end index of cells that were stored before, counted from their own beginning."""
+    # the end index of cells that were stored before, counted from their own beginning
     first, ends, _there, _cells = raw
     return _bytes_of(array("I", map((-first).__add__, _array_of("I", ends)))) if first else ends
 

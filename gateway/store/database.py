@@ -112,7 +112,6 @@ class Lock:
             raise StoreInUse(f"{path.parent} is served by another process") from None
 
     def release(self) -> None:
-        """Let another process have it."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -139,7 +138,6 @@ class Mark:
         return int(text) if text.isdigit() else 0
 
     def write(self, number: int) -> None:
-        """Note a synced commit."""
         os.pwrite(self._file, b"%020d\n" % number, 0)
 
     def close(self) -> None:

@@ -29,8 +29,6 @@ Ts = TypeVarTuple("Ts")
 
 
 class Engine:
-    """The embedded store."""
-
     def __init__(
         self,
         visible: Visible,
@@ -63,12 +61,10 @@ class Engine:
 
     @property
     def health(self) -> StoreHealth:
-        """Whether it takes writes now."""
         return self.committer.health
 
     @property
     def lost(self) -> LostRows:
-        """What damaged pages have taken along of the small tables."""
         return self._visible.catalogue.lost
 
     # --- writing ---
@@ -94,7 +90,7 @@ class Engine:
         return ticket
 
     def _in_memory(self, unit: Unit) -> bool:
-        """Whether a unit appends to memory topics and nothing else, those that it makes among them."""
+        # whether a unit appends to memory topics and nothing else, those that it makes among them
         fresh = [create.topic for create in unit.creates if create.topic not in self._topics]
         if fresh and not self._makes_memory(unit):
             return False
@@ -128,11 +124,9 @@ class Engine:
         ticket.finish(placements)
 
     def on_visible(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
-        """Call back after each commit, before its tickets, with the (topic, partition) pairs that grew or went away."""
         self._visible.on_visible(callback)
 
     def around_tickets(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call these before and after the tickets of each commit are finished."""
         self.committer.around.append((before, after))
 
     def on_rows(self, table: str, callback: Callable[[Mapping[bytes, bytes | None]], None]) -> None:
@@ -160,7 +154,6 @@ class Engine:
         """See `watch`."""
 
     def set_retention_floor(self, floor: RetentionFloor) -> None:
-        """Ask this before trimming a partition: how far it may go while somebody still reads."""
         self._maintenance.floor = floor
 
     def maintain(self) -> None:
@@ -186,7 +179,6 @@ class Engine:
     def read_cached(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
     ) -> ReadResult | None:
-        """From memory, or None when the disk must be asked or the question is wrong. Never waits."""
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.logs):
             return None
@@ -212,7 +204,6 @@ class Engine:
     async def read(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int, now_ms: int
     ) -> ReadResult:
-        """From memory or disk. Raises OffsetOutOfRange below the start, CorruptChunk on a damaged range."""
         log = self._log(topic, partition)
         cached = self.read_cached(topic, partition, offset, max_messages, max_bytes, now_ms)
         if cached is not None:
@@ -248,7 +239,6 @@ class Engine:
     async def read_stored(
         self, topic: str, partition: int, offset: int, max_messages: int, max_bytes: int
     ) -> Sequence[Stored]:
-        """Chunks as they are on disk, not checked; empty where there is no such thing, or nothing at this offset."""
         log = self._log(topic, partition)
         if log.topic.memory:
             return ()
@@ -256,14 +246,13 @@ class Engine:
         return await self._from_disk(log, read_stored, place, offset, max_messages, max_bytes)
 
     async def _from_disk(self, log: Log, work: Callable[..., T], *args: object) -> T:
-        """A read that may find its records trimmed or its topic gone meanwhile."""
+        # a read that may find its records trimmed or its topic gone meanwhile
         result = await self._pool.run(work, *args)
         if self._topics.get(log.topic.name) is not log.topic:
             raise UnknownTopic
         return result
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the end if there is none."""
         log = self._log(topic, partition)
         state = log.state
         if state.start == state.end or timestamp_ms > state.last_time_ms:
@@ -277,12 +266,10 @@ class Engine:
         return await self._from_disk(log, offset_for_time, place, state.start, timestamp_ms)
 
     def table(self, name: str) -> Mapping[bytes, bytes]:
-        """A small table, kept whole in memory, as of the last commit."""
         with reported():
             return self._visible.table(name, self._pool.direct)
 
     async def scan(self, table: str, first: bytes, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Rows of any table in key order from `first` on."""
         return await self._pool.run(scan_rows, table, first, limit)
 
     async def get(self, table: str, key: bytes) -> bytes | None:
@@ -290,7 +277,7 @@ class Engine:
 
 
 def _check_start(known: object, log: Log, offset: int) -> None:
-    """`known`: the topic that has the log's name now."""
+    # `known`: the topic that has the log's name now
     if known is not log.topic:
         raise UnknownTopic
     if offset < log.state.start:

@@ -154,7 +154,7 @@ class CacheBudget:
                 self._evicted(queue, run)
 
     def _tidy(self) -> None:
-        """Without this, entries of queues that are trimmed otherwise would pile up behind one that is idle."""
+        # without this, entries of queues that are trimmed otherwise would pile up behind one that is idle
         kept: deque[RunQueue] = deque()
         for queue in self._order:
             if queue.stale:

@@ -136,7 +136,6 @@ class CommitLoop:
             self.wake()
 
     def wake(self) -> None:
-        """Look in the next pass of the loop."""
         scope = self._scope
         if scope is None:
             self._woken = True
@@ -150,7 +149,7 @@ class CommitLoop:
     # --- one thing after the other ---
 
     def _advance(self, *, together: bool = True) -> None:
-        """Begin what is next, unless something is under way; go on until something is, or nothing is left."""
+        # begin what is next, unless something is under way; go on until something is, or nothing is left
         committer, writer = self._committer, self._writer
         while not self._busy and self._failure is None:
             if writer.pages >= CHECKPOINT_PAGES:
@@ -207,9 +206,8 @@ class CommitLoop:
             after()
 
     def _begin_early(self) -> None:
-        """The disk need not wait while the replies to the last commit leave. This one's cannot overtake them: what the
-        thread has done is heard of when that is over.
-        """
+        # The disk need not wait while the replies to the last commit leave. This one's cannot overtake them: what the thread
+        # has done is heard of when that is over.
         committer = self._committer
         if not committer.pending or not self._patience or self._writer.pages >= CHECKPOINT_PAGES:
             return
@@ -219,7 +217,7 @@ class CommitLoop:
             self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
 
     def _maintain(self) -> bool:
-        """Begin one thing that is due beside commits; False if nothing is."""
+        # begin one thing that is due beside commits; False if nothing is
         committer = self._committer
         if not committer.health.writable:
             if trio.current_time() < committer.probe_at:
@@ -248,7 +246,7 @@ class CommitLoop:
         self._thread.start(work, functools.partial(self._finished, then))
 
     def _finished(self, then: Callable[[T], None], result: outcome.Outcome[T]) -> None:
-        """The thread is done: in the event loop, but in no task of ours."""
+        # the thread is done: in the event loop, but in no task of ours
         self._working = False
         self._ended(outcome.capture(lambda: then(result.unwrap())))
         self._advance()
@@ -256,9 +254,7 @@ class CommitLoop:
             self.wake()
 
     def _ended(self, how: outcome.Outcome[None]) -> None:
-        """What was under way is over. A mistake in it is the task's to raise: it ends the gateway, not who happened to
-        ask.
-        """
+        # What was under way is over. A mistake in it is the task's to raise: it ends the gateway, not who happened to ask.
         self._busy = self._working
         if type(how) is outcome.Error:
             self._failure = how
@@ -306,9 +302,8 @@ class CommitLoop:
         return math.inf if self._syncing else committer.sync_at
 
     def _sync_if_due(self) -> None:
-        """Sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not
-        wait for it.
-        """
+        # sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not wait
+        # for it
         committer = self._committer
         if self._syncing or not committer.health.writable or trio.current_time() < committer.sync_at:
             return

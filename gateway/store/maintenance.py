@@ -36,8 +36,6 @@ RetentionFloor = Callable[[str, int], int | None]
 
 
 class Maintenance:
-    """Knows what is due."""
-
     def __init__(self, visible: Visible, now_ms: Callable[[], int], recorder: Recorder) -> None:
         self.recorder = recorder
         self.floor: RetentionFloor = lambda _topic, _partition: None
@@ -82,7 +80,7 @@ class Maintenance:
         return None
 
     def _oldest(self, topic: Topic) -> Log | None:
-        """Where a topic that is too big is to be cut."""
+        # where a topic that is too big is to be cut
         if excess(topic) <= 0:
             return None
         logs = [log for log in topic.logs if log.head_ms is not None and log not in self._held]
@@ -174,7 +172,6 @@ class Trim(Job):
         return last_ms < self._hard_before or (big and size_before < self._hard_excess)
 
     def apply(self) -> None:
-        """Move the start."""
         self._owner.recorder.upkeep(TRIMMED if self._gone else NOTHING_TRIMMED, self._gone, self._size)
         self._owner.trimmed(self._log, self._start, self._size, self._slack, self._head_ms)
 

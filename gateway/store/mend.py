@@ -128,7 +128,7 @@ def mend_meta(files: StoreFiles) -> None:
 
 
 def _read_lost(connection: sqlite3.Connection) -> LostRows:
-    """What was written down."""
+    # what was written down
     if not _tables(connection, LOST):
         return NOTHING_LOST
     query = "SELECT low_name, low_key, high_name, high_key, since, what FROM lost ORDER BY number"
@@ -157,7 +157,7 @@ def _has_our_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _statements() -> dict[str, str]:
-    """By table: how it is made, as the database remembers it."""
+    # by table: how it is made, as the database remembers it
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
         return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
@@ -175,7 +175,7 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
 
 
 def _set_aside(connection: sqlite3.Connection, table: str) -> None:
-    """Give a table another name, without reading it, and make an empty one in its place."""
+    # give a table another name, without reading it, and make an empty one in its place
     names = _tables(connection, f"{KEPT}{table}_*")
     connection.execute(f"ALTER TABLE {table} RENAME TO {KEPT}{table}_{len(names) + 1}")
     connection.execute(_statements()[table])
@@ -200,7 +200,7 @@ Stretch = list[tuple[str, bytes, bytes]]
 
 
 def _walked(pages: Pages, root: int, seen: set[int]) -> tuple[Stretch, list[LostRange]]:
-    """The rows that the tree leads to, in order, and between which of them something is gone."""
+    # the rows that the tree leads to, in order, and between which of them something is gone
     rows: Stretch = []
     holes: list[LostRange] = []
     broken = False
@@ -227,7 +227,7 @@ def _values(row: Row) -> tuple[str, bytes, bytes]:
 
 
 def _found_again(pages: Pages, seen: set[int]) -> list[Stretch]:
-    """Leaves that hung on a page that is gone: nobody has freed them, and nothing leads there."""
+    # leaves that hung on a page that is gone: nobody has freed them, and nothing leads there
     try:
         free = pages.free()
     except BadPageError:
@@ -242,7 +242,7 @@ def _found_again(pages: Pages, seen: set[int]) -> list[Stretch]:
 
 
 def _put_together(rows: Stretch, holes: Sequence[LostRange], inside: Sequence[Stretch]) -> _Salvaged:
-    """What was found again goes where something is missing; what is still missing lies between that."""
+    # what was found again goes where something is missing; what is still missing lies between that
     found = list(rows)
     gone: list[LostRange] = []
     for hole in holes:

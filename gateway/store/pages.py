@@ -113,7 +113,7 @@ class Pages:
         return data
 
     def _index_log(self, live: bool) -> dict[int, int]:
-        """Where the log has pages, up to its last whole commit."""
+        # where the log has pages, up to its last whole commit
         assert self._log is not None
         head = os.pread(self._log, _WAL_HEADER.size, 0)
         if len(head) < _WAL_HEADER.size:
@@ -178,9 +178,8 @@ class Pages:
         return lost or (low, high)
 
     def _look_near(self, root: int, key: int) -> tuple[tuple[int, int] | None, int, int, bool, bool]:
-        """What is lost on the way to a key, the keys (low, high] of its leaf, and whether that has a row up to the key and one
-        behind it.
-        """
+        # what is lost on the way to a key, the keys (low, high] of its leaf, and whether that has a row up to the key and
+        # one behind it
         number, low, high = root, LOWEST, HIGHEST
         kind = INTERIOR_TABLE
         try:
@@ -242,7 +241,7 @@ class Pages:
             yield from self._walk(last, kinds, low, high, seen, depth + 1)
 
     def _page(self, number: int, kinds: Kinds) -> tuple[int, list[Cell], int]:
-        """What kind of page it is, its cells, and its last child."""
+        # what kind of page it is, its cells, and its last child
         data = self.read(number)
         at = _HEADER if number == 1 else 0
         kind, _free, count, _content, _fragments = _PAGE.unpack_from(data, at)
@@ -262,7 +261,7 @@ class Pages:
         return kind, cells, last
 
     def _row(self, number: int, cell: Cell, kind: int, seen: set[int] | None = None) -> Row | None:
-        """The row in a cell; None if it is damaged."""
+        # the row in a cell; None if it is damaged
         try:
             payload = self._payload(number, cell, kind, seen)
             return Row(cell.key, _values(payload))
@@ -325,7 +324,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _values(payload: bytes) -> Sequence[Any]:
-    """The columns of a record. Raises ValueError, IndexError or struct.error for what is none."""
+    # The columns of a record. Raises ValueError, IndexError or struct.error for what is none.
     size, at = _varint(payload, 0)
     kinds: list[int] = []
     while at < size:
@@ -355,7 +354,7 @@ def _value(kind: int, data: bytes) -> Any:
 
 
 def _summed(words: Sequence[int], first: int, second: int) -> tuple[int, int]:
-    """The running checksum of a write-ahead log."""
+    # the running checksum of a write-ahead log
     pairs = iter(words)
     for one, two in zip(pairs, pairs, strict=True):
         first = first + one + second & 0xFFFFFFFF

@@ -215,9 +215,8 @@ class CommitPlan(msgspec.Struct, eq=False):
         return self.size < COMMIT_BYTES and not unit.deletes and not unit.alters
 
     def _append_more(self, unit: Unit) -> list[Placement] | None:
-        """The placements of a unit that does nothing but append to topics that are there: this is what nearly all units do, and
-        there is little to check, or nothing where this plan appends already. None for any other unit.
-        """
+        # The placements of a unit that does nothing but append to topics that are there: this is what nearly all units do,
+        # and there is little to check, or nothing where this plan appends already. None for any other unit.
         if unit.puts or unit.creates or unit.requires or unit.deletes or unit.alters or not unit.appends:
             return None
         growing = self.growth
@@ -240,7 +239,7 @@ class CommitPlan(msgspec.Struct, eq=False):
         return placements
 
     def _begin(self, append: Append) -> Growth | None:
-        """Begin to append to a partition. None where something is to be said about that."""
+        # Begin to append to a partition. None where something is to be said about that.
         log = appendable(self.catalogue, append)
         if log is None:
             return None
@@ -303,7 +302,7 @@ class CommitPlan(msgspec.Struct, eq=False):
         return placements
 
     def _seen(self, name: str) -> tuple[int, int] | None:
-        """A topic's epoch and the sum of its ends, with all that is in this plan."""
+        # a topic's epoch and the sum of its ends, with all that is in this plan
         topic = self.topic(name)
         if topic is None:
             return None

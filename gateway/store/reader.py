@@ -74,7 +74,6 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def topics(self) -> Mapping[str, StoredTopic]:
@@ -206,7 +205,7 @@ def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
 def _of_epoch(
     connection: sqlite3.Connection, epoch: int, work: Callable[..., T], place: RowsPlace, offset: int, *limits: int
 ) -> T:
-    """Read chunks of a topic that still is the one that was looked up: its slot may be another one's by now."""
+    # read chunks of a topic that still is the one that was looked up: its slot may be another one's by now
     with snapshot(connection):
         try:
             found = connection.execute(_EPOCH, (place.slot,)).fetchone()

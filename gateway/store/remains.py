@@ -108,7 +108,7 @@ class Remains:
         self.commit = max(self.commit, commit if isinstance(commit, int) else 0)
 
     def _read_lost(self) -> None:
-        """What was written down when damage was met at a start, and accepted by nobody yet."""
+        # what was written down when damage was met at a start, and accepted by nobody yet
         if LOST not in self.roots:
             return
         self.mended = True
@@ -168,7 +168,7 @@ class Remains:
         self.damaged = list(dict.fromkeys(self.damaged))
 
     def _nowhere(self) -> Iterator[DamagedRange]:
-        """Partitions of which nobody knows where their records are."""
+        # partitions of which nobody knows where their records are
         there: dict[int, set[int]] = {number: set() for number in {*self.topics, *self.names}}
         for _slot, topic, number, *_rest in self.partitions.values():
             if topic is not None:  # else it was deleted
@@ -205,7 +205,7 @@ class Remains:
         self.damaged.append(DamagedRange(self.name(row[1]), row[2], first, next_offset))
 
     def _find_roots(self) -> None:
-        """By the list of tables; where it is damaged, by where a new store has them."""
+        # by the list of tables; where it is damaged, by where a new store has them
         self.roots = _roots_of_a_new_store()
         wanted = {*self.roots, LOST}
         for found in self.pages.walk(1, TABLE, self.seen):

@@ -141,9 +141,8 @@ def hole(connection: sqlite3.Connection, place: RowsPlace, offset: int) -> tuple
 def _between(
     connection: sqlite3.Connection, place: RowsPlace, low: int, high: int, *, may_fail: bool = False
 ) -> tuple[int, int]:
-    """The offsets between the last chunk that begins up to key `low` and the first one behind key `high`. Where they cannot be
-    read either, the keys themselves have to do.
-    """
+    # The offsets between the last chunk that begins up to key `low` and the first one behind key `high`. Where they cannot
+    # be read either, the keys themselves have to do.
     bottom, top = row_id(place.slot, 0), row_id(place.slot, place.end)
     low, high = max(low, bottom - 1), min(high, top - 1)
     first, next_offset = (low + 1) & MAX_OFFSET, (high + 1) & MAX_OFFSET

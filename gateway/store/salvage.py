@@ -88,7 +88,7 @@ def _ask_sqlite(found: Remains, files: StoreFiles) -> None:
 
 
 def _rebuild(files: StoreFiles, found: Remains) -> Path:
-    """A new database with everything that can be read of the damaged one."""
+    # a new database with everything that can be read of the damaged one
     fresh = files.database.with_suffix(".salvaged")
     try:
         make_database(fresh)
@@ -112,7 +112,7 @@ def _rebuild(files: StoreFiles, found: Remains) -> Path:
 
 
 def _replace(files: StoreFiles, fresh: Path) -> Path:
-    """Put the new database in the place of the damaged one, which is kept. At no moment there is none."""
+    # Put the new database in the place of the damaged one, which is kept. At no moment there is none.
     kept = next(
         one
         for number in range(1, 1 << 20)
@@ -168,16 +168,15 @@ def _intact(row: Row) -> bool:
 
 
 def _boot(found: Remains) -> int:
-    """How often the store was started, at least: no epoch may be given out twice."""
+    # how often the store was started, at least: no epoch may be given out twice
     known = found.meta.get("boot", 0)
     epochs: list[int] = [row[2] >> EPOCH_BITS for row in found.topics.values()]
     return max([known if isinstance(known, int) else 0, *epochs])
 
 
 def _tidy(connection: sqlite3.Connection, slot: int) -> int:
-    """Remove chunks that lie within others, which can only be left over from before they were merged. Returns the bytes between
-    the positions of the rest.
-    """
+    # Remove chunks that lie within others, which can only be left over from before they were merged. Returns the bytes
+    # between the positions of the rest.
     expected: int = 0
     size: int = 0
     first: int | None = None
@@ -197,7 +196,7 @@ def _tidy(connection: sqlite3.Connection, slot: int) -> int:
 
 
 def _complete(found: Remains, slots: Sequence[int]) -> tuple[list[tuple[object, ...]], list[tuple[int, ...]]]:
-    """Topics and partitions as they were; what has lost its name gets a new one, and every topic all of its partitions."""
+    # topics and partitions as they were; what has lost its name gets a new one, and every topic all of its partitions
     boot = _boot(found) + 1
     topics = {number: (number, *row[1:]) for number, row in found.topics.items()}
     partitions = {slot: list(row[1:6]) for slot, row in found.partitions.items()}

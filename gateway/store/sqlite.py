@@ -50,11 +50,10 @@ def wall_clock() -> int:
 
 
 def _load(files: StoreFiles) -> tuple[Catalogue, int]:
-    """Read the catalogue and refuse a store that is behind its mark.
-
-    On a read-only connection: one that may write would carry over a damaged write-ahead log when it closes, and with it
-    what could still be found in it.
-    """
+    # Read the catalogue and refuse a store that is behind its mark.
+    #
+    # On a read-only connection: one that may write would carry over a damaged write-ahead log when it closes, and with it
+    # what could still be found in it.
     with closing(connect_read_only(files)) as connection, closing(Mark(files.mark)) as mark:
         try:
             catalogue = Catalogue(meta_number(connection, "boot") + 1)

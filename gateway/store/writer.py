@@ -160,7 +160,7 @@ class Writer:
         return WrittenChunk(log, run, size)
 
     def _let_go(self) -> None:
-        """Without this nothing that was written since would be carried over."""
+        # without this nothing that was written since would be carried over
         anchor, self._anchor = self._anchor, None
         if anchor is not None:
             anchor.close()
@@ -215,7 +215,7 @@ class Writer:
             self.mark.write(number)
 
     def _note(self, number: int) -> None:
-        """Keep the number of a commit that leaves no chunk behind to carry it."""
+        # keep the number of a commit that leaves no chunk behind to carry it
         self.connection.execute("UPDATE meta SET value = ? WHERE name = 'commit'", (number,))
 
     # --- the parts of a plan ---

@@ -92,8 +92,6 @@ def settings_of(config: TopicConfig, options: KafkaOptions) -> dict[str, str]:
 
 
 class KafkaCluster:
-    """Questions and orders."""
-
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._admin = AdminClient(options.client())
@@ -151,7 +149,7 @@ class KafkaCluster:
         return self._when_there(name)
 
     def _when_there(self, name: str) -> Known:
-        """Brokers learn of a topic one after the other."""
+        # brokers learn of a topic one after the other
         until = time.monotonic() + self._options.timeout
         while time.monotonic() < until:
             found = self.describe([name])
@@ -219,7 +217,7 @@ class KafkaCluster:
         which: Any,
         isolation: Any = IsolationLevel.READ_COMMITTED,
     ) -> dict[tuple[str, int], int]:
-        """While a partition changes its leader it is asked again."""
+        # while a partition changes its leader it is asked again
         found: dict[tuple[str, int], int] = {}
         until = time.monotonic() + self._options.timeout
         asked = list(partitions)
@@ -257,6 +255,6 @@ def _led(partition: Any) -> bool:
 
 
 def _epoch(topic_id: Any) -> int:
-    """Kafka's own name for this life of a topic, as a number that every protocol can carry."""
+    # kafka's own name for this life of a topic, as a number that every protocol can carry
     both = topic_id.get_most_significant_bits() ^ topic_id.get_least_significant_bits()
     return int(both) & 0x7FFF_FFFF_FFFF_FFFF

@@ -87,8 +87,6 @@ ABORT_SECONDS = 15.0
 
 
 class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic is."""
-
     epoch: int
     partitions: int
     durability: str
@@ -123,8 +121,6 @@ def _row(epoch: int, config: TopicConfig) -> bytes:
 
 
 class _Job(msgspec.Struct, eq=False):
-    """A unit on its way."""
-
     needs: Sequence[tuple[str, GateMode]]
     go: Callable[[], None]
     ticket: Ticket
@@ -294,7 +290,7 @@ class KafkaStore:
         return job
 
     def _go(self, job: _Job) -> None:
-        """It may pass all its gates."""
+        # it may pass all its gates
         if job.admin:
             self._nursery.start_soon(self._administer, job)
         else:
@@ -333,7 +329,7 @@ class KafkaStore:
                 raise TooLarge(f"a row on Kafka has at most {self._options.largest} bytes")
 
     def _end(self, ended: Sequence[tuple[_Job, Sequence[Placement], GatewayError | None]]) -> None:
-        """Units are through: those that waited for them go, and whoever submitted them hears it."""
+        # units are through: those that waited for them go, and whoever submitted them hears it
         for before, _after in self._around:
             before()
         for job, placements, error in ended:
@@ -385,7 +381,7 @@ class KafkaStore:
     async def _find_scattered(
         self, job: _Job, topic: FollowedTopic, partition: int, count: int, placed: Sequence[tuple[int, int]]
     ) -> None:
-        """Records of others came between those of one append: which offsets are its own is read back."""
+        # records of others came between those of one append: which offsets are its own is read back
         first, last = placed[0], placed[-1]
         self._grow(topic, partition, last)
         if len(placed) == count:
@@ -452,7 +448,7 @@ class KafkaStore:
     # --- writing: units ---
 
     async def _transact(self) -> None:
-        """One transaction after the other, each with all that waits."""
+        # one transaction after the other, each with all that waits
         while True:
             if not self._units:
                 self._unit_waits = trio.Event()
@@ -530,7 +526,7 @@ class KafkaStore:
         self._recorder.committed(count, size, trio.current_time() - began, True)
 
     def _take_turn(self) -> int:
-        """In a thread: begin a transaction that stands in line for conditions; where it stands."""
+        # in a thread: begin a transaction that stands in line for conditions; where it stands
         work = self._transactions
         work.begin()
         placed = work.write(self._options.turns_topic, 0, [(b"", MARK, None)])
@@ -538,9 +534,8 @@ class KafkaStore:
         return placed[0][0]
 
     async def _my_turn(self, turn: int) -> bool:
-        """Until all transactions that stand before it in line are over, and what they have written is here. Says whether
-        somebody had a turn since this gateway had one.
-        """
+        # Until all transactions that stand before it in line are over, and what they have written is here. Says whether
+        # somebody had a turn since this gateway had one.
         if turn == self._next_turn:
             return False
         until = trio.current_time() + 2 * self._options.timeout + ABORT_SECONDS
@@ -556,17 +551,17 @@ class KafkaStore:
             self._next_turn = turn + 2  # if it is nobody else's turn: behind the mark Kafka notes how it ended
 
     async def _catch_up(self) -> None:
-        """Until all that is in the log of the state now is decided, and here."""
+        # until all that is in the log of the state now is decided, and here
         await self._reached(await self._in_thread(self.cluster.written, self._options.state_topic))
 
     def _decide(self, planned: Sequence[_Planned]) -> None:
-        """Which of them apply, one behind the other."""
+        # which of them apply, one behind the other
         overlay: dict[tuple[str, bytes], bytes | None] = {}
         for one in planned:
             one.error = self._condition(one.job.ticket.unit, overlay)
 
     async def _one_by_one(self, planned: Sequence[_Planned]) -> None:
-        """One of them cannot be stored: in company nothing is known about the others."""
+        # one of them cannot be stored: in company nothing is known about the others
         for one in planned:
             try:
                 await self._commit([one])
@@ -574,7 +569,7 @@ class KafkaStore:
                 one.error = error
 
     def _condition(self, unit: Unit, overlay: dict[tuple[str, bytes], bytes | None]) -> GatewayError | None:
-        """Whether a unit applies, behind those before it in the same transaction."""
+        # whether a unit applies, behind those before it in the same transaction
         for one in unit.requires:
             key = one.table, one.key
             found = overlay[key] if key in overlay else self.tables.get(*key)
@@ -585,7 +580,7 @@ class KafkaStore:
         return None
 
     def _write(self, planned: Sequence[_Planned]) -> list[int]:
-        """In a thread: everything into the transaction. Returns where the rows are."""
+        # In a thread: everything into the transaction. Returns where the rows are.
         work = self._transactions
         appended = False
         for one in planned:
@@ -701,7 +696,7 @@ class KafkaStore:
         self._drop(topic)
 
     async def _state_row(self, table: str, key: bytes, value: bytes | None) -> None:
-        """Write one row and wait for it."""
+        # write one row and wait for it
         written = trio.Event()
         problem: list[GatewayError] = []
 
@@ -718,7 +713,6 @@ class KafkaStore:
             raise problem[0]
 
     def _know(self, name: str, found: Known, config: TopicConfig | None) -> FollowedTopic:
-        """There is this topic."""
         topic = self._topics.get(name)
         if topic is not None and topic.epoch != found.epoch:
             self._drop(topic)
@@ -739,7 +733,6 @@ class KafkaStore:
         return topic
 
     def _drop(self, topic: FollowedTopic) -> None:
-        """It is gone."""
         if self._topics.get(topic.name) is topic:
             del self._topics[topic.name]
             self._by_kafka.pop(topic.kafka, None)
@@ -760,7 +753,7 @@ class KafkaStore:
                 continue
 
     async def _look(self, *, whole: bool) -> None:
-        """Which topics there are, as others make and drop them. `whole`: also whether one was made again."""
+        # Which topics there are, as others make and drop them. `whole`: also whether one was made again.
         found = await self._in_thread(self.cluster.names)
         ours: dict[str, int] = {}
         internal = {self._options.state_topic, self._options.turns_topic, self._options.owners_topic}
@@ -790,7 +783,7 @@ class KafkaStore:
                 await self._ask_ends(fresh)
 
     def _stated(self, name: str, known: Known) -> TopicConfig | None:
-        """What a gateway has said about a topic that Kafka has."""
+        # what a gateway has said about a topic that Kafka has
         raw = self.tables.get(TOPICS, name.encode())
         if raw is None:
             return None
@@ -798,7 +791,7 @@ class KafkaStore:
         return attrs.evolve(row.config(), partitions=known.partitions) if row.epoch == known.epoch else None
 
     def _topics_changed(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has made, changed or dropped topics."""
+        # another gateway has made, changed or dropped topics
         for key, raw in changes.items():
             name = key.decode()
             topic = self._topics.get(name)
@@ -813,7 +806,7 @@ class KafkaStore:
     # --- health ---
 
     def _failed(self, error: GatewayError) -> None:
-        """Kafka did not take something: until it takes a probe, nobody else need wait for as long."""
+        # Kafka did not take something: until it takes a probe, nobody else need wait for as long
         if isinstance(error, StoreReadOnly | OutcomeUnknown | CommitFailed) and self.health.writable:
             self.health = StoreHealth(writable=False, reason=error.message)
             self._recorder.writable(False, error.message)
@@ -868,7 +861,7 @@ class KafkaStore:
                     callback(by_table[table])
 
     async def _reached(self, offset: int) -> None:
-        """Until everything before an offset of the state's log is decided and applied."""
+        # until everything before an offset of the state's log is decided and applied
         if self._read_until >= offset:
             return
         waiting = offset, trio.Event()
@@ -960,7 +953,6 @@ class KafkaStore:
                 self.unwatch(topic)
 
     def watch(self, topic: str) -> None:
-        """Somebody wants to hear when it grows."""
         self._watched[topic] += 1
         found = self._topics.get(topic)
         if found is not None and self._watched[topic] == 1:
@@ -990,7 +982,7 @@ class KafkaStore:
             self._announce([(topic.name, number) for _kafka, number, _end in places])
 
     async def _let_go(self, topic: FollowedTopic) -> None:
-        """Not at once: who has just read reads again."""
+        # not at once: who has just read reads again
         await trio.sleep(UNFOLLOW_AFTER)
         if not self._watched[topic.name]:
             self._unfollow(topic)
@@ -1110,7 +1102,7 @@ class KafkaStore:
         max_messages: int,  # noqa: ARG002
         max_bytes: int,  # noqa: ARG002
     ) -> Sequence[Stored]:
-        """Kafka has no chunks of ours."""
+        # Kafka has no chunks of ours
         self._log(topic, partition)
         return ()
 
@@ -1137,7 +1129,7 @@ TAIL_SECONDS = 2.0
 
 
 def _forgotten(one: _Planned) -> _Planned:
-    """To be written again: what was written of it is not there."""
+    # to be written again: what was written of it is not there
     one.placed, one.rows, one.placements = [], [], ()
     return one
 

@@ -21,8 +21,6 @@ class GateMode(enum.Enum):
 
 
 class Passing(Protocol):
-    """Who wants through."""
-
     blocked: int
     """How many gates it waits at; 0 at first."""
 
@@ -74,7 +72,6 @@ class Gates:
             passing.go()
 
     def leave(self, passing: Passing) -> None:
-        """It is through."""
         ready: list[Passing] = []
         for name, _mode in passing.needs:
             gate = self._gates[name]

@@ -128,7 +128,7 @@ class KafkaLogReader:
         return self._consumer
 
     def _batches(self, consumer: Consumer, stop: int, found: StoredPartition) -> Iterator[list[Any]]:
-        """What lies before `stop`, until that is reached or there is nothing more."""
+        # what lies before `stop`, until that is reached or there is nothing more
         until = time.monotonic() + self._options.timeout
         ended = False
         while not ended:

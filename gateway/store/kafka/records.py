@@ -176,7 +176,7 @@ def runs(messages: Sequence[Any], topic: str, partition: int, epoch: int) -> tup
 
 
 def _known(headers: Sequence[tuple[str, bytes | None]]) -> tuple[bytes, bytes, int, int] | None:
-    """Id, source, expiry and how many headers these are, if a gateway has written them."""
+    # id, source, expiry and how many headers these are, if a gateway has written them
     if len(headers) < 2 or headers[0][0] != ID or headers[1][0] != ORIGIN:
         return None
     name, source = headers[0][1], headers[1][1]

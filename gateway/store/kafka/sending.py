@@ -103,7 +103,7 @@ class Sender:
             self._waiting[topic, partition] = deque((handing,))
 
     def _go_on(self) -> None:
-        """Another slice, of whoever has waited for the longest."""
+        # another slice, of whoever has waited for the longest
         place = next(iter(self._waiting))
         waiting = self._waiting.pop(place)
         if self._hand_in(waiting[0]):
@@ -114,7 +114,7 @@ class Sender:
             self._token.run_sync_soon(self._go_on)
 
     def _hand_in(self, handing: _Handing) -> bool:
-        """Hand in a slice; whether that was the last."""
+        # hand in a slice; whether that was the last
         sent, count, topic, partition = handing.sent, handing.count, handing.topic, handing.partition
         index, last, few = handing.handed, handing.count - 1, handing.count <= MOST_ASKED
         produce, time_ms = handing.producer.produce, handing.time_ms
@@ -155,7 +155,7 @@ class Sender:
         return index == count
 
     def _refuse(self, sent: _Sent, problem: GatewayError) -> None:
-        """Not all of it was handed in, so that nobody will hear of all of it."""
+        # not all of it was handed in, so that nobody will hear of all of it
         self._token.run_sync_soon(self._arrived, [lambda: sent.done((), problem)])
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Sender:
         return Producer(self._options.producer())
 
     def _broken(self, producer: Producer) -> None:
-        """From here on a new one is used: of this one nothing more can be known."""
+        # from here on a new one is used: of this one nothing more can be known
         if self._producer is producer:
             self._producer = self._made()
             self._heard = []

@@ -52,8 +52,6 @@ MOST_RUNS = 4_096
 
 @attrs.define(eq=False)
 class FollowedLog:
-    """One partition."""
-
     state: PartitionState
     tail: TailQueue = attrs.Factory(TailQueue)
     followed: bool = False
@@ -76,7 +74,6 @@ class FollowedLog:
         return self.followed and 0 <= self.tail.upto <= offset
 
     def forget(self, budget: CacheBudget) -> None:
-        """Follow it no more."""
         budget.forget(self.tail)
         self.tail.begin = self.tail.upto = -1
         self.followed = False
@@ -94,8 +91,6 @@ class FollowedLog:
 
 @attrs.define(eq=False)
 class FollowedTopic(TopicState):
-    """A topic with its logs."""
-
     kafka: str
     logs: list[FollowedLog]
 

@@ -102,7 +102,6 @@ class Transactions:
             return
 
     def abort(self) -> None:
-        """Nothing of it is to be stored."""
         if self._producer is None:
             return
         try:
@@ -112,7 +111,7 @@ class Transactions:
             self._producer = None  # it ends by itself
 
     def _failed(self, problem: KafkaError | Exception | None) -> GatewayError:
-        """End it; what to tell whoever wanted it."""
+        # end it; what to tell whoever wanted it
         self.abort()
         if isinstance(problem, KafkaException):
             problem = problem.args[0]
