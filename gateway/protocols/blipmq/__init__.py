@@ -31,7 +31,7 @@ def sniff(head: bytes) -> Sniff:
 
 
 def shows(run: Run, address: str) -> Sequence[Carried]:
-    """A record taken apart; what that needs is loaded when somebody asks."""
+    # a record taken apart; what that needs is loaded when somebody asks
     from gateway.protocols.blipmq.wire.anatomy import shown
 
     return shown(run, address)

@@ -19,8 +19,6 @@ from gateway.protocols.blipmq.wire.mapping import Refusal
 
 
 class State(enum.Enum):
-    """Where a connection is."""
-
     NEW = "new"
     GREETED = "greeted"
     CHECKING = "checking"

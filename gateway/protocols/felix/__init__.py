@@ -17,7 +17,7 @@ from gateway.wire.anatomy import Carried
 
 
 def shows(run: Run, address: str) -> Sequence[Carried]:
-    """A record taken apart; what that needs is loaded when somebody asks."""
+    # a record taken apart; what that needs is loaded when somebody asks
     from gateway.protocols.felix.wire.anatomy import shown
 
     return shown(run, address)

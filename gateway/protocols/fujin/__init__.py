@@ -16,7 +16,7 @@ from gateway.wire.anatomy import Carried
 
 
 def shows(run: Run, address: str) -> Sequence[Carried]:
-    """A record taken apart; what that needs is loaded when somebody asks."""
+    # a record taken apart; what that needs is loaded when somebody asks
     from gateway.protocols.fujin.wire.anatomy import shown
 
     return shown(run, address)

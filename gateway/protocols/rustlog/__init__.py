@@ -22,7 +22,7 @@ def sniff(data: bytes) -> Sniff:
 
 
 def shows(run: Run, address: str) -> Sequence[Carried]:
-    """A record taken apart; what that needs is loaded when somebody asks."""
+    # a record taken apart; what that needs is loaded when somebody asks
     from gateway.protocols.rustlog.wire.anatomy import shown
 
     return shown(run, address)

@@ -102,8 +102,6 @@ class _Bracket:
 
 
 class Exchange:
-    """The requests under way on one connection, after the handshake."""
-
     def __init__(self, cids: Iterator[int]) -> None:
         self._cids = cids
         self.out: list[bytes] = []
@@ -127,7 +125,6 @@ class Exchange:
         return len(self._brackets) + len(self._idle)
 
     def start(self, request: Request) -> Completions:
-        """Send a request's frames."""
         match request:
             case Publish():
                 return self._publish(request)
@@ -168,7 +165,6 @@ class Exchange:
         return completions
 
     def fail(self, error: GatewayError) -> Completions:
-        """Everything ends with this error."""
         completions = [(bracket.request.id, error) for bracket in (*self._brackets, *self._idle)]
         self._brackets.clear()
         self._idle.clear()
@@ -282,13 +278,13 @@ class Exchange:
         self.out.append(codec.ping(bracket.ping))
 
     def _end_open_poll(self) -> None:
-        """An open POLL is always the last thing sent: whatever follows has to stand behind its PING."""
+        # an open POLL is always the last thing sent: whatever follows has to stand behind its PING
         self.round_at = None
         if self._brackets and self._brackets[-1].polls and self._brackets[-1].ping is None:
             self._ping(self._brackets[-1])
 
     def _rest(self, bracket: _Bracket, now: float) -> None:
-        """A Take that found nothing waits for the next round."""
+        # a Take that found nothing waits for the next round
         if self.round_at is None:
             self.round_at = now + ROUND
         if self._brackets or self._idle:
@@ -320,14 +316,14 @@ class Exchange:
             raise WireError(f"more than {MOST_HELD >> 20} MiB of deliveries at once")
 
     def _given(self, messages: Sequence[_Message]) -> None:
-        """Somebody takes these."""
+        # somebody takes these
         sizes = [len(message.value) for message in messages]
         self._held -= sum(sizes)
         if sizes:
             self._largest = max(*sizes, 1)
 
     def _ended(self, bracket: _Bracket, now: float) -> Completions:
-        """A bracket's PONG came."""
+        # a bracket's PONG came
         request = bracket.request
         outcome: Outcome
         match request:
@@ -349,7 +345,7 @@ class Exchange:
         return ((request.id, outcome),)
 
     def _published(self, request: Publish, bracket: _Bracket) -> Outcome:
-        """PONG without a NACK that carries the PUBLISH's cid = accepted (wire 7.2)."""
+        # PONG without a NACK that carries the PUBLISH's cid = accepted (wire 7.2)
         count = request.batch.columns.count
         for cid, error in bracket.nacks:
             if 0 <= cid - bracket.cid < count:
@@ -359,7 +355,7 @@ class Exchange:
         return Published(request.batch.address, 0, refused=bracket.refused)
 
     def _taken(self, request: Take, messages: Sequence[_Message]) -> Taken:
-        """Runs of consecutive tags and one qos; QoS 0 gets tags of our own."""
+        # runs of consecutive tags and one qos; QoS 0 gets tags of our own
         address, acknowledge = self._subscriptions.get(request.subscription, ("", False))
         deliveries: list[Delivered] = []
         start = 0
@@ -384,5 +380,5 @@ def _waits(request: Take, now: float) -> bool:
 
 
 def _follows(before: _Message, message: _Message) -> bool:
-    """Whether two deliveries can stand in one run."""
+    # whether two deliveries can stand in one run
     return message.qos == before.qos and (not message.qos or message.cid == before.cid + 1)

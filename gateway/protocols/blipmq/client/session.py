@@ -39,7 +39,7 @@ class BlipmqClient:
     # --- the driver's side ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
-        """HELLO and AUTH go out together (wire 1.2)."""
+        # HELLO and AUTH go out together (wire 1.2)
         self._greeting.extend((next(self._cids), next(self._cids)))
         self._exchange.out.append(codec.hello(self._greeting[0], VERSION))
         self._exchange.out.append(codec.auth(self._greeting[1], self._context.credentials.api_key))
@@ -57,7 +57,6 @@ class BlipmqClient:
         return self._exchange.start(request)
 
     def receive(self, channel: int, data: bytes, now: float) -> Completions:
-        """Parse every whole frame."""
         if self._over is not None:
             return ()
         data = self._buffer.feed(data)
@@ -78,27 +77,25 @@ class BlipmqClient:
         return completions
 
     def eof(self, channel: int, now: float) -> Completions:
-        """The broker closed."""
         return self._fail(TargetLost("the broker closed the connection"))
 
     def reset(self, channel: int, code: int) -> Completions:
-        """A TCP connection has no half that could be reset."""
+        # a TCP connection has no half that could be reset
         return ()
 
     def stopped(self, channel: int, code: int) -> Completions:
-        """Nor one that could be stopped."""
+        # nor one that could be stopped
         return ()
 
     def lost(self) -> Completions:
-        """The connection is gone."""
         return self._fail(TargetLost("the connection to the broker is lost"))
 
     def room(self, channel: int, now: float) -> Completions:
-        """Nothing is sent with `notify`."""
+        # nothing is sent with `notify`
         return ()
 
     def close(self, now: float) -> Completions:
-        """There is no goodbye. What is under way is answered first; waiting Takes end."""
+        # There is no goodbye. What is under way is answered first; waiting Takes end.
         self._closing = True
         error = TargetLost("the connection is being closed")
         completions: list[Completion] = [(request.id, error) for request in self._early]
@@ -107,16 +104,13 @@ class BlipmqClient:
         return completions
 
     def timeout_at(self) -> float | None:
-        """The next round of the idle Takes."""
         return self._exchange.round_at
 
     def on_timeout(self, now: float) -> Completions:
-        """Look again."""
         self._exchange.round(now)
         return ()
 
     def outputs(self) -> Sequence[Output]:
-        """Everything in one Send."""
         if self._closed:
             return ()
         outputs: list[Output] = []
@@ -130,12 +124,11 @@ class BlipmqClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not completed."""
         return len(self._exchange) + len(self._early)
 
     @property
     def admitted(self) -> bool | GatewayError:
-        """HELLO and AUTH are acknowledged."""
+        # HELLO and AUTH are acknowledged
         return self._over if self._refused and self._over is not None else self._ready
 
     def _frame(self, data: bytes, position: int, end: int, now: float) -> Completions:
@@ -164,7 +157,7 @@ class BlipmqClient:
         return completions
 
     def _fail(self, error: GatewayError) -> Completions:
-        """Everything that is under way ends with this error, and so does everything that is asked later."""
+        # everything that is under way ends with this error, and so does everything that is asked later
         if self._over is not None:
             return ()
         self._over = error

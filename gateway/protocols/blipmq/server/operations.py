@@ -88,7 +88,6 @@ class Operations:
 
     @property
     def in_flight(self) -> int:
-        """What is not answered yet."""
         polls = self.polls.count if self.polls.groups else 0
         return max(len(self._waiting), len(self._replies)) + polls
 
@@ -97,12 +96,11 @@ class Operations:
         return self._handlers[kind](frame)
 
     def complete(self, request_id: int, outcome: Outcome) -> Requests:
-        """A request ended. Nobody waits for a Cancel, nor for the Settle of a QoS 0 delivery."""
+        # A request ended. Nobody waits for a Cancel, nor for the Settle of a QoS 0 delivery.
         ended = self._waiting.pop(request_id, None)
         return ended(outcome) if ended is not None else ()
 
     def reply(self, data: bytes) -> None:
-        """A reply that is known at once."""
         self._fill(self._replies.take(), data)
 
     def release(self, out: list[bytes]) -> None:
@@ -162,7 +160,7 @@ class Operations:
         return request
 
     def _published(self, slot: int, cids: bytes, outcome: Outcome) -> Requests:
-        """No frame at all for what was taken (wire 1.3)."""
+        # no frame at all for what was taken (wire 1.3)
         replies: list[bytes] = []
         if isinstance(outcome, GatewayError):
             refusal = mapping.publish_refusal(outcome)
@@ -223,7 +221,7 @@ class Operations:
         return ()
 
     def _ignored(self, frame: Frame) -> Requests:
-        """PONG and NACK are a server's; from a client they are never looked at (wire 1.1)."""
+        # PONG and NACK are a server's; from a client they are never looked at (wire 1.1)
         return ()
 
     def _poll(self, frame: Frame) -> Requests:

@@ -56,7 +56,6 @@ class Polls:
 
     @property
     def count(self) -> int:
-        """How many POLLs."""
         return sum([len(group.cids) for group in self.groups])
 
     def add(self, subscription: int, cid: int, hold_until: float) -> None:
@@ -99,7 +98,6 @@ class Polls:
         return Take(group.take, group.subscription, group.asked, TAKE_BYTES, hold_until)
 
     def taken(self, outcome: Outcome) -> Sequence[Request]:
-        """The first group's Take ended."""
         group = self.groups[0]
         group.take = 0
         requests: Sequence[Request] = ()
@@ -117,14 +115,13 @@ class Polls:
         return requests
 
     def give_up(self) -> Sequence[Request]:
-        """The connection is gone: what a held Take would get must not go to nobody."""
+        # the connection is gone: what a held Take would get must not go to nobody
         take = self.groups[0].take if self.groups else 0
         return (Cancel(next(self._ids), take),) if take else ()
 
     def _deliver(self, group: _Group, taken: Taken) -> Sequence[Request]:
-        """Turn what was taken into PUBLISH frames: effective qos = min(subscription's, message's); at 1 the cid is the tag,
-        at 0 the POLL's cid (wire 1.4).
-        """
+        # turn what was taken into PUBLISH frames: effective qos = min(subscription's, message's); at 1 the cid is the tag,
+        # at 0 the POLL's cid (wire 1.4)
         settled: list[int] = []
         for delivered in taken.deliveries:
             run = delivered.run

@@ -29,8 +29,6 @@ _EVERYTHING = 1 << 62
 
 
 class BlipmqServer:
-    """One connection."""
-
     def __init__(self, context: SessionContext) -> None:
         self._limits = context.limits
         self._operations = Operations(context)
@@ -49,32 +47,29 @@ class BlipmqServer:
         self._closed = False
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        """The client speaks first."""
+        # the client speaks first
         return ()
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """Parse every whole frame."""
         return () if self._ending else self._parse(self._buffer.feed(data), now)
 
     def eof(self, channel: int, now: float) -> Requests:
-        """Frames already sent are answered, then the connection closes (wire 1.5)."""
+        # frames already sent are answered, then the connection closes (wire 1.5)
         return self._end(now)
 
     def reset(self, channel: int, code: int) -> Requests:
-        """A TCP connection has no half that could be reset."""
+        # a TCP connection has no half that could be reset
         return ()
 
     def stopped(self, channel: int, code: int) -> Requests:
-        """Nor one that could be stopped."""
+        # nor one that could be stopped
         return ()
 
     def lost(self) -> Requests:
-        """The connection is gone."""
         self._ending = self._closed = True
         return self._polls.give_up()
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
-        """A request ended."""
         if self._closed:
             return ()
         was_checking = self._checking
@@ -86,26 +81,23 @@ class BlipmqServer:
         return requests
 
     def room(self, channel: int, now: float) -> Requests:
-        """The peer has read: deliver on."""
         self._stalled = False
         requests: list[Request] = []
         self._advance(requests, 0, now)
         return requests
 
     def drain(self, now: float) -> Requests:
-        """There is no goodbye in this protocol: answer what is in flight and close."""
+        # there is no goodbye in this protocol: answer what is in flight and close
         return self._end(now)
 
     def timeout_at(self) -> float | None:
-        """Held POLLs are the broker's to end."""
+        # held POLLs are the broker's to end
         return None
 
     def on_timeout(self, now: float) -> Requests:
-        """Never asked for."""
         return ()
 
     def outputs(self) -> Sequence[Output]:
-        """Everything whose turn has come, in one Send."""
         if self._closed:
             return ()
         outputs: list[Output] = []
@@ -123,17 +115,15 @@ class BlipmqServer:
 
     @property
     def in_flight(self) -> int:
-        """What is not answered yet."""
         return self._operations.in_flight
 
     @property
     def held(self) -> bool:
-        """A peer that goes on sending while its key is checked is not read."""
+        # a peer that goes on sending while its key is checked is not read
         return self._checking and self._buffer.size > _MOST_HELD
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait."""
         return self._buffer.size
 
     @property
@@ -142,7 +132,6 @@ class BlipmqServer:
 
     @property
     def handshaken(self) -> bool:
-        """Whether HELLO and AUTH are done."""
         return self._machine.state is State.READY
 
     @property
@@ -180,7 +169,7 @@ class BlipmqServer:
         return requests
 
     def _frame(self, data: bytes, position: int, end: int, now: float, requests: list[Request]) -> int:
-        """One frame, or a whole run of PUBLISHes; returns where the next one begins."""
+        # one frame, or a whole run of PUBLISHes; returns where the next one begins
         kind = codec.frame_type(data, position)
         event = EVENTS[kind]
         try:

@@ -76,7 +76,6 @@ def frame_type(data: bytes, position: int) -> FrameType:
 
 
 def frame_cid(data: bytes, position: int) -> int:
-    """The cid of a frame."""
     cid: int = _U64.unpack_from(data, position + _CID)[0]
     return cid
 
@@ -89,7 +88,6 @@ def _frame(kind: FrameType, cid: int, payload: bytes = b"") -> bytes:
 
 
 def decode_hello(data: bytes, start: int, end: int) -> int:
-    """The version."""
     if end - start != 2:
         raise RefusedFrame(mapping.HELLO_INVALID)
     version: int = _U16.unpack_from(data, start)[0]
@@ -139,7 +137,6 @@ def decode_publish(data: bytes, start: int, end: int) -> tuple[int, str, int]:
 
 
 def decode_nack(data: bytes, start: int, end: int) -> Refusal:
-    """Code and text of a NACK from a server."""
     if end - start < 4:
         raise WireError("truncated NACK")
     code, size = _CODE_SIZE.unpack_from(data, start)
@@ -203,50 +200,41 @@ def decode(data: bytes) -> Frame:
 
 
 def hello(cid: int, version: int) -> bytes:
-    """A HELLO."""
     return _frame(FrameType.HELLO, cid, _U16.pack(version))
 
 
 def auth(cid: int, key: str) -> bytes:
-    """An AUTH."""
     raw = key.encode()
     return _frame(FrameType.AUTH, cid, _U16.pack(len(raw)) + raw)
 
 
 def subscribe(cid: int, topic: str, qos: int) -> bytes:
-    """A SUBSCRIBE."""
     raw = topic.encode()
     return _frame(FrameType.SUBSCRIBE, cid, _U16.pack(len(raw)) + raw + bytes((qos,)))
 
 
 def ack(cid: int, subscription: int) -> bytes:
-    """An ACK, in either direction."""
     return _frame(FrameType.ACK, cid, _U64.pack(subscription))
 
 
 def nack(cid: int, refusal: Refusal) -> bytes:
-    """A NACK."""
     raw = refusal.text.encode(errors="replace")
     return _frame(FrameType.NACK, cid, _CODE_SIZE.pack(refusal.code, len(raw)) + raw)
 
 
 def ping(cid: int) -> bytes:
-    """A PING."""
     return _frame(FrameType.PING, cid)
 
 
 def pong(cid: int) -> bytes:
-    """A PONG."""
     return _frame(FrameType.PONG, cid)
 
 
 def poll(cid: int, subscription: int) -> bytes:
-    """A POLL."""
     return _frame(FrameType.POLL, cid, _U64.pack(subscription))
 
 
 def publish(cid: int, qos: int, topic: str, message: bytes) -> bytes:
-    """A PUBLISH, in either direction."""
     return b"".join(publishes((cid,), publish_prefix(qos, topic), (message,)))
 
 
@@ -335,9 +323,8 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
 
 
 def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
-    """How many frames from here on are known to be PUBLISHes of this size and prefix: a few strided slices in C instead of
-    a loop over frames.
-    """
+    # how many frames from here on are known to be PUBLISHes of this size and prefix: a few strided slices in C instead of a
+    # loop over frames
     count = min((len(data) - position) // step, _WINDOW)
     if count < _WORTH_A_LOOK or len(prefix) > _LONGEST_PREFIX:
         return 0
@@ -355,7 +342,7 @@ def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
 
 
 def _columns(data: bytes, start: int, stop: int, step: int, count: int) -> bytearray:
-    """Eight bytes of each of `count` frames of one size, column by column."""
+    # eight bytes of each of `count` frames of one size, column by column
     columns = bytearray(8 * count)
     for index in range(8):
         columns[index::8] = data[start + index : stop : step]

@@ -49,7 +49,6 @@ class Publisher:
         self._line: Line | None = None
 
     def publish(self, request: requests.Publish) -> None:
-        """Send a batch, in as many frames as it takes."""
         if self._line is None or self._line.gone:
             self._line = self._open_line()
         line = self._line
@@ -140,7 +139,7 @@ def split(columns: Columns, room: int, largest: int) -> Sequence[Columns]:
 
 
 def _verdict(payload: bytes) -> tuple[codec.Id | None, str | None]:
-    """(request id, error's text) of an answer to a publish."""
+    # (request id, error's text) of an answer to a publish
     match codec.decode_server(payload):
         case codec.PublishOk(request_id=request_id) | codec.Ok(request_id=request_id):
             return request_id, None

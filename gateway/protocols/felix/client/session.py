@@ -31,8 +31,6 @@ from gateway.wire.session import CONNECTION, NO_COMPLETIONS, ClientContext, Clos
 
 
 class FelixClient:
-    """A `ClientSession` for Felix."""
-
     def __init__(self, context: ClientContext) -> None:
         self._document = context.dialect is Dialect.DOCUMENT
         credentials = context.credentials
@@ -60,7 +58,6 @@ class FelixClient:
     # --- what the driver calls ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
-        """The connection is up, or a stream is there."""
         if channel == CONNECTION:
             self._up = True
         elif kind is Kind.READ_ONLY:
@@ -68,7 +65,6 @@ class FelixClient:
         return self._completions()
 
     def submit(self, request: Request, now: float) -> Completions:
-        """Start a request."""
         self._open.add(request.id)
         if self._gone is not None:
             self._finish(request.id, self._gone)
@@ -90,46 +86,41 @@ class FelixClient:
         return self._completions()
 
     def eof(self, channel: int, now: float) -> Completions:
-        """The server finished a stream."""
         self._stream_gone(channel, None)
         return self._completions()
 
     def reset(self, channel: int, code: int) -> Completions:
-        """The server abandoned a stream, or would not have one."""
         self._stream_gone(channel, TargetLost("the server reset the stream"))
         return self._completions()
 
     def stopped(self, channel: int, code: int) -> Completions:
-        """The server reads no more on a stream: what was sent last may not have been read."""
+        # the server reads no more on a stream: what was sent last may not have been read
         line = self._lines.get(channel)
         if line is not None:
             line.gone = True
         return NO_COMPLETIONS
 
     def lost(self) -> Completions:
-        """What was under way may or may not have happened."""
+        # what was under way may or may not have happened
         self._end(TargetLost("the connection was lost"))
         self._outputs.clear()
         return self._completions()
 
     def room(self, channel: int, now: float) -> Completions:
-        """Nothing waits for room."""
         return NO_COMPLETIONS
 
     def close(self, now: float) -> Completions:
-        """Felix knows no goodbye but the connection's own."""
+        # Felix knows no goodbye but the connection's own
         self._end(TargetLost("the connection was closed"))
         self._outputs.append(Close())
         return self._completions()
 
     def timeout_at(self) -> float | None:
-        """When the first Take has waited long enough."""
         times = [t for t in (i.take.hold_until for i in self._inflows.taking() if i.take) if t is not None]
         soonest = min(times, default=float("inf"))
         return soonest if soonest < float("inf") else None
 
     def on_timeout(self, now: float) -> Completions:
-        """Takes that waited in vain."""
         for inflow in self._inflows.taking():
             take = inflow.take
             if take is not None and take.hold_until is not None and take.hold_until <= now:
@@ -137,7 +128,6 @@ class FelixClient:
         return self._completions()
 
     def outputs(self) -> Sequence[Output]:
-        """Everything queued, in order, once the connection is up."""
         if not self._up:
             return ()
         queued = list(self._outputs)
@@ -146,12 +136,11 @@ class FelixClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not completed."""
         return len(self._open)
 
     @property
     def admitted(self) -> bool | GatewayError:
-        """Streams log in one by one, each with its first request."""
+        # streams log in one by one, each with its first request
         return self._up
 
     # --- inside ---

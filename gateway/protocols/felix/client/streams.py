@@ -85,7 +85,6 @@ class Line:
             self._backlog.append(_Waiting(ready, failed))
 
     def ask(self, data: bytes, handler: ReplyHandler, failed: Callable[[GatewayError], None]) -> None:
-        """Send a request, as soon as the login is through."""
         if not self.ready:
             self._backlog.append(_Waiting(lambda: self.ask(data, handler, failed), failed))
             return
@@ -120,7 +119,6 @@ class Line:
             self._backlog.popleft().ready()
 
     def fail(self, error: GatewayError | None = None) -> None:
-        """The stream is through: what still waits will not be answered."""
         self.gone = True
         failed = [failed for _, failed in self._expected] + [waiting.failed for waiting in self._backlog]
         self._expected.clear()

@@ -37,8 +37,6 @@ _ORIGIN = Origin("felix", "")
 
 @attrs.define(eq=False)
 class Inflow:
-    """One event stream."""
-
     channel: int
     reader: FrameReader = attrs.Factory(FrameReader)
     known_as: Id | None = None
@@ -53,8 +51,6 @@ class Inflow:
 
 
 class Inflows:
-    """All event streams of one connection."""
-
     def __init__(self, outputs: list[Output], finish: Callable[[int, Outcome], None]) -> None:
         self._outputs = outputs
         self._finish = finish
@@ -65,17 +61,15 @@ class Inflows:
         self._unnamed: deque[tuple[int, str]] = deque()  # subscriptions whose id only the hello tells
 
     def opened(self, channel: int) -> None:
-        """A stream of the server's."""
         self._by_channel[channel] = Inflow(channel)
 
     def knows(self, channel: int) -> bool:
-        """Whether a channel is an event stream."""
         return channel in self._by_channel
 
     # --- subscriptions ---
 
     def expect(self, number: int, known_as: Id | None, address: str) -> None:
-        """A subscription was made; its stream may be here already (Felix wire 2.6)."""
+        # a subscription was made; its stream may be here already (Felix wire 2.6)
         if known_as is None:
             if self._unclaimed:
                 self._claim(self._unclaimed.pop(next(iter(self._unclaimed))), number, address)
@@ -96,11 +90,10 @@ class Inflows:
         self._serve(inflow)
 
     def get(self, number: int) -> Inflow | None:
-        """A subscription."""
         return self._by_number.get(number)
 
     def unsubscribe(self, number: int) -> None:
-        """There is no message for it: stop reading (Felix wire 2.2)."""
+        # there is no message for it: stop reading (Felix wire 2.2)
         inflow = self._by_number.pop(number, None)
         if inflow is None:
             return
@@ -113,20 +106,17 @@ class Inflows:
     # --- taking ---
 
     def take(self, inflow: Inflow, request: requests.Take, now: float) -> None:
-        """Hand out what is there, or wait for it."""
         inflow.take = request
         self._serve(inflow)
         if inflow.take is request and (request.hold_until is None or request.hold_until <= now):
             self.give_up(inflow)
 
     def give_up(self, inflow: Inflow) -> None:
-        """Nothing came in time."""
         if inflow.take is not None:
             request, inflow.take = inflow.take, None
             self._finish(request.id, requests.Taken(()))
 
     def taking(self) -> list[Inflow]:
-        """Subscriptions on which somebody waits."""
         return [inflow for inflow in self._by_number.values() if inflow.take is not None]
 
     def _serve(self, inflow: Inflow) -> None:
@@ -166,14 +156,13 @@ class Inflows:
             self._outputs.append(StopSending(channel))
 
     def ended(self, channel: int, error: GatewayError | None = None) -> None:
-        """The stream's end: FIN is a clean one, a reset is not (Felix wire 2.6)."""
+        # the stream's end: FIN is a clean one, a reset is not (Felix wire 2.6)
         inflow = self._by_channel.pop(channel)
         inflow.ended = True
         inflow.error = inflow.error or error
         self._serve(inflow)
 
     def lost(self) -> None:
-        """The connection is gone."""
         for inflow in self.taking():
             inflow.error = inflow.error or TargetLost("the connection was lost")
             inflow.runs.clear()
@@ -221,7 +210,7 @@ _NONE = Columns(b"", array("I"))
 
 
 def _taken(inflow: Inflow, request: requests.Take) -> list[requests.Delivered]:
-    """What fits the request; at least one message."""
+    # what fits the request; at least one message
     taken: list[requests.Delivered] = []
     messages, size = request.max_messages, request.max_bytes
     while inflow.runs and messages > 0 and (size > 0 or not taken):

@@ -23,8 +23,6 @@ LONGEST_TTL_MS = 1 << 50
 
 @attrs.frozen
 class Scope:
-    """Where a key is kept."""
-
     tenant: str
     namespace: str
     cache: str
@@ -41,7 +39,6 @@ def scope_of(message: CachePut | CacheGet, peer: Peer) -> Scope:
 
 
 def serve_cache(peer: Peer, message: CachePut | CacheGet, scope: Scope, fill: Callable[[bytes], None]) -> None:
-    """Ask for it, and fill in the reply when it is known."""
     name = cache_name(scope.tenant, scope.namespace, scope.cache)
     number, create, document = peer.next_id(), peer.settings.create, peer.document
     request: requests.Request

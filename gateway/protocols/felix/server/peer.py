@@ -19,8 +19,6 @@ Handler = Callable[[Outcome, float], None]
 
 @attrs.define(eq=False)
 class Peer:
-    """One connection."""
-
     settings: FelixSettings
     dialect: Dialect
     auth_required: bool
@@ -46,31 +44,26 @@ class Peer:
         return self.dialect is Dialect.DOCUMENT
 
     def next_id(self) -> int:
-        """A request's number."""
         return next(self._ids)
 
     def next_token(self) -> int:
-        """A name for a stream to be opened."""
         return next(self._tokens)
 
     def ask(self, request: Request, handler: Handler) -> None:
-        """Have a request done."""
         self._pending[request.id] = handler
         self.asked.append(request)
 
     def finish(self, request_id: int, outcome: Outcome, now: float) -> None:
-        """A request ended."""
         handler = self._pending.pop(request_id, None)
         if handler is not None:
             handler(outcome, now)
 
     def check_tenant(self, tenant: str, logged_in: str | None) -> None:
-        """Whoever logged in stays in its tenant (Felix wire 1.2)."""
+        # whoever logged in stays in its tenant (Felix wire 1.2)
         if self.auth_required and tenant != logged_in:
             raise WireError("tenant mismatch")
 
     def forget(self) -> None:
-        """The connection is gone."""
         self._pending.clear()
         self.outputs.clear()
         self.asked.clear()

@@ -23,8 +23,6 @@ MAX_BEFORE_LOGIN = 4 * BEFORE_LOGIN
 
 
 class FelixServer:
-    """A `ServerSession` for Felix."""
-
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else FelixSettings()
         self._peer = Peer(settings, context.dialect, context.auth_required)
@@ -36,13 +34,11 @@ class FelixServer:
         self._closed = False
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        """A stream of the client's, or one of ours that could be opened."""
         if kind is not Kind.WRITE_ONLY:
             self._streams[channel] = ClientStream(self._peer, self._feeds, channel, kind)
         return self._requests()
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """Every frame that is whole now, in one pass."""
         stream = self._streams.get(channel)
         if stream is not None and not self._draining:
             before = stream.incomplete
@@ -57,14 +53,12 @@ class FelixServer:
         return self._requests()
 
     def eof(self, channel: int, now: float) -> Requests:
-        """The client finished its side of a stream."""
         stream = self._streams.get(channel)
         if stream is not None:
             stream.eof()
         return self._requests()
 
     def reset(self, channel: int, code: int) -> Requests:
-        """The client abandoned a stream, or would not have one of ours."""
         stream, feed = self._streams.get(channel), self._feeds.get(channel)
         if stream is not None:
             stream.eof(abandoned=True)
@@ -73,7 +67,7 @@ class FelixServer:
         return self._requests()
 
     def stopped(self, channel: int, code: int) -> Requests:
-        """The client reads no more: on an event stream this ends the subscription."""
+        # the client reads no more: on an event stream this ends the subscription
         stream, feed = self._streams.get(channel), self._feeds.get(channel)
         if stream is not None:
             stream.stopped()
@@ -82,19 +76,16 @@ class FelixServer:
         return self._requests()
 
     def lost(self) -> Requests:
-        """Forget everything; the broker ends what belonged to the connection."""
         self._closed = True
         self._streams.clear()
         self._peer.forget()
         return ()
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
-        """Replies go out in the order of each stream; events go on."""
         self._peer.finish(request_id, outcome, now)
         return self._requests()
 
     def room(self, channel: int, now: float) -> Requests:
-        """An event stream has room again, or a stream on which a large value went out."""
         stream, feed = self._streams.get(channel), self._feeds.get(channel)
         if stream is not None:
             stream.room()
@@ -103,21 +94,17 @@ class FelixServer:
         return self._requests()
 
     def drain(self, now: float) -> Requests:
-        """Answer what is under way, then close."""
         self._draining = True
         return self._requests()
 
     def timeout_at(self) -> float | None:
-        """When the next event frame may go."""
         return self._feeds.due_at()
 
     def on_timeout(self, now: float) -> Requests:
-        """Event frames that waited for company."""
         self._feeds.wake(now)
         return self._requests()
 
     def outputs(self) -> Sequence[Output]:
-        """Everything queued, in order."""
         peer = self._peer
         if self._draining and not self._closed and not peer.owed:
             self._closed = True
@@ -133,12 +120,11 @@ class FelixServer:
 
     @property
     def held(self) -> bool:
-        """While one stream is held back nothing is read."""
+        # while one stream is held back nothing is read
         return self._peer.held > 0
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait, on all streams."""
         return self._incomplete
 
     @property
@@ -152,7 +138,6 @@ class FelixServer:
 
     @property
     def handshaken(self) -> bool:
-        """Whether a peer that has to log in did."""
         return self._peer.authenticated or not self._peer.auth_required
 
     def _requests(self) -> Requests:

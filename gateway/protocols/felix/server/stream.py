@@ -73,7 +73,6 @@ class Gathering:
         """Who is to be answered, and for how many messages, in order."""
 
     def joined(self) -> Columns:
-        """Everything gathered."""
         self.gather_values()
         return Columns.concat(self.columns)
 
@@ -82,15 +81,12 @@ class Gathering:
         return Copies(self.source, self.copies, self.path) if self.source else None
 
     def gather_values(self) -> None:
-        """Pack the values that came one by one."""
         if self.values:
             self.columns.append(Columns.of(self.values))
             self.values = []
 
 
 class ClientStream:
-    """One stream of the client's."""
-
     def __init__(self, peer: Peer, feeds: Feeds, channel: int, kind: Kind) -> None:
         self._peer = peer
         self._feeds = feeds
@@ -109,13 +105,11 @@ class ClientStream:
 
     @property
     def incomplete(self) -> int:
-        """Bytes of frames that are not whole, or that wait."""
         return self._buffer.size
 
     # --- events of the channel ---
 
     def receive(self, data: bytes) -> None:
-        """Every frame that is whole now, in one pass."""
         if self._machine.state in READING:
             whole = self._buffer.feed(data)
             if whole:
@@ -128,7 +122,7 @@ class ClientStream:
         self._settle()
 
     def eof(self, *, abandoned: bool = False) -> None:
-        """The client will send no more: answer what it asked, then finish too (Felix wire section 0, row 8)."""
+        # the client will send no more: answer what it asked, then finish too (Felix wire section 0, row 8)
         if abandoned:
             self._buffer.clear()
         self._finished = True
@@ -138,12 +132,11 @@ class ClientStream:
         self._settle()
 
     def stopped(self) -> None:
-        """The client reads no more here; stock clients do so as soon as they are subscribed (Felix wire section 0, row 10)."""
+        # the client reads no more here; stock clients do so as soon as they are subscribed (Felix wire section 0, row 10)
         self._stopped = True
         self.room()
 
     def room(self) -> None:
-        """What was sent has left: the next request of the cache may come."""
         if self._awaits_room:
             self._awaits_room = False
             self._go_on()
@@ -192,7 +185,7 @@ class ClientStream:
             self._fail(CUT_OFF)
 
     def _break(self, error: MalformedHeader) -> None:
-        """A header that is none: the stream ends, in the document the connection (Felix document, Protocol Errors)."""
+        # a header that is none: the stream ends, in the document the connection (Felix document, Protocol Errors)
         if self._peer.document:
             self._peer.outputs.append(Close(PROTOCOL_VIOLATION, error.message))
             self._fail(None)
@@ -200,7 +193,7 @@ class ClientStream:
             self._fail(error.message)
 
     def _fail(self, text: str | None) -> None:
-        """Queued replies, then the error, then the end of this stream (Felix wire 2.12, row 14)."""
+        # queued replies, then the error, then the end of this stream (Felix wire 2.12, row 14)
         if text is not None:
             self._say(replies.error(text, document=self._peer.document))
         else:
@@ -209,7 +202,7 @@ class ClientStream:
         self._machine.step(StreamEvent.FAIL)
 
     def _settle(self) -> None:
-        """Send the replies whose turn it is; end when the other side has and nothing is owed."""
+        # send the replies whose turn it is; end when the other side has and nothing is owed
         queue, peer = self._replies, self._peer
         before = len(queue)
         if before:
@@ -243,7 +236,7 @@ class ClientStream:
     # --- publishing ---
 
     def _batch(self, data: bytes, start: int, end: int, flags: int) -> None:
-        """A binary publish batch: what follows the names is packed already (Felix document, Binary Format)."""
+        # a binary publish batch: what follows the names is packed already (Felix document, Binary Format)
         sender = UNANSWERED
         copies: Copies | None = None
         if flags & ACKED and not self._peer.document:
@@ -310,7 +303,7 @@ class ClientStream:
             gathering.values.extend(messages)
 
     def _publish(self) -> None:
-        """Ask for everything gathered to be appended, as one batch."""
+        # ask for everything gathered to be appended, as one batch
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
@@ -361,7 +354,7 @@ class ClientStream:
             self._cache(message)
 
     def _auth(self, message: codec.Auth) -> None:
-        """First frame of each stream of the newer clients; what follows waits for it (Felix wire 1.2)."""
+        # first frame of each stream of the newer clients; what follows waits for it (Felix wire 1.2)
         peer = self._peer
         if peer.document and not peer.auth_required:
             raise codec.BadMessage("unknown message type: auth")
@@ -393,7 +386,7 @@ class ClientStream:
         self._settle()
 
     def _go_on(self) -> None:
-        """What the stream was held for is there."""
+        # what the stream was held for is there
         self._machine.step(StreamEvent.RELEASE)
         self._buffer.wanted = 0
         whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""

@@ -56,38 +56,30 @@ class Feeds:
         return len(self._by_token)
 
     def get(self, token: int) -> Feed | None:
-        """The subscription of a stream."""
         return self._by_token.get(token)
 
     def tokens(self) -> Sequence[int]:
-        """The streams that events go out on."""
         return [token for token, feed in self._by_token.items() if feed.open]
 
     def add(self, feed: Feed) -> None:
-        """From the moment it is asked for."""
         self._by_token[feed.token] = feed
 
     def remove(self, feed: Feed) -> None:
-        """It ended."""
         self._by_token.pop(feed.token, None)
 
     def pause(self, feed: Feed, until: float) -> None:
-        """Wake it then. All pauses are equally long, so the first one ends first."""
+        # Wake it then. All pauses are equally long, so the first one ends first.
         self._paused.append((until, feed))
 
     def due_at(self) -> float | None:
-        """When the next pause ends."""
         return self._paused[0][0] if self._paused else None
 
     def wake(self, now: float) -> None:
-        """End the pauses that are over."""
         while self._paused and self._paused[0][0] <= now:
             self._paused.popleft()[1].due()
 
 
 class Feed:
-    """One subscription."""
-
     def __init__(self, peer: Peer, feeds: Feeds, names: Names, address: str, message: Subscribe) -> None:
         self.token = peer.next_token()
         self._peer = peer
@@ -103,12 +95,11 @@ class Feed:
 
     @property
     def open(self) -> bool:
-        """Whether its stream is there."""
         return self._machine.state not in {FeedState.ASKED, FeedState.ENDED}
 
     @property
     def _replays(self) -> bool:
-        """Whether it begins in the past, which takes a topic of one partition: only there offsets mean something."""
+        # whether it begins in the past, which takes a topic of one partition: only there offsets mean something
         return self._message.start not in {None, "latest"}
 
     def begin(self, answer: Callable[[GatewayError | Id], None]) -> None:
@@ -202,7 +193,6 @@ class Feed:
             self._take()
 
     def room(self, now: float) -> None:
-        """What was sent has left."""
         if self._machine.state is not FeedState.SENDING:
             return
         if now < self._next_frame_at:
@@ -213,13 +203,12 @@ class Feed:
             self._take()
 
     def due(self) -> None:
-        """The next frame may go."""
         if self._machine.state is FeedState.PAUSED:
             self._machine.step(FeedEvent.DUE)
             self._take()
 
     def stop(self) -> None:
-        """The client reads no more: STOP_SENDING is how it unsubscribes (Felix wire 2.2)."""
+        # the client reads no more: STOP_SENDING is how it unsubscribes (Felix wire 2.2)
         if self._number and self._machine.state is not FeedState.ENDED:
             self._unsubscribe()
         self._end()
@@ -234,9 +223,8 @@ class Feed:
     # --- what events look like ---
 
     def _choose_encoding(self) -> None:
-        """Binary for a peer that showed it knows it, JSON for others (Felix wire section 0, row 9). An integer for an id is a
-        released client's from before there were logins: the document's are texts.
-        """
+        # Binary for a peer that showed it knows it, JSON for others (Felix wire section 0, row 9). An integer for an id is a
+        # released client's from before there were logins: the document's are texts.
         peer, chosen = self._peer, self._message.subscription_id
         known = UNADVERTISED if peer.flags is None else peer.flags
         showed = peer.authenticated or isinstance(chosen, int) or peer.settings.events.binary_single
@@ -253,7 +241,7 @@ class Feed:
         return (MAX_PAYLOAD - len(self._json_head()) - 64) // 4 * 3
 
     def _offset(self, run: Run) -> int | None:
-        """Told to who can read it, where it means the same tomorrow or a replay was asked for (Felix wire 1.2)."""
+        # told to who can read it, where it means the same tomorrow or a replay was asked for (Felix wire 1.2)
         return run.base_offset if self._with_offsets else None
 
     def _encode_binary(self, run: Run) -> Sequence[bytes]:
@@ -281,7 +269,7 @@ class Feed:
         return b'{"type":"%b",%b,' % (kind, names)
 
     def _encode_json(self, run: Run) -> Sequence[bytes]:
-        """An `event` each (Felix wire 2.6); the document's peers know `event_batch` for several."""
+        # an `event` each (Felix wire 2.6); the document's peers know `event_batch` for several
         base = self._offset(run)
         payloads = [binascii.b2a_base64(value, newline=False) for value in run.columns.values()]
         if self._peer.document and len(payloads) > 1:
@@ -315,7 +303,7 @@ def _json_frame(payload: bytes) -> bytes:
 
 
 def _replay_problem(outcome: Outcome, start: object) -> GatewayError | None:
-    """Replay is for topics of one partition, from what they still hold up to their end."""
+    # replay is for topics of one partition, from what they still hold up to their end
     if isinstance(outcome, NotFound):
         return OffsetOutOfRange() if isinstance(start, At) and start.offset else None
     if not isinstance(outcome, requests.Topics):

@@ -30,8 +30,6 @@ class Message(msgspec.Struct, tag_field="type", omit_defaults=True):
 
 
 class Publish(Message, tag="publish"):
-    """One message."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -41,8 +39,6 @@ class Publish(Message, tag="publish"):
 
 
 class PublishBatch(Message, tag="publish_batch"):
-    """Several messages."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -52,14 +48,10 @@ class PublishBatch(Message, tag="publish_batch"):
 
 
 class At(msgspec.Struct, frozen=True):
-    """Start at an offset."""
-
     offset: int
 
 
 class Subscribe(Message, tag="subscribe"):
-    """Ask for events."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -80,8 +72,6 @@ class CachePut(Message, tag="cache_put"):
 
 
 class CacheGet(Message, tag="cache_get"):
-    """Ask for a value."""
-
     key: str
     tenant_id: str | None = None
     namespace: str | None = None
@@ -104,8 +94,6 @@ ClientMessage = Publish | PublishBatch | Subscribe | CachePut | CacheGet | Auth
 
 
 class Subscribed(Message, tag="subscribed"):
-    """The subscription is made."""
-
     subscription_id: Id
 
 
@@ -116,8 +104,6 @@ class Hello(Message, tag="event_stream_hello"):
 
 
 class Event(Message, tag="event"):
-    """One event."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -126,8 +112,6 @@ class Event(Message, tag="event"):
 
 
 class EventBatch(Message, tag="event_batch"):
-    """Several events."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -155,33 +139,23 @@ class DocumentCacheValue(Message, tag="cache_value", omit_defaults=False):
 
 
 class CacheOk(Message, tag="cache_ok"):
-    """A value is kept."""
-
     request_id: Id
 
 
 class PublishOk(Message, tag="publish_ok"):
-    """A publish is stored."""
-
     request_id: Id
 
 
 class PublishError(Message, tag="publish_error"):
-    """A publish is not."""
-
     request_id: Id
     message: str
 
 
 class Ok(Message, tag="ok"):
-    """It is done."""
-
     request_id: Id | None = None
 
 
 class Error(Message, tag="error"):
-    """It is not."""
-
     message: str
     request_id: Id | None = None
 
@@ -236,8 +210,6 @@ class CachePutOut(Message, tag="cache_put", omit_defaults=False):
 
 
 class CacheGetOut(Message, tag="cache_get"):
-    """A cache_get as it is sent."""
-
     tenant_id: str
     namespace: str
     cache: str
@@ -246,8 +218,6 @@ class CacheGetOut(Message, tag="cache_get"):
 
 
 class SubscribeOut(Message, tag="subscribe"):
-    """A subscribe as it is sent."""
-
     tenant_id: str
     namespace: str
     stream: str
@@ -314,7 +284,7 @@ def encode(message: Message) -> bytes:
 
 
 def _refuse(payload: bytes, error: Exception) -> NoReturn:
-    """Say what is wrong with a payload that is no client's message."""
+    # say what is wrong with a payload that is no client's message
     try:
         kind = _PROBE.decode(payload).type
     except _FAILURES:
@@ -329,7 +299,7 @@ def _refuse(payload: bytes, error: Exception) -> NoReturn:
 
 
 def _check_numbers(message: ClientMessage) -> None:
-    """Integers are u64, and client_flags a u16 (Felix wire 2.3)."""
+    # integers are u64, and client_flags a u16 (Felix wire 2.3)
     most = U64_MAX
     numbers: list[Id | None]
     match message:

@@ -71,7 +71,7 @@ def _delete_acl(upstream: Upstream, request: DeleteAcl) -> ClientSteps:
 
 
 def _get_acls(upstream: Upstream, request: GetAcls) -> ClientSteps:
-    """One ACL's answer says what holds for all only where the topic has none of its own."""
+    # one ACL's answer says what holds for all only where the topic has none of its own
     if request.address:
         topic, exists, public, default, users, roles = yield from upstream.ask(Op.ACL_GET, request.address)
         return Acls([Acl(topic, exists, public, users, roles)], default)

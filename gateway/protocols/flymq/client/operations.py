@@ -73,7 +73,7 @@ _KINDS = {kind.value: kind for kind in SchemaKind} | {"proto": SchemaKind.PROTOB
 
 
 def _publish(upstream: Upstream, request: Publish) -> ClientSteps:
-    """Messages with a transaction, a schema, a delay or a lifetime, one after the other: they have no keys."""
+    # messages with a transaction, a schema, a delay or a lifetime, one after the other: they have no keys
     batch = request.batch
     if request.deliver_at_ms:
         raise Unsupported("FlyMQ delays by a span, not until a time")
@@ -121,7 +121,7 @@ def _rollback(upstream: Upstream, request: Rollback) -> ClientSteps:
 
 
 def _create_topic(upstream: Upstream, request: CreateTopic) -> ClientSteps:
-    """The answer does not say whether it was there already."""
+    # the answer does not say whether it was there already
     yield from upstream.ask(Op.CREATE_TOPIC, request.address, request.partitions)
     return TopicCreated(True, request.partitions)
 
@@ -132,7 +132,7 @@ def _delete_topic(upstream: Upstream, request: DeleteTopic) -> ClientSteps:
 
 
 def _describe_topics(upstream: Upstream, request: DescribeTopics) -> ClientSteps:
-    """METADATA; from a broker that does not know it, what SUBSCRIBE tells (FlyMQ wire 2.2)."""
+    # METADATA; from a broker that does not know it, what SUBSCRIBE tells (FlyMQ wire 2.2)
     names = [request.address]
     if not request.address:
         (names,) = yield from upstream.ask(Op.LIST_TOPICS)
@@ -158,7 +158,7 @@ def _commit_offset(upstream: Upstream, request: CommitOffset) -> ClientSteps:
 
 
 def _read_offset(upstream: Upstream, request: ReadOffset) -> ClientSteps:
-    """GET_LAG, which says the log's end too. 0 is also what a group without a commit here is answered."""
+    # GET_LAG, which says the log's end too. 0 is also what a group without a commit here is answered.
     try:
         answer = yield from upstream.ask(Op.GET_LAG, request.address, request.group, request.partition)
     except TargetRefused as error:
@@ -203,7 +203,7 @@ def _register_schema(upstream: Upstream, request: RegisterSchema) -> ClientSteps
 
 
 def _get_schemas(upstream: Upstream, request: GetSchemas) -> ClientSteps:
-    """A list names its entries by id (`orders-v2`) and lacks their definitions: each is asked for."""
+    # a list names its entries by id (`orders-v2`) and lacks their definitions: each is asked for
     wanted = [(request.name, request.version or 0)]
     if request.version is None:
         (entries,) = yield from upstream.ask(Op.LIST_SCHEMAS, request.name)

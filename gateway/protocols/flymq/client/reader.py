@@ -84,7 +84,7 @@ def _find(upstream: Upstream, subscription: int) -> Reader:
 
 
 def _mode(upstream: Upstream, topic: str, group: str, partition: int, mode: str) -> Ask:
-    """SUBSCRIBE as this broker's dialect reads it: the shipped ones take a u16 for an empty mode (FlyMQ wire 2.2)."""
+    # SUBSCRIBE as this broker's dialect reads it: the shipped ones take a u16 for an empty mode (FlyMQ wire 2.2)
     width = STR if upstream.dialect is Dialect.DOCUMENT else STR8
     payload = upstream.request(Op.SUBSCRIBE, topic, group, partition) + Layout(width).encode(mode)
     return Ask(Op.SUBSCRIBE, payload)
@@ -132,7 +132,7 @@ def subscribe(upstream: Upstream, request: Subscribe) -> ClientSteps:
 
 
 def unsubscribe(upstream: Upstream, request: Unsubscribe) -> ClientSteps:
-    """Forgets the subscription; FlyMQ was never told of it."""
+    # forgets the subscription; FlyMQ was never told of it
     _find(upstream, request.subscription)
     del upstream.readers[request.subscription]
     yield from ()  # there is nothing to ask
@@ -146,7 +146,7 @@ def _fetch(upstream: Upstream, topic: str, partition: int, offset: int, most: in
 
 
 def _runs(topic: str, partition: int, records: list[codec_fetch.Record]) -> list[Run]:
-    """Records as runs, a new one wherever offsets leave something out. FETCH carries no times."""
+    # Records as runs, a new one wherever offsets leave something out. FETCH carries no times.
     runs: list[Run] = []
     start = 0
     for index in range(1, len(records) + 1):

@@ -30,8 +30,6 @@ _HANDLERS = {**STEPS, **ACCOUNTS, **READING}
 
 
 class _Job:
-    """A request under way."""
-
     __slots__ = ("id", "op", "steps")
 
     def __init__(self, request_id: int, steps: ClientSteps) -> None:
@@ -48,8 +46,6 @@ _Waiting = _Job | PublishedRun | _Login
 
 
 class FlymqClient:
-    """One connection to a FlyMQ broker."""
-
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._machine = Machine(CLIENT, Phase.DIALLING)
@@ -66,16 +62,13 @@ class FlymqClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not completed."""
         return len(self._queued) + len(self._sent) + len(self._paused)
 
     @property
     def admitted(self) -> bool | GatewayError:
-        """Logged in, or nobody to log in as."""
         return self._refused or self._machine.state is Phase.OPEN
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
-        """The connection is up: log in if there is somebody to log in as."""
         self._now = now
         credentials = self._context.credentials
         if not credentials.username:
@@ -87,7 +80,6 @@ class FlymqClient:
         return NO_COMPLETIONS
 
     def submit(self, request: Request, now: float) -> Completions:
-        """Start a request."""
         self._now = now
         phase = self._machine.state
         if phase in {Phase.DIALLING, Phase.LOGIN}:
@@ -100,7 +92,6 @@ class FlymqClient:
         return completions
 
     def receive(self, channel: int, data: bytes, now: float) -> Completions:
-        """Answers, as many as there are."""
         self._now = now
         whole = self._buffer.feed(data)
         completions: list[Completion] = []
@@ -128,37 +119,32 @@ class FlymqClient:
         return completions
 
     def eof(self, channel: int, now: float) -> Completions:
-        """The broker hung up."""
         return self._fail("the connection was closed by the peer")
 
     def reset(self, channel: int, code: int) -> Completions:
-        """The broker hung up."""
         return self._fail("the connection was reset by the peer")
 
     def stopped(self, channel: int, code: int) -> Completions:
-        """The broker hung up."""
         return self._fail("the connection was reset by the peer")
 
     def lost(self) -> Completions:
-        """The connection is gone: what was asked may have happened, what waited has not."""
+        # the connection is gone: what was asked may have happened, what waited has not
         return self._end("the connection was lost")
 
     def room(self, channel: int, now: float) -> Completions:
-        """Nothing waits for room: how much is under way is the caller's choice."""
+        # nothing waits for room: how much is under way is the caller's choice
         return NO_COMPLETIONS
 
     def close(self, now: float) -> Completions:
-        """FlyMQ has no goodbye."""
+        # FlyMQ has no goodbye
         self._machine.step(Step.CLOSE)
         self._closing = True
         return NO_COMPLETIONS
 
     def timeout_at(self) -> float | None:
-        """When the next reader asks again."""
         return min((when for when, _ in self._paused.values()), default=None)
 
     def on_timeout(self, now: float) -> Completions:
-        """Readers whose pause is over ask again."""
         self._now = now
         completions: list[Completion] = []
         for request_id, (when, job) in list(self._paused.items()):
@@ -168,7 +154,6 @@ class FlymqClient:
         return completions
 
     def outputs(self) -> Sequence[Output]:
-        """Everything queued, as one send."""
         outputs: list[Output] = []
         if self._outputs:
             outputs.append(Send(0, b"".join(self._outputs)))
@@ -207,7 +192,7 @@ class FlymqClient:
         self._advance(_Job(request.id, steps(self._upstream, request)), None, completions)
 
     def _cancel(self, request_id: int, completions: list[Completion]) -> None:
-        """A reader that pauses stops waiting; one whose FETCH is under way answers with what that brings."""
+        # a reader that pauses stops waiting; one whose FETCH is under way answers with what that brings
         paused = self._paused.pop(request_id, None)
         if paused is not None:
             self._upstream.cancelled.add(request_id)
@@ -240,7 +225,7 @@ class FlymqClient:
         self._sent.append(job)
 
     def _answered(self, code: int, payload: bytes, completions: list[Completion]) -> bool:
-        """Give an answer to who waits for it; False if nobody does."""
+        # give an answer to who waits for it; False if nobody does
         if not self._sent:
             return False
         waiting = self._sent[0]
@@ -279,7 +264,7 @@ class FlymqClient:
         return [*completions, *self._fail(refused.message)]
 
     def _fail(self, reason: str) -> Completions:
-        """Hang up: there is nothing left that could be understood."""
+        # hang up: there is nothing left that could be understood
         self._closing = self._machine.state is not Phase.CLOSED
         return self._end(reason)
 

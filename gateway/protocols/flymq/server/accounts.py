@@ -41,14 +41,12 @@ def auth(call: Call, payload: bytes) -> Steps:
 
 
 def whoami(call: Call, _payload: bytes) -> Steps:
-    """Who this connection is."""
     identity = expect(Identity, (yield WhoAmI(call.id())))
     return call.speech.identity(identity.authenticated, identity.name, identity.roles, identity.permissions)
 
 
 def _guarded(handler: Handler) -> Handler:
-    """While authentication is off there are no accounts to work on."""
-
+    # while authentication is off there are no accounts to work on
     def run(call: Call, payload: bytes) -> Steps:
         if not call.context.auth_required:
             raise Unsupported("authentication is not enabled")
@@ -73,7 +71,6 @@ def user_create(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def user_delete(call: Call, payload: bytes) -> Steps:
-    """Deletes an account."""
     (name,) = REQUESTS[call.op].decode(payload)
     yield DeleteUser(call.id(), name)
     return call.answer(True, name)
@@ -81,7 +78,6 @@ def user_delete(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def user_update(call: Call, payload: bytes) -> Steps:
-    """Replaces roles, enables or disables."""
     name, _, _, roles, enabled = REQUESTS[call.op].decode(payload)
     yield UpdateUser(call.id(), name, roles, enabled)
     return call.answer(True, name)
@@ -89,14 +85,12 @@ def user_update(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def user_list(call: Call, _payload: bytes) -> Steps:
-    """All accounts."""
     users = expect(Users, (yield GetUsers(call.id()))).users
     return call.answer([_info(user) for user in users])
 
 
 @_guarded
 def user_get(call: Call, payload: bytes) -> Steps:
-    """One account."""
     (name,) = REQUESTS[call.op].decode(payload)
     users = expect(Users, (yield GetUsers(call.id(), name))).users if name else ()
     if not users:
@@ -116,7 +110,6 @@ def password_change(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def acl_set(call: Call, payload: bytes) -> Steps:
-    """Who may use a topic beside those whose roles allow it."""
     topic, public, users, roles = REQUESTS[call.op].decode(payload)
     call.subject = Subject(topic)
     yield SetAcl(call.id(), Acl(topic, True, public, users, roles))
@@ -139,7 +132,6 @@ def acl_get(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def acl_delete(call: Call, payload: bytes) -> Steps:
-    """Forgets a topic's ACL."""
     (topic,) = REQUESTS[call.op].decode(payload)
     call.subject = Subject(topic)
     yield DeleteAcl(call.id(), topic)
@@ -148,7 +140,6 @@ def acl_delete(call: Call, payload: bytes) -> Steps:
 
 @_guarded
 def acl_list(call: Call, _payload: bytes) -> Steps:
-    """All ACLs."""
     acls = expect(Acls, (yield GetAcls(call.id())))
     entries = [(acl.address, acl.exists, acl.public, acl.users, acl.roles) for acl in acls.acls]
     return call.answer(entries, acls.default_public)
@@ -156,7 +147,6 @@ def acl_list(call: Call, _payload: bytes) -> Steps:
 
 @_guarded
 def role_list(call: Call, _payload: bytes) -> Steps:
-    """The built-in roles."""
     roles = expect(Roles, (yield GetRoles(call.id()))).roles
     return call.answer([(role.name, role.permissions, role.description) for role in roles])
 

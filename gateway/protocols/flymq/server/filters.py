@@ -105,7 +105,7 @@ class Sieve:
 
 
 def _pieces(run: Run, chosen: Sequence[int]) -> Iterator[Run]:
-    """The chosen records, neighbours together."""
+    # the chosen records, neighbours together
     for _, neighbours in groupby(enumerate(chosen), key=lambda numbered: numbered[1] - numbered[0]):
         indexes = [index for _, index in neighbours]
         yield run.slice(indexes[0], indexes[-1] + 1)
@@ -135,10 +135,9 @@ def compile_filter(text: str) -> Filter:
 
 
 def _exists(value: bytes, path: Sequence[str]) -> bool:
-    """Whether the value is JSON that has something at this path; a number picks from a list.
-
-    Each level is decoded to that one member, and what lies beside it is passed over.
-    """
+    # Whether the value is JSON that has something at this path; a number picks from a list.
+    #
+    # Each level is decoded to that one member, and what lies beside it is passed over.
     node: Any = value
     try:
         for name in path:
@@ -160,12 +159,12 @@ _Maybe = msgspec.Raw | msgspec.UnsetType
 
 @lru_cache(maxsize=256)
 def _member(name: str) -> type:
-    """An object of which one member counts. Raises ValueError for a name that would have to be escaped."""
+    # An object of which one member counts. Raises ValueError for a name that would have to be escaped.
     return msgspec.defstruct("Member", [("wanted", _Maybe, msgspec.UNSET)], rename={"wanted": name})
 
 
 @lru_cache(maxsize=64)
 def _item(index: int) -> type:
-    """A list of which one item counts."""
+    # a list of which one item counts
     before = [(f"before_{one}", _Maybe, msgspec.UNSET) for one in range(index)]
     return msgspec.defstruct("Item", [*before, ("wanted", _Maybe, msgspec.UNSET)], array_like=True)

@@ -77,7 +77,7 @@ class Listed:
 
 
 def _listed(letter: DeadLetter) -> Listed | None:
-    """None for what nobody put there as a letter: the original passes over it, too."""
+    # None for what nobody put there as a letter: the original passes over it, too
     value = letter.columns.value(0)
     if letter.reason:
         error = letter.last_error or letter.reason
@@ -115,7 +115,6 @@ def fetch_dlq(call: Call, payload: bytes) -> Steps:
 
 
 def replay_dlq(call: Call, payload: bytes) -> Steps:
-    """Publishes a dead letter to the topic it came from again."""
     topic, letter = read_replay(payload)
     call.subject = Subject(topic)
     try:
@@ -128,7 +127,7 @@ def replay_dlq(call: Call, payload: bytes) -> Steps:
 
 
 def _replay_by_own_id(call: Call, topic: str, letter: str) -> Steps:
-    """A letter that a client wrote goes back to where it says it came from; the original looks through as many."""
+    # a letter that a client wrote goes back to where it says it came from; the original looks through as many
     look = ReadDeadLetters(call.id(), topic, MOST_LOOKED_THROUGH, to_replay=True)
     letters = expect(DeadLetters, (yield look)).letters
     for listed in map(_listed, letters):
@@ -140,7 +139,6 @@ def _replay_by_own_id(call: Call, topic: str, letter: str) -> Steps:
 
 
 def purge_dlq(call: Call, payload: bytes) -> Steps:
-    """Forgets all dead letters of a topic."""
     (topic,) = REQUESTS[call.op].decode(payload)
     call.subject = Subject(topic)
     yield PurgeDeadLetters(call.id(), topic)
@@ -196,7 +194,6 @@ def commit(call: Call, payload: bytes) -> Steps:
 
 
 def rollback(call: Call, payload: bytes) -> Steps:
-    """Forgets what the transaction holds."""
     (name,) = REQUESTS[call.op].decode(payload)
     yield Rollback(call.id(), name)
     return call.answer(name, True)
@@ -217,7 +214,6 @@ def produce_in_transaction(call: Call, payload: bytes) -> Steps:
 
 
 def join(call: Call, payload: bytes) -> Steps:
-    """Adds a gateway."""
     (peer,) = REQUESTS[call.op].decode(payload)
     answer = expect(ClusterAnswer, (yield ClusterJoin(call.id(), peer)))
     return call.answer(answer.done, answer.message)
@@ -230,7 +226,7 @@ def leave(call: Call, _payload: bytes) -> Steps:
 
 
 def _leads(call: Call, cluster: Cluster) -> Callable[[TopicInfo], bytes]:
-    """How a topic is told: every partition is led by the gateway that answers, the others have logs of their own."""
+    # how a topic is told: every partition is led by the gateway that answers, the others have logs of their own
     name = next((member.id for member in cluster.members if member.is_self), call.context.server_id)
     where = call.context.advertised
 

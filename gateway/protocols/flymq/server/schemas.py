@@ -37,7 +37,6 @@ def schema_id(info: SchemaInfo) -> str:
 
 
 def register(call: Call, payload: bytes) -> Steps:
-    """Adds a version."""
     name, kind, definition = REQUESTS[call.op].decode(payload)
     if kind not in KINDS:
         raise InvalidRequest(f"unsupported schema type: {kind}")
@@ -73,13 +72,11 @@ def get(call: Call, payload: bytes) -> Steps:
 
 
 def list_all(call: Call, payload: bytes) -> Steps:
-    """All versions of one name, or of all."""
     schemas = expect(Schemas, (yield GetSchemas(call.id(), read_optional_name(payload)))).schemas
     return call.answer([(schema_id(info), info.kind.value, info.version) for info in schemas])
 
 
 def validate(call: Call, payload: bytes) -> Steps:
-    """Whether a message fits the latest version."""
     name, value = REQUESTS[call.op].decode(payload)
     checked = expect(Validation, (yield ValidateSchema(call.id(), name, value)))
     return call.answer(not checked.problems, checked.problems)

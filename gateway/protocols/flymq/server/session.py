@@ -70,8 +70,6 @@ _PAIR = struct.Struct(">II")
 
 
 class FlymqServer:
-    """One connection of a FlyMQ client."""
-
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._speech = Speech(context.dialect)
@@ -105,12 +103,11 @@ class FlymqServer:
 
     @property
     def held(self) -> bool:
-        """While much waits behind an operation that bars the way nothing is read."""
+        # while much waits behind an operation that bars the way nothing is read
         return self._buffer.size > min(BACKLOG, self._largest) and self._machine.state is not State.READY
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait, and of lists that are not complete."""
         return self._buffer.size + self._holds
 
     @property
@@ -119,15 +116,14 @@ class FlymqServer:
 
     @property
     def handshaken(self) -> bool:
-        """At once where nobody has to log in: the clients say nothing until they have something to do."""
+        # at once where nobody has to log in: the clients say nothing until they have something to do
         return not self._expected
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        """Nothing is said until the client asks."""
+        # nothing is said until the client asks
         return NO_REQUESTS
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """All whole frames of a read, in one pass."""
         state = self._machine.state
         if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
             return NO_REQUESTS
@@ -136,7 +132,6 @@ class FlymqServer:
         return self._parse(whole) if whole else NO_REQUESTS
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
-        """A request ended: answer it, take its operation a step further, or read on."""
         self._now = now
         entry = self._pending.pop(request_id, None)
         if request_id == self._pause:
@@ -163,7 +158,6 @@ class FlymqServer:
             self._expected = False
 
     def outputs(self) -> Sequence[Output]:
-        """Every answer whose turn it is, in one send; the close once all are given."""
         outputs: list[Output] = []
         if ready := self._replies.ready():
             data = ready[0] if len(ready) == 1 else b"".join(ready)
@@ -175,25 +169,23 @@ class FlymqServer:
         return outputs
 
     def room(self, channel: int, now: float) -> Requests:
-        """What was sent has left: read on."""
         self._now = now
         self._unsent = 0
         return self._resume()
 
     def eof(self, channel: int, now: float) -> Requests:
-        """The client will ask nothing more; what it asked is still answered."""
+        # the client will ask nothing more; what it asked is still answered
         return self._finish()
 
     def reset(self, channel: int, code: int) -> Requests:
-        """As `lost`: there is one channel."""
+        # as `lost`: there is one channel
         return self.lost()
 
     def stopped(self, channel: int, code: int) -> Requests:
-        """As `lost`: there is one channel."""
+        # as `lost`: there is one channel
         return self.lost()
 
     def lost(self) -> Requests:
-        """Nobody is left to answer."""
         self._machine.step(Event.CLOSE)
         self._buffer.clear()
         self._pending.clear()
@@ -202,21 +194,20 @@ class FlymqServer:
         return NO_REQUESTS
 
     def drain(self, now: float) -> Requests:
-        """FlyMQ has no goodbye: answer what is under way and close."""
+        # FlyMQ has no goodbye: answer what is under way and close
         return self._finish()
 
     def timeout_at(self) -> float | None:
-        """FlyMQ has no timers: waiting is the broker's."""
+        # FlyMQ has no timers: waiting is the broker's
         return None
 
     def on_timeout(self, now: float) -> Requests:
-        """Never due."""
         return NO_REQUESTS
 
     # --- reading ---
 
     def _blocked(self) -> bool:
-        """Whether the next frame has to wait."""
+        # whether the next frame has to wait
         limits = self._context.limits
         return (
             self._machine.state is not State.READY
@@ -227,7 +218,7 @@ class FlymqServer:
         )
 
     def _resume(self) -> Requests:
-        """Read on, if reading stopped for a reason that is gone."""
+        # read on, if reading stopped for a reason that is gone
         if self._buffer.wanted != HALTED or self._blocked():
             return NO_REQUESTS
         self._buffer.wanted = 0
@@ -284,7 +275,7 @@ class FlymqServer:
         return self._release()
 
     def _release(self) -> list[Request]:
-        """End reads that wait for a message, because somebody waits behind them."""
+        # end reads that wait for a message, because somebody waits behind them
         cancels: list[Request] = []
         for held in self._held:
             cancel = Cancel(self._ids(), held)
@@ -306,7 +297,7 @@ class FlymqServer:
         requests.append(Publish(number, run.batch()))
 
     def _operate(self, code: int, flags: int, payload: bytes, requests: list[Request]) -> None:
-        """One frame that is not part of a run."""
+        # one frame that is not part of a run
         if self._held:
             requests.extend(self._release())
         if flags == 0:
@@ -339,8 +330,7 @@ class FlymqServer:
         self._advance(call, None, requests)
 
     def _inflate(self, operation: Operation | None, inflation: Inflation) -> Callable[[Call], Steps]:
-        """An operation (None: PRODUCE) whose payload takes more than a moment to come to its size."""
-
+        # an operation (None: PRODUCE) whose payload takes more than a moment to come to its size
         def run(call: Call) -> Steps:
             whole = None
             while whole is None:
@@ -363,7 +353,7 @@ class FlymqServer:
     # --- answering ---
 
     def _advance(self, call: Call, outcome: Outcome | None, requests: list[Request]) -> None:
-        """Take an operation to its next request or its answer."""
+        # take an operation to its next request or its answer
         before = call.holds
         try:
             steps = call.steps
@@ -398,7 +388,7 @@ def _operation(code: int) -> Operation:
 
 
 def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:
-    """The answers to a run, one per frame."""
+    # the answers to a run, one per frame
     target = run.target
     if isinstance(outcome, Published):
         if not outcome.refused:
@@ -426,5 +416,5 @@ def _refused(run: Run, error: GatewayError, speech: Speech) -> bytes:
 
 
 def _begins(data: bytes, position: int) -> bool:
-    """Whether the first bytes of a header are right as far as they are there."""
+    # whether the first bytes of a header are right as far as they are there
     return data[position] == MAGIC and (len(data) - position < 2 or data[position + 1] == VERSION)

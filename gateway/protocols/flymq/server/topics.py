@@ -115,7 +115,7 @@ def fetch(call: Call, payload: bytes) -> Steps:
 
 
 def _fetch_matching(call: Call, offset: int, most: int, wanted: Filter) -> Steps:
-    """Read on until something matches, the log ends, or enough was looked at."""
+    # read on until something matches, the log ends, or enough was looked at
     topic, partition = call.subject.topic, call.subject.partition
     sieve = Sieve(wanted, most)
     runs: Sequence[Run] = ()

@@ -115,7 +115,7 @@ _alike = lru_cache(maxsize=64)(_Alike)
 
 
 def _blocks(run: Run, *, server: bool) -> tuple[list[bytes], int]:
-    """Records at the beginning of a run in blocks, and how many these are; none if they differ in size."""
+    # records at the beginning of a run in blocks, and how many these are; none if they differ in size
     columns = run.columns
     count = min(columns.count, _MOST_ALIKE) // _BLOCK * _BLOCK
     if not count or columns.keys is not None or columns.ends[0] > _LONGEST_ALIKE:

@@ -82,7 +82,6 @@ class Run(msgspec.Struct, eq=False):
     """The place of its answers among all answers."""
 
     def batch(self) -> Batch:
-        """The messages, as the log wants them."""
         pieces = self.pieces
         if len(pieces) == 1:
             packed = pieces[0]
@@ -96,7 +95,6 @@ class Run(msgspec.Struct, eq=False):
         return Batch(self.target.address, columns, partition=self.partition)
 
     def sizes(self) -> list[int]:
-        """The size of each value."""
         return [len(piece) - 4 for piece in self.pieces]
 
     def key_sizes(self) -> list[int] | None:
@@ -193,12 +191,11 @@ class Collector:
 
 
 def _alike(data: bytes, first: int, value_at: int, end: int) -> list[bytes]:
-    """The values, behind their lengths, of the frame at `first` and of those after it that differ in nothing else.
-
-    Producers mostly send messages of one size: then each frame is the same bytes around its value, and one compare a
-    frame in C will do. What is compared reaches over the border of two frames: the partition that ends one, and the
-    header, topic and lengths that begin the next.
-    """
+    # The values, behind their lengths, of the frame at `first` and of those after it that differ in nothing else.
+    #
+    # Producers mostly send messages of one size: then each frame is the same bytes around its value, and one compare a frame
+    # in C will do. What is compared reaches over the border of two frames: the partition that ends one, and the header,
+    # topic and lengths that begin the next.
     step = end - first
     frames = (len(data) - first) // step
     border = data[end - 4 : end] + data[first : value_at + 4]

@@ -65,8 +65,6 @@ _TX = frozenset((BoundReply.BEGIN, BoundReply.COMMIT, BoundReply.ROLLBACK))
 
 @attrs.define(eq=False)
 class Subscription:
-    """One of ours, on this session."""
-
     request: Subscribe
     number: int
     """As the rest of the house calls it."""
@@ -79,8 +77,6 @@ class Subscription:
 
 @attrs.define(eq=False)
 class OpenTransaction:
-    """The one that is open."""
-
     id: str
     route: str
 
@@ -129,7 +125,6 @@ class BoundSession:
 
     @property
     def busy(self) -> bool:
-        """Whether a reader or a transaction is on it."""
         return bool(self._subscriptions or self._subscribing or self._transaction or self._begun_ids)
 
     def send(self, data: bytes) -> None:
@@ -141,11 +136,11 @@ class BoundSession:
     # --- requests ---
 
     def submit(self, request: Publish | Begin | Commit | Rollback) -> None:
-        """In the order they came, but for what has to wait for a transaction's end."""
+        # in the order they came, but for what has to wait for a transaction's end
         self._when_bound(request, lambda: self._start(request))
 
     def begin(self, request: Begin, name: str) -> None:
-        """What it is about is known with its first message: nothing is said before."""
+        # what it is about is known with its first message: nothing is said before
         self._begun_ids.add(name)
         self.core.done(request.id, Begun(name))
 
@@ -184,7 +179,7 @@ class BoundSession:
                 self._end_transaction(request)
 
     def _has_to_wait(self, request: Request) -> bool:
-        """What is not the open transaction's."""
+        # what is not the open transaction's
         return self._transaction is not None and getattr(request, "transaction", "") != self._transaction.id
 
     def _publish(self, request: Publish) -> None:
@@ -271,7 +266,7 @@ class BoundSession:
             found.inbox.wait(request, now)
 
     def settle(self, request: Settle) -> None:
-        """ACK or NACK. With auto commit there is nothing to say."""
+        # ACK or NACK. With auto commit there is nothing to say.
         found = self._find(request.subscription)
         ids = [found.inbox.ids[tag] for tag in request.tags if tag in found.inbox.ids] if found is not None else []
         if not ids or found is None or found.wire_id is None:
@@ -487,7 +482,6 @@ class BoundSession:
         return answer.end
 
     def fail(self, error: GatewayError) -> None:
-        """Everything unanswered ends."""
         self.over = True
         self._go_on()
         for pending in {id(one): one for one, _ in self._publishes.values()}.values():
@@ -516,5 +510,5 @@ class BoundSession:
 
 
 def _error(failure: Failure | None) -> TargetError | None:
-    """What failed although it has happened is done."""
+    # what failed although it has happened is done
     return None if failure is None or failure.applied == Applied.YES else refused(failure)

@@ -47,8 +47,6 @@ class WaitingTake:
 
 
 class Inbox:
-    """One subscription's."""
-
     def __init__(self, core: ClientCore, request: Subscribe, withhold: Callable[[bool], None] | None) -> None:
         """`withhold` stops and goes on with reading, where messages come by themselves."""
         self.ids: dict[int, bytes] = {}
@@ -65,7 +63,6 @@ class Inbox:
         self._next_tag = 1
 
     def wait(self, request: Take, now: float) -> None:
-        """What is here, or what comes in time."""
         until = request.hold_until if request.hold_until is not None else now + NO_WAIT
         self.takes.append(WaitingTake(request, until))
         self.serve()
@@ -81,7 +78,6 @@ class Inbox:
             self._withhold(True)
 
     def serve(self) -> None:
-        """Answer the Takes that can be answered."""
         while self.takes and self._messages:
             request = self.takes.popleft().request
             self._core.done(request.id, self._taken(request.max_messages))
@@ -95,21 +91,17 @@ class Inbox:
                 return
 
     def refuse(self, error: GatewayError) -> None:
-        """Nothing comes any more: those that wait are told why."""
         while self.takes:
             self._core.done(self.takes.popleft().request.id, error)
 
     def finish(self) -> None:
-        """Takes that wait end empty."""
         while self.takes:
             self._core.done(self.takes.popleft().request.id, self._taken(0))
 
     def timeout_at(self) -> float | None:
-        """When the first waiting Take ends."""
         return min((waiting.until for waiting in self.takes if waiting.until != float("inf")), default=None)
 
     def on_timeout(self, now: float) -> None:
-        """Takes whose time is up end empty."""
         for waiting in [waiting for waiting in self.takes if waiting.until <= now]:
             self.takes.remove(waiting)
             self._core.done(waiting.request.id, self._taken(0))

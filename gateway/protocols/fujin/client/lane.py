@@ -27,11 +27,9 @@ class ClientCore:
     completions: list[Completion] = attrs.Factory(list)
 
     def done(self, request_id: int, outcome: Outcome) -> None:
-        """A request has ended."""
         self.completions.append((request_id, outcome))
 
     def take(self) -> list[Completion]:
-        """What has ended since the last call."""
         completions, self.completions = self.completions, []
         return completions
 
@@ -56,7 +54,6 @@ class Lane:
         self.send(hello)
 
     def send(self, data: bytes) -> None:
-        """Bytes for the server."""
         self.core.outbox.send(self.channel, data)
 
     def cid(self) -> int:
@@ -90,13 +87,12 @@ class Lane:
             self._buffer.keep(data[at:], wanted)
 
     def leave(self) -> None:
-        """Say goodbye; the server answers everything before it answers that (wire 1.4)."""
+        # say goodbye; the server answers everything before it answers that (wire 1.4)
         if not self.leaving and not self.over:
             self.leaving = True
             self.send(GOODBYE)
 
     def fail(self, error: GatewayError) -> None:
-        """The stream is over: everything under way on it ends with this."""
         self.over = True
 
     def reply(self, op: int, data: bytes, at: int, now: float) -> int:
@@ -104,5 +100,4 @@ class Lane:
         return at + 1
 
     def stopping(self) -> None:
-        """The server goes down."""
         self.leave()

@@ -40,8 +40,6 @@ REFUSED_AT_ONCE = 1.0
 
 
 class ReaderLane(Lane):
-    """One subscription."""
-
     def __init__(self, core: ClientCore, channel: int, subscription: int, request: Subscribe) -> None:
         self._pushed = core.dialect is Dialect.STOCK
         self._auto_commit = not request.acknowledge
@@ -64,12 +62,11 @@ class ReaderLane(Lane):
     # --- requests ---
 
     def take(self, request: Take, now: float) -> None:
-        """What is here, or what comes in time."""
         self._inbox.wait(request, now)
         self._ask(now)
 
     def settle(self, request: Settle) -> None:
-        """ACK or NACK. With auto commit there is nothing to say."""
+        # ACK or NACK. With auto commit there is nothing to say.
         ids = [self._inbox.ids[tag] for tag in request.tags if tag in self._inbox.ids]
         if not ids:
             self.core.done(request.id, Settled([None] * len(request.tags)))
@@ -80,38 +77,33 @@ class ReaderLane(Lane):
         self.send(codec.settle(op, cid, ids))
 
     def cancel(self, request_id: int) -> None:
-        """End a Take that waits; the FETCH goes on and fills the next one."""
+        # end a Take that waits; the FETCH goes on and fills the next one
         self._inbox.cancel(request_id)
 
     def unsubscribe(self, request: Unsubscribe) -> None:
-        """Leave the stream."""
         self._goodbye = request
         self.finish()
         self.leave()
 
     def finish(self) -> None:
-        """Takes that wait end empty."""
         self._inbox.finish()
 
     def stopping(self) -> None:
-        """What is not acknowledged yet may still be; without that, leave at once."""
+        # what is not acknowledged yet may still be; without that, leave at once
         self._stopping = True
         self.finish()
         if not self._inbox.ids:
             self.leave()
 
     def timeout_at(self) -> float | None:
-        """When the first waiting Take ends."""
         return self._inbox.timeout_at()
 
     def on_timeout(self, now: float) -> None:
-        """Takes whose time is up end empty."""
         self._inbox.on_timeout(now)
 
     # --- replies ---
 
     def reply(self, op: int, data: bytes, at: int, now: float) -> int:
-        """Connected, a message, or the answer to FETCH, ACK and NACK."""
         if not self._connected:
             return self._connect(op, data, at)
         if op == Reply.MESSAGE:
@@ -125,7 +117,6 @@ class ReaderLane(Lane):
         return at + 1
 
     def fail(self, error: GatewayError) -> None:
-        """Everything unanswered ends; an Unsubscribe is content with it."""
         super().fail(error)
         if not self._connected:
             self.core.done(self._request.id, error)
@@ -189,7 +180,7 @@ class ReaderLane(Lane):
         self.core.outbox.put(self.channel, Withhold(self.channel, on=on))
 
     def _ask(self, now: float) -> None:
-        """For more, while somebody waits."""
+        # for more, while somebody waits
         takes = self._inbox.takes
         if takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
             request = takes[0].request

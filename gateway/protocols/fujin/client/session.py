@@ -39,8 +39,6 @@ PONG = bytes((Op.PING,))
 
 
 class FujinClient:
-    """One connection to a broker."""
-
     def __init__(self, context: ClientContext) -> None:
         self._core = ClientCore(context.dialect)
         self._context = context
@@ -72,7 +70,7 @@ class FujinClient:
     # --- the driver's side ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
-        """The connection is up: there is nothing to say first. Streams of the server's are pings."""
+        # The connection is up: there is nothing to say first. Streams of the server's are pings.
         if channel == CONNECTION or (channel == 0 and not self._streams):
             if self._binds:
                 self._main = self._open_session(own=self._streams)
@@ -81,7 +79,6 @@ class FujinClient:
         return self._core.take()
 
     def submit(self, request: Request, now: float) -> Completions:
-        """Start a request, or keep it until the connection is up."""
         if self._over is not None:
             return ((request.id, self._over),)
         if self._closing:
@@ -93,7 +90,7 @@ class FujinClient:
         return self._core.take()
 
     def receive(self, channel: int, data: bytes, now: float) -> Completions:
-        """Replies; what a ping says does not matter (wire 1.2)."""
+        # replies; what a ping says does not matter (wire 1.2)
         lane = self._lanes.get(channel)
         session = self._sessions.get(channel)
         if lane is not None:
@@ -105,7 +102,7 @@ class FujinClient:
         return self._core.take()
 
     def eof(self, channel: int, now: float) -> Completions:
-        """A ping is complete: answer it once, with its end (wire 0, rule 1). Or a stream of ours is over."""
+        # A ping is complete: answer it once, with its end (wire 0, rule 1). Or a stream of ours is over.
         lane = self._lanes.get(channel)
         if lane is not None:
             self._end(lane, "the broker ended the stream")
@@ -117,7 +114,6 @@ class FujinClient:
         return self._core.take()
 
     def reset(self, channel: int, code: int) -> Completions:
-        """A stream is abandoned, or was never granted."""
         lane = self._lanes.get(channel)
         if lane is not None:
             self._end(lane, f"the broker reset the stream with code {code}")
@@ -126,14 +122,13 @@ class FujinClient:
         return self._core.take()
 
     def stopped(self, channel: int, code: int) -> Completions:
-        """The server reads no more on a stream. After a DISCONNECT that is its way; replies still come (wire 1.4)."""
+        # The server reads no more on a stream. After a DISCONNECT that is its way; replies still come (wire 1.4).
         lane = self._lanes.get(channel)
         if lane is not None:
             lane.leaving = True
         return self._core.take()
 
     def lost(self) -> Completions:
-        """The connection is gone."""
         self._closed = True
         if self._over is None:
             self._over = TargetLost("the connection to the broker is lost")
@@ -147,7 +142,7 @@ class FujinClient:
         return self._core.take()
 
     def room(self, channel: int, now: float) -> Completions:
-        """Nothing is sent with `notify`."""
+        # nothing is sent with `notify`
         return ()
 
     def close(self, now: float) -> Completions:
@@ -168,12 +163,10 @@ class FujinClient:
         return self._core.take()
 
     def timeout_at(self) -> float | None:
-        """When the first waiting Take ends."""
         times = [reader.timeout_at() for reader in self._timed()]
         return min((time for time in times if time is not None), default=None)
 
     def on_timeout(self, now: float) -> Completions:
-        """Takes whose time is up."""
         for reader in self._timed():
             reader.on_timeout(now)
         return self._core.take()
@@ -182,7 +175,6 @@ class FujinClient:
         return [*self._readers.values(), *self._sessions.values()]
 
     def outputs(self) -> Sequence[Output]:
-        """Everything, each channel's bytes in one Send."""
         if self._closed:
             return ()
         if self._closing and not self._lanes and not self._sessions:
@@ -192,14 +184,13 @@ class FujinClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not completed."""
         writers = [*self._transactions.values(), *([self._writer] if self._writer is not None else [])]
         counted: list[Sized] = [*writers, *self._readers.values(), *self._sessions.values()]
         return len(self._early) + sum(map(len, counted))
 
     @property
     def admitted(self) -> bool | GatewayError:
-        """The seed's dialect has no login; in the others BIND is one."""
+        # the seed's dialect has no login; in the others BIND is one
         if self._refusal is not None:
             return self._refusal
         return self._ready and (self._main is None or self._main.bound)
@@ -290,14 +281,14 @@ class FujinClient:
             session.unsubscribe(request)
 
     def _open_session(self, *, own: bool) -> BoundSession:
-        """On a stream of its own, or on the whole connection."""
+        # on a stream of its own, or on the whole connection
         channel = next(self._tokens) if own else 0
         session = BoundSession(self._core, channel, self._context.credentials, greets=self._greets)
         self._sessions[channel] = session
         return session
 
     def _look_at(self, session: BoundSession, now: float) -> None:
-        """After something came in: is it over, does it still have anything to do?"""
+        # after something came in: is it over, does it still have anything to do?
         if session is self._main and session.greeted and not self._ready and not session.over:
             self._begin(now)
         if session.refusal is not None and session is self._main:
@@ -323,12 +314,12 @@ class FujinClient:
             self._core.outbox.put(CONNECTION, Close())
 
     def _is_seed(self, now: float | None) -> bool:
-        """A server of the seed's ends the first stream without a word: HELLO is no first byte there (wire 2)."""
+        # a server of the seed's ends the first stream without a word: HELLO is no first byte there (wire 2)
         return self._finds_out and not self._ready and now is not None and not self._closing
 
     @property
     def _finds_out(self) -> bool:
-        """Whether what is spoken shows only with the answer to HELLO."""
+        # whether what is spoken shows only with the answer to HELLO
         return self._context.dialect is Dialect.AUTO and self._streams and self._context.alpn == ALPN
 
     # --- in the seed's ---

@@ -24,7 +24,6 @@ class PendingPublish:
     refused: dict[int, GatewayError] = attrs.Factory(dict)
 
     def outcome(self) -> Outcome:
-        """What to tell who published."""
         count = self.request.batch.columns.count
         if count and len(self.refused) == count:
             return self.refused[0]
@@ -44,7 +43,7 @@ class WriterLane(Lane):
         return self._publishes + len(self._commands)
 
     def publish(self, request: Publish) -> None:
-        """A WRITE per message. Values that a reader could not be given are refused here (wire 0, rule 6)."""
+        # A WRITE per message. Values that a reader could not be given are refused here (wire 0, rule 6).
         columns = request.batch.columns
         topic = request.batch.address.encode()
         headered = self.core.dialect is Dialect.DOCUMENT
@@ -65,13 +64,11 @@ class WriterLane(Lane):
         self._end_if_answered(pending)
 
     def transact(self, op: Op, request: Begin | Commit | Rollback) -> None:
-        """BEGIN, COMMIT or ROLLBACK."""
         cid = self.cid()
         self._commands[_REPLIES[op], cid] = request
         self.send(codec.command(op, cid))
 
     def reply(self, op: int, data: bytes, at: int, now: float) -> int:
-        """The answer to a WRITE or a transaction's command."""
         if not Reply.WRITE <= op <= Reply.ROLLBACK:
             return at + 1
         answer = decode_answer(data, at)
@@ -92,7 +89,6 @@ class WriterLane(Lane):
         return answer.end
 
     def fail(self, error: GatewayError) -> None:
-        """Everything unanswered ends."""
         super().fail(error)
         pending = {id(each): each for each, _ in self._writes.values()}
         for each in pending.values():

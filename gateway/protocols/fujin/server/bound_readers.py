@@ -184,7 +184,7 @@ class BoundReader:
                 self._settle_all(outcome)
 
     def _settle_all(self, taken: Taken) -> None:
-        """With auto commit, handed to the transport is delivered."""
+        # with auto commit, handed to the transport is delivered
         tags = [tag for one in taken.deliveries for tag in range(one.first_tag, one.first_tag + one.run.count)]
         if tags and self._lease is not None:
             self._stream.ask(partial(Settle, subscription=self._lease.subscription, tags=tags), ignored)
@@ -256,7 +256,7 @@ class BoundReader:
         self._tags.clear()
 
     def _return(self, outcome: Outcome) -> None:
-        """What came for a reader that is closed."""
+        # what came for a reader that is closed
         if isinstance(outcome, Taken) and self._lease is not None:
             for one in outcome.deliveries:
                 self._lease.give_back(range(one.first_tag, one.first_tag + one.run.count))

@@ -69,8 +69,6 @@ _AROUND = {
 
 
 class BoundStream(Stream):
-    """One session."""
-
     GOODBYE = bytes((BoundReply.DISCONNECT,))
     STOP = bytes((BoundReply.STOP,))
 
@@ -168,9 +166,8 @@ class BoundStream(Stream):
         self.send(codec.bind_failed(failure))
 
     def _is_older(self, data: bytes, at: int, now: float) -> bool:
-        """CONNECT and INIT of the dialects between the seed's and v1 begin with the same byte, and have other fields behind
-        it: an empty id, or a number of overrides where the high half of a name's length is (wire 6.1).
-        """
+        # CONNECT and INIT of the dialects between the seed's and v1 begin with the same byte, and have other fields behind
+        # it: an empty id, or a number of overrides where the high half of a name's length is (wire 6.1)
         if len(data) - at == 3 and data[at + 1 : at + 3] == b"\0\0" and self._init_until is None:
             self._init_until = now + INIT_PATIENCE
         need(data, at + 5)
@@ -222,7 +219,7 @@ class BoundStream(Stream):
             self._find_routes("")
 
     def _find_routes(self, after: str, found: Sequence[str] = ()) -> None:
-        """The topics the connector shows, page by page; then what may be done with them."""
+        # the topics the connector shows, page by page; then what may be done with them
         if self._topics is not None:
             self.ask(partial(Profile, addresses=sorted(self._topics)), self._profiled)
         else:
@@ -249,7 +246,7 @@ class BoundStream(Stream):
         self.go_on(now)
 
     def _bind_ended(self, failure: Failure, now: float) -> None:
-        """It may be tried again (wire 6.2)."""
+        # it may be tried again (wire 6.2)
         self.busy = False
         self._topics = None
         self._refuse_bind(failure)
@@ -269,7 +266,7 @@ class BoundStream(Stream):
         return run.end
 
     def _address(self, route: bytes) -> str | None:
-        """None where the connector has no such route."""
+        # None where the connector has no such route
         try:
             address = route.decode()
         except UnicodeDecodeError:
@@ -333,7 +330,7 @@ class BoundStream(Stream):
         self._end_command(BoundReply.BEGIN, cid, failure, now)
 
     def _over(self, kind: BoundReply, cid: int, outcome: Outcome, now: float) -> None:
-        """However it ended: there is none any more (wire 6.2)."""
+        # however it ended: there is none any more (wire 6.2)
         self._transaction = ""
         if not self.ending:
             self._machine.step(BoundEvent.TX_OVER)

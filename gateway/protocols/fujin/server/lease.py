@@ -34,7 +34,6 @@ class Lease:
         return self._left
 
     def give_back(self, tags: Sequence[int]) -> None:
-        """What came after leaving."""
         if tags and self._left:
             settle = partial(Settle, subscription=self.subscription, tags=tags, accepted=False, tried=False)
             self._stream.ask(settle, ignored)

@@ -59,7 +59,6 @@ class Reader:
         stream.machine.step(Event.CONNECT_READER)
 
     def connect(self, name: bytes) -> None:
-        """Ask for the reader of that name."""
         settings = self._stream.context.settings
         try:
             text = name.decode()
@@ -98,7 +97,7 @@ class Reader:
         return None
 
     def _redelivery(self) -> Redelivery:
-        """What is unacknowledged stays with the client; a NACK is an attempt that failed."""
+        # what is unacknowledged stays with the client; a NACK is an attempt that failed
         return redelivery(self._stream.context.settings)
 
     def _ready(self, now: float) -> None:
@@ -108,7 +107,7 @@ class Reader:
         """The client has settled messages."""
 
     def _held_back(self) -> Sequence[int]:
-        """Tags that the client does not have yet."""
+        # tags that the client does not have yet
         return ()
 
     def _stop_taking(self) -> None:
@@ -122,11 +121,9 @@ class Reader:
     # --- the role ---
 
     def command(self, op: int, data: bytes, at: int, now: float) -> int:
-        """FETCH, ACK or NACK."""
         return self._fetch(data, at, now) if op == Op.FETCH else self._settle(op, data, at)
 
     def end(self) -> None:
-        """Give back what is not settled."""
         if not self._subscription or self._lease is None:
             return
         if self._lease.leave():
@@ -138,7 +135,7 @@ class Reader:
         """Output fell to low water."""
 
     def timeout_at(self) -> float | None:
-        """Nothing is timed."""
+        # nothing is timed
         return None
 
     def on_timeout(self, now: float) -> None:
@@ -191,7 +188,7 @@ class Reader:
         outcome: Outcome,
         now: float,
     ) -> None:
-        """One result per id, never an error for all: stock clients lose that (wire 0, rule 4)."""
+        # one result per id, never an error for all: stock clients lose that (wire 0, rule 4)
         answers: list[str | None] = [mapping.NO_SUCH_ID] * len(raw_ids)
         results = outcome.results if isinstance(outcome, Settled) else [outcome] * len(tags)
         for place, tag, result in zip(places, tags, results, strict=True):
@@ -227,17 +224,14 @@ class PushReader(Reader):
         self._start_at = now + PUSH_DELAY
 
     def timeout_at(self) -> float | None:
-        """When the first message may go out."""
         return self._start_at
 
     def on_timeout(self, now: float) -> None:
-        """Begin."""
         if self._start_at is not None and now >= self._start_at:
             self._start_at = None
             self._pump()
 
     def room(self, now: float) -> None:
-        """The client reads."""
         self._unsent = 0
         self._asked_for_room = False
         self._pump()
@@ -291,8 +285,6 @@ class PushReader(Reader):
 
 @attrs.define(eq=False)
 class _Fetch:
-    """A FETCH that waits for its Take."""
-
     cid: int
     count: int
     take: int = 0
@@ -374,7 +366,7 @@ class PullReader(Reader):
             self._stream.send(codec.fetched(cid, len(given), items))
 
     def _fit(self, last: tuple[int, bytes], following: tuple[int, bytes]) -> bool:
-        """Stock clients lose their place at a value of one byte among others (wire 0, rule 6): it goes alone."""
+        # stock clients lose their place at a value of one byte among others (wire 0, rule 6): it goes alone
         one_byte = codec.string(b"?")
         alone = len(last[1]) == len(one_byte) or len(following[1]) == len(one_byte)
         return self._stream.context.dialect is Dialect.DOCUMENT or not alone

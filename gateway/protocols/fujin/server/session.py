@@ -55,8 +55,6 @@ MAX_INCOMPLETE = 32 << 20
 
 
 class FujinServer:
-    """One connection."""
-
     def __init__(self, context: SessionContext) -> None:
         settings: FujinSettings = context.settings
         self._ping = settings.ping
@@ -97,7 +95,7 @@ class FujinServer:
     # --- what comes in ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        """A stream of the client's. There are only bidirectional ones (wire 1.1)."""
+        # A stream of the client's. There are only bidirectional ones (wire 1.1).
         if channel >= 0:
             if kind is Kind.DUPLEX:
                 self._fresh.add(channel)
@@ -108,7 +106,6 @@ class FujinServer:
         return self._outbox.requests()
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """Bytes of a stream."""
         if channel in self._fresh and data:
             self._begin(channel, data[0])
             if self._ping_at is None and self._pings:
@@ -127,7 +124,7 @@ class FujinServer:
         return self._outbox.requests()
 
     def eof(self, channel: int, now: float) -> Requests:
-        """A stream's end; the end of a ping's stream is the pong (wire 0, rule 1)."""
+        # a stream's end; the end of a ping's stream is the pong (wire 0, rule 1)
         if channel == self._pinging:
             self._pinged(answered=not self._strict or self._pong == STRICT_PING, reason=mapping.PING_WRONG)
             self._ping_at = max(now, self._ping_at or now)
@@ -137,15 +134,14 @@ class FujinServer:
         return self._outbox.requests()
 
     def reset(self, channel: int, code: int) -> Requests:
-        """A stream is abandoned; a ping's stream that is means the client is gone (wire 1.2)."""
+        # a stream is abandoned; a ping's stream that is means the client is gone (wire 1.2)
         return self._abandoned(channel)
 
     def stopped(self, channel: int, code: int) -> Requests:
-        """A stream is not read any more."""
         return self._abandoned(channel)
 
     def lost(self) -> Requests:
-        """The connection is gone: transactions are rolled back, readers give back."""
+        # the connection is gone: transactions are rolled back, readers give back
         for stream in list(self._streams.values()):
             stream.abandon()
         self._fresh.clear()
@@ -153,12 +149,10 @@ class FujinServer:
         return self._outbox.requests()
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
-        """A request ended."""
         self._outbox.complete(request_id, outcome, now)
         return self._outbox.requests()
 
     def room(self, channel: int, now: float) -> Requests:
-        """A reader's client reads."""
         stream = self._streams.get(channel)
         if stream is not None:
             stream.room(now)
@@ -173,7 +167,6 @@ class FujinServer:
         return min((time for time in times if time is not None), default=None) if not self._closed else None
 
     def on_timeout(self, now: float) -> Requests:
-        """Whatever is due."""
         for stream in list(self._streams.values()):
             stream.on_timeout(now)
         if self._pinging is not None and now >= self._ping_until:
@@ -201,23 +194,20 @@ class FujinServer:
     # --- what goes out ---
 
     def outputs(self) -> Sequence[Output]:
-        """Everything, each channel's bytes in one Send."""
         outputs = self._outbox.outputs()
         return outputs if not self._lost else ()
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
         return self._outbox.waiting
 
     @property
     def held(self) -> bool:
-        """A client that goes on sending while a stream waits for a reply is not read."""
+        # a client that goes on sending while a stream waits for a reply is not read
         return any(stream.clogged for stream in self._streams.values())
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait, on all streams."""
         return self._incomplete
 
     @property
@@ -227,9 +217,8 @@ class FujinServer:
 
     @property
     def handshaken(self) -> bool:
-        """Who speaks the seed's dialect over QUIC has nothing more to do; a session that binds has to be let in first, where
-        there is a login, and to be there, where nothing was done before.
-        """
+        # who speaks the seed's dialect over QUIC has nothing more to do; a session that binds has to be let in first, where
+        # there is a login, and to be there, where nothing was done before
         if self._logs_in:
             return self._pings and not any(isinstance(stream, BoundStream) for stream in self._streams.values())
         return self._pings or not self._fresh
@@ -237,7 +226,7 @@ class FujinServer:
     # --- inside ---
 
     def _begin(self, channel: int, first: int | None) -> Stream:
-        """What is spoken on a stream, from its first byte; without one, what its connection is most likely about."""
+        # what is spoken on a stream, from its first byte; without one, what its connection is most likely about
         self._fresh.discard(channel)
         dialect = self._context.dialect
         binds = (
@@ -270,7 +259,7 @@ class FujinServer:
         return self._outbox.requests()
 
     def _send_ping(self, now: float) -> None:
-        """A new stream per ping; the byte and the FIN in one frame, or stock clients leak the stream (wire 0, rule 1)."""
+        # a new stream per ping; the byte and the FIN in one frame, or stock clients leak the stream (wire 0, rule 1)
         self._pinging = next(self._tokens)
         self._pong = b""
         self._ping_until = now + self._ping.timeout
@@ -280,9 +269,8 @@ class FujinServer:
         self._outbox.put(self._pinging, Finish(self._pinging))
 
     def _pinged(self, *, answered: bool, reason: str) -> None:
-        """A ping is over. The seed's clients may fail none, and answer anything; the others may fail some, and have to answer
-        what they were asked (wire 1.2, 6.2).
-        """
+        # A ping is over. The seed's clients may fail none, and answer anything; the others may fail some, and have to answer
+        # what they were asked (wire 1.2, 6.2).
         self._pinging = None
         if answered:
             self._failures = 0
@@ -309,7 +297,7 @@ class FujinServer:
             self._outbox.put(CONNECTION, Close(code, reason))
 
     def _connect(self, stream: SeedStream, data: bytes, at: int) -> int:
-        """The first command of a stream gives it its role; a writer's id tells whose client it is, unless it is 0."""
+        # the first command of a stream gives it its role; a writer's id tells whose client it is, unless it is 0
         if data[at] == Op.CONNECT_READER:
             end = connect_reader(stream, data, at)
             if self._spoken.sign == UNSIGNED:

@@ -53,8 +53,6 @@ class StreamContext:
 
 
 class Stream(ABC):
-    """What all dialects share."""
-
     GOODBYE: bytes
     STOP: bytes
 
@@ -86,7 +84,6 @@ class Stream(ABC):
 
     @property
     def incomplete(self) -> int:
-        """Bytes of commands that are not whole, or that wait."""
         return self._buffer.size
 
     # --- what a dialect says ---
@@ -103,7 +100,6 @@ class Stream(ABC):
         """Output fell to low water."""
 
     def timeout_at(self) -> float | None:
-        """When `on_timeout` wants to be called."""
         return None
 
     def on_timeout(self, now: float) -> None:  # noqa: B027 - nor anything timed
@@ -112,7 +108,6 @@ class Stream(ABC):
     # --- what comes in ---
 
     def receive(self, data: bytes, now: float) -> None:
-        """Bytes came in."""
         if not self.ending:
             self._parse(self._buffer.feed(data), now)
 
@@ -131,7 +126,6 @@ class Stream(ABC):
         self.end()
 
     def go_on(self, now: float) -> None:
-        """The reply that was waited for is there."""
         self.busy = False
         if self.ending:
             return
@@ -156,7 +150,6 @@ class Stream(ABC):
         return self.context.outbox.ask(make, done, background=background)
 
     def send(self, data: bytes) -> None:
-        """Bytes for the client."""
         self.context.outbox.send(self.channel, data)
 
     def send_apart(self, data: bytes, *, notify: bool = False, alone: bool = False) -> None:
@@ -173,7 +166,7 @@ class Stream(ABC):
         self._close_if_done()
 
     def stop(self) -> None:
-        """Ask the client to disconnect; stock clients throw away the rest of the read (wire 1.4)."""
+        # ask the client to disconnect; stock clients throw away the rest of the read (wire 1.4)
         if not self.ending:
             self.context.outbox.send_apart(self.channel, self.STOP, alone=True)
 

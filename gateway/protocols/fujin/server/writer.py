@@ -47,8 +47,6 @@ def connect_writer(data: bytes, at: int, dialect: Dialect) -> int:
 
 
 class Writer:
-    """The role."""
-
     def __init__(self, stream: SeedStream) -> None:
         self._stream = stream
         self._headered = _headered(stream.context.settings, stream.context.dialect)
@@ -57,7 +55,6 @@ class Writer:
         stream.machine.step(Event.CONNECT_WRITER)
 
     def command(self, op: int, data: bytes, at: int, now: float) -> int:
-        """WRITE, BEGIN, COMMIT or ROLLBACK."""
         if op == Op.WRITE:
             return self._write(data, at)
         cid = codec.decode_cid(data, at)
@@ -75,7 +72,7 @@ class Writer:
         return at + 5
 
     def end(self) -> None:
-        """An open transaction is rolled back (wire 3)."""
+        # an open transaction is rolled back (wire 3)
         if self._transaction:
             self._stream.ask(partial(Rollback, transaction=self._transaction), self._forgotten)
             self._transaction = ""
@@ -84,7 +81,7 @@ class Writer:
         """Nothing waits for it."""
 
     def timeout_at(self) -> float | None:
-        """Nothing is timed."""
+        # nothing is timed
         return None
 
     def on_timeout(self, now: float) -> None:
@@ -111,7 +108,7 @@ class Writer:
             self._answer(cids, {index: mapping.write_error(error) for index, error in outcome.refused.items()})
 
     def _answer(self, cids: bytes, errors: dict[int, str]) -> None:
-        """`02 cid` and what became of each."""
+        # `02 cid` and what became of each
         if not errors:
             self._stream.send(codec.write_replies(cids))
             return
@@ -133,7 +130,7 @@ class Writer:
         self._stream.go_on(now)
 
     def _committed(self, cid: int, outcome: Outcome, now: float) -> None:
-        """A COMMIT that fails leaves the transaction open (wire 3)."""
+        # a COMMIT that fails leaves the transaction open (wire 3)
         error = mapping.tx_error(outcome) if isinstance(outcome, GatewayError) else None
         if error is None:
             self._over()
@@ -141,7 +138,7 @@ class Writer:
         self._stream.go_on(now)
 
     def _rolled_back(self, cid: int, outcome: Outcome, now: float) -> None:
-        """A ROLLBACK that fails ends it all the same (wire 3)."""
+        # a ROLLBACK that fails ends it all the same (wire 3)
         self._over()
         error = mapping.tx_error(outcome) if isinstance(outcome, GatewayError) else None
         self._stream.send(codec.reply(Reply.ROLLBACK, cid, error))

@@ -155,7 +155,7 @@ def decode_bind(data: bytes, at: int) -> Bind:
 
 
 def _field(data: bytes, at: int, begin: int) -> tuple[bytes, int]:
-    """A string of a BIND, which is bounded as a whole."""
+    # a string of a BIND, which is bounded as a whole
     need(data, at + 4)
     end = at + 4 + _U32.unpack_from(data, at)[0]
     if end - begin > LARGEST_BIND:
@@ -259,7 +259,7 @@ def scan_produces(data: bytes, at: int) -> ProduceRun:
 
 
 def _headed_value(data: bytes, at: int, skip: int, kind: BoundReply, *, headered: bool) -> tuple[Headers, int, int]:
-    """The headers of a command, where its value begins (with its length in front), and where it ends."""
+    # the headers of a command, where its value begins (with its length in front), and where it ends
     begin = at + skip
     pieces: list[bytes] = []
     if headered:

@@ -339,7 +339,6 @@ def write(cid: int, topic: bytes, message: bytes, headers: Headers | None = None
 
 
 def fetch(cid: int, count: int) -> bytes:
-    """FETCH."""
     return _OP_U32_U32.pack(Op.FETCH, cid, count)
 
 

@@ -39,14 +39,12 @@ class Outbox:
         return number
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> None:
-        """A request has ended."""
         ended = self._waiting.pop(request_id, None)
         self._background.discard(request_id)
         if ended is not None:
             ended(outcome, now)
 
     def requests(self) -> Requests:
-        """Everything asked since the last call."""
         requests, self._requests = self._requests, []
         return requests
 
@@ -65,7 +63,6 @@ class Outbox:
         self._outputs += outputs
 
     def outputs(self) -> Sequence[Output]:
-        """Everything gathered since the last call."""
         for channel in list(self._parts):
             self._flush(channel)
         outputs, self._outputs = self._outputs, []

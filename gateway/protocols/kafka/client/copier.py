@@ -149,7 +149,6 @@ class Copier:
         return jobs
 
     def _turn(self, jobs: Sequence[CopyJob]) -> None:
-        """One transaction."""
         if self._producer is None and jobs:
             self._begin()
         for job in jobs:
@@ -213,7 +212,7 @@ class Copier:
             job.publish.places[index] = (message.partition(), message.offset())
 
     def _aborted(self, jobs: Sequence[CopyJob], error: GatewayError) -> None:
-        """Nothing of it is there."""
+        # nothing of it is there
         if len(jobs) == 1 or not getattr(error, "final", False):
             self._hop.put([(job.request.id, error) for job in jobs])
             return
@@ -249,7 +248,7 @@ class Copier:
         self._patiently(self._producer.init_transactions)
 
     def _read(self, job: CopyJob) -> Copied:
-        """What the topic has of a log. Waits for whoever is in the middle of writing that."""
+        # What the topic has of a log. Waits for whoever is in the middle of writing that.
         import confluent_kafka
 
         source, address = job.key
@@ -269,7 +268,7 @@ class Copier:
         return Copied.from_text(kept.offset, kept.metadata or "")
 
     def _while_it_moves(self, call: Callable[[float], Any]) -> Any:
-        """A question to a group's coordinator, again while there is none, or it reads its log."""
+        # a question to a group's coordinator, again while there is none, or it reads its log
         import confluent_kafka
 
         until = time.monotonic() + self._timeout
@@ -282,7 +281,7 @@ class Copier:
             self._ending.wait(AGAIN_SECONDS)
 
     def _patiently(self, call: Callable[..., object]) -> None:
-        """A step of a transaction, once more while the library says that this is what helps."""
+        # a step of a transaction, once more while the library says that this is what helps
         import confluent_kafka
 
         for _ in range(3):
@@ -304,6 +303,6 @@ class Copier:
 
 
 def _lost(error: Any) -> GatewayError:
-    """What was under way may be there or not: who comes next finds out."""
+    # what was under way may be there or not: who comes next finds out
     found = target_error(error)
     return found if found.status.value == "unauthenticated" else TargetLost(found.message)

@@ -293,7 +293,7 @@ class GroupReader:
         self._hop.put([record for record in found if record.error() is None])
 
     def _judge(self, error: Any) -> None:
-        """Of what is told beside records: a topic that is not there (yet) is waited for."""
+        # of what is told beside records: a topic that is not there (yet) is waited for
         ended = target_error(error)
         if error.fatal() or (isinstance(ended, TargetError) and getattr(ended, "refusal", None) is not None):
             if error.code() in (3, -188):  # UNKNOWN_TOPIC_OR_PART, _UNKNOWN_TOPIC

@@ -166,7 +166,7 @@ class Inspector:
         )
 
     def _offsets(self, places: Sequence[Any], spec: Any) -> Mapping[tuple[str, int], int]:
-        """Of partitions whose leader changes, or was found just now, it is asked again."""
+        # of partitions whose leader changes, or was found just now, it is asked again
         import confluent_kafka
 
         found: dict[tuple[str, int], int] = {}

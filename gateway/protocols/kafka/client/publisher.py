@@ -138,7 +138,7 @@ class Publisher:
             return job.ends(index, end)
 
     def _delivered(self, job: PublishJob, index: int, error: Any, message: Any) -> None:
-        """In the thread that polls."""
+        # in the thread that polls
         end = target_error(error) if error is not None else (message.partition(), message.offset())
         if self._ends(job, index, end):
             self._ended.append((job.request.id, job.outcome()))

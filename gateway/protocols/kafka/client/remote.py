@@ -156,7 +156,7 @@ class KafkaRemote:
         self._complete(self._publisher.publish(request))
 
     def _copier(self, source: bytes) -> Copier:
-        """Of one log. Many are copied now and then: who has rested the longest is closed, and begins again by what is there."""
+        # Of one log. Many are copied now and then: who has rested the longest is closed, and begins again by what is there.
         copier = self._copiers.pop(source, None)
         if copier is None:
             resting = [one for one, each in self._copiers.items() if each.idle]
@@ -169,7 +169,7 @@ class KafkaRemote:
         return copier
 
     def _drop(self, source: bytes, error: GatewayError) -> None:
-        """Another gateway copies the log now, or nobody answers: the next batch, if there is one, begins again."""
+        # another gateway copies the log now, or nobody answers: the next batch, if there is one, begins again
         copier = self._copiers.pop(source, None)
         if copier is not None:
             self._close_soon(copier.close)
@@ -236,13 +236,13 @@ class KafkaRemote:
             self._where.complete(completions)
 
     def _fail(self, error: GatewayError) -> None:
-        """Something of the library's is of no more use: whoever dialled dials again."""
+        # something of the library's is of no more use: whoever dialled dials again
         if not self.ended.is_set():
             self._refused = self._refused or error
             self.ended.set()
 
     def _told(self, errors: Sequence[Any]) -> None:
-        """What the library says beside its answers."""
+        # what the library says beside its answers
         for error in errors:
             if error.code() in UNAUTHENTICATED:
                 self._refused = TargetRefused(error.str(), refusal=Status.UNAUTHENTICATED)

@@ -73,8 +73,6 @@ class _Taking:
 
 
 class Poller:
-    """All subscriptions of one connection."""
-
     def __init__(
         self,
         call: Callable[[Operation, Callable[[Answer], None]], None],
@@ -95,7 +93,6 @@ class Poller:
         return request.hold_until is not None
 
     def start(self, request: Request) -> None:
-        """Serve a request about subscriptions."""
         match request:
             case requests.Subscribe():
                 self._subscribe(request)
@@ -114,7 +111,6 @@ class Poller:
                     self._take(request, subscription)
 
     def fetch(self, request: requests.Fetch) -> None:
-        """A Fetch that waits for its first record."""
         operation = Fetch(
             "", request.address, request.partition, request.offset, max(1, min(request.max_bytes, MOST_BYTES))
         )
@@ -135,7 +131,6 @@ class Poller:
         read()
 
     def next_poll(self) -> float | None:
-        """When the next read is due."""
         return min((taking.due for taking in self._taking.values() if taking.due is not None), default=None)
 
     def poll(self, now: float) -> None:
@@ -150,14 +145,13 @@ class Poller:
                     taking.read()
 
     def clear(self) -> None:
-        """The connection is gone."""
         self._taking.clear()
         self._subscriptions.clear()
 
     # --- taking ---
 
     def _again(self, taking: _Taking) -> None:
-        """Nothing came: wait a little, or answer so."""
+        # nothing came: wait a little, or answer so
         if taking.cancelled or taking.hold_until is None or taking.hold_until <= self.now:
             self._end(taking, taking.empty())
         else:
@@ -223,7 +217,7 @@ class Poller:
         return requests.Taken(deliveries)
 
     def _settle(self, request: requests.Settle, subscription: _Subscription) -> None:
-        """Accepted: the group's offset moves behind the last of them. Given back: reading goes on at the first of them."""
+        # Accepted: the group's offset moves behind the last of them. Given back: reading goes on at the first of them.
         moved: dict[int, int] = {}
         results: list[GatewayError | None] = []
         for tag in request.tags:
@@ -293,7 +287,7 @@ class Poller:
                 from_start()
 
         def tried(answer: Answer) -> None:
-            """What the group has not read may be gone by now: then it goes on with what is left."""
+            # what the group has not read may be gone by now: then it goes on with what is left
             if isinstance(answer, ErrorAnswer) and answer.code == READ_FAILED:
                 from_start()
             else:
@@ -305,8 +299,7 @@ class Poller:
             from_start()
 
     def _last(self, subscription: _Subscription, cursor: _Cursor) -> None:
-        """Find the end. Real servers say it is 0 (RustLog wire 1.4), so read on until nothing comes."""
-
+        # Find the end. Real servers say it is 0 (RustLog wire 1.4), so read on until nothing comes.
         def answered(answer: Answer) -> None:
             match answer:
                 case ErrorAnswer(code=code, text=text):
@@ -324,8 +317,7 @@ class Poller:
         self._call(Fetch("", subscription.request.address, cursor.partition, offset, MOST_BYTES), answered)
 
     def _first(self, subscription: _Subscription, cursor: _Cursor, refused_at: int, end: int, probe: int) -> None:
-        """Find the first offset that is still there: 0, or by halving what is left, as the protocol does not tell."""
-
+        # find the first offset that is still there: 0, or by halving what is left, as the protocol does not tell
         def answered(answer: Answer) -> None:
             match answer:
                 case ErrorAnswer(code=code) if code == READ_FAILED and probe + 1 < end:

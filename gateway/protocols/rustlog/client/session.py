@@ -68,8 +68,6 @@ class _Publishing:
 
 
 class RustlogClient:
-    """A `ClientSession` for RustLog."""
-
     def __init__(self, context: ClientContext) -> None:
         self._binary = context.dialect is not Dialect.DOCUMENT
         self._codec = binary if self._binary else json_seed
@@ -87,12 +85,11 @@ class RustlogClient:
     # --- what the driver calls ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
-        """There is no handshake: what was submitted goes out."""
+        # there is no handshake: what was submitted goes out
         self._up = True
         return NO_COMPLETIONS
 
     def submit(self, request: Request, now: float) -> Completions:
-        """Start a request."""
         self._open.add(request.id)
         if self._gone is not None:
             self._finish(request.id, self._gone)
@@ -131,7 +128,7 @@ class RustlogClient:
         return self._completions()
 
     def eof(self, channel: int, now: float) -> Completions:
-        """A server that goes in the middle of a Fetch may have cut an answer that was too large (RustLog wire 1.3)."""
+        # a server that goes in the middle of a Fetch may have cut an answer that was too large (RustLog wire 1.3)
         reading = bool(self._waiting) and isinstance(self._waiting[0][0], Fetch)
         hint = ": its answer may have been too large, read less at a time" if reading else ""
         self._end(TargetLost(f"the server closed the connection{hint}"))
@@ -139,39 +136,36 @@ class RustlogClient:
         return self._completions()
 
     def reset(self, channel: int, code: int) -> Completions:
-        """TCP has no resets of its own."""
+        # TCP has no resets of its own
         return self.lost()
 
     def stopped(self, channel: int, code: int) -> Completions:
-        """Does not happen on TCP."""
+        # does not happen on TCP
         return NO_COMPLETIONS
 
     def lost(self) -> Completions:
-        """What was under way may or may not have happened."""
+        # what was under way may or may not have happened
         self._end(TargetLost("the connection was lost"))
         return self._completions()
 
     def room(self, channel: int, now: float) -> Completions:
-        """Nothing waits for room."""
         return NO_COMPLETIONS
 
     def close(self, now: float) -> Completions:
-        """RustLog knows no goodbye."""
+        # RustLog knows no goodbye
         self._end(TargetLost("the connection was closed"))
         self._closing = True
         return self._completions()
 
     def timeout_at(self) -> float | None:
-        """When an empty read is tried again: the protocol cannot wait (RustLog wire 8)."""
+        # when an empty read is tried again: the protocol cannot wait (RustLog wire 8)
         return self._poller.next_poll()
 
     def on_timeout(self, now: float) -> Completions:
-        """Read again."""
         self._poller.poll(now)
         return self._completions()
 
     def outputs(self) -> Sequence[Output]:
-        """All requests of one pass in one Send."""
         queued: list[Output] = []
         if self._frames and self._up:
             queued.append(Send(CHANNEL, b"".join(self._frames)))
@@ -183,12 +177,11 @@ class RustlogClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not completed."""
         return len(self._open)
 
     @property
     def admitted(self) -> bool | GatewayError:
-        """There is no login."""
+        # there is no login
         return self._up
 
     # --- inside ---
@@ -242,8 +235,7 @@ class RustlogClient:
                 self._finish(request.id, Unsupported(f"RustLog cannot express {type(request).__name__}"))
 
     def _simple(self, request: Request, operation: Operation, reply: Callable[[Answer], Outcome]) -> None:
-        """One operation, one answer."""
-
+        # one operation, one answer
         def answered(answer: Answer) -> None:
             self._finish(
                 request.id, refused(answer.code, answer.text) if isinstance(answer, ErrorAnswer) else reply(answer)
@@ -283,7 +275,7 @@ class RustlogClient:
             self._call(Produce(batch.address, partition, part), lambda answer: self._produced(publishing, answer))
 
     def _room_for(self, topic: str) -> int:
-        """Bytes of packed records that one request can carry."""
+        # bytes of packed records that one request can carry
         head = 11 + len(topic.encode())
         return MAX_FRAME - head if self._binary else (MAX_FRAME - 128) // 4 - 2 * head
 
@@ -349,7 +341,7 @@ def _position(answer: Answer) -> Outcome:
 
 
 def _listed(answer: Answer) -> Outcome:
-    """The log's bounds are not told: 0."""
+    # the log's bounds are not told: 0
     topics = answer.topics if isinstance(answer, TopicList) else ()
     return requests.Topics(
         [requests.TopicInfo(name, [requests.PartitionInfo(i, 0, 0) for i in range(count)]) for name, count in topics]
@@ -357,7 +349,7 @@ def _listed(answer: Answer) -> Outcome:
 
 
 def _described(answer: Answer) -> Outcome:
-    """Real servers give 0 for each log end (RustLog wire 1.4)."""
+    # real servers give 0 for each log end (RustLog wire 1.4)
     if not isinstance(answer, TopicDescription):
         return requests.Topics(())
     partitions = [requests.PartitionInfo(state.id, 0, state.high_watermark) for state in answer.partitions]

@@ -40,7 +40,6 @@ COUNTERS: tuple[tuple[str, str, Callable[[Totals], int]], ...] = (
 
 
 def exposition(totals: Totals) -> str:
-    """The text."""
     return "".join(_lines(totals))
 
 

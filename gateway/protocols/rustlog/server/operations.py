@@ -85,7 +85,6 @@ class Desk:
         self._shares: dict[int, int] = {}
 
     def serve(self, encoding: frames.Encoding, operation: frames.Operation) -> None:
-        """Start an operation."""
         if isinstance(operation, frames.Produce) and operation.columns.count:
             self._produce(encoding, operation)
             return
@@ -104,7 +103,7 @@ class Desk:
             self._completions[type(pending)](self, pending, outcome)
 
     def pause(self) -> None:
-        """Let others have the event loop before anything else is parsed."""
+        # let others have the event loop before anything else is parsed
         self.publish()
         self._pausing = next(self._ids)
         self.asked.append(requests.Pause(self._pausing))
@@ -158,7 +157,7 @@ class Desk:
         self._ask(request, _Producing(self.replies.take(), encoding, operation, counts))
 
     def _produce_nothing(self, encoding: frames.Encoding, operation: frames.Produce) -> None:
-        """No records: only whether the partition is there counts (RustLog wire 1.4)."""
+        # no records: only whether the partition is there counts (RustLog wire 1.4)
         request = requests.DescribeTopics(next(self._ids), operation.topic)
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
 
@@ -288,7 +287,7 @@ class Desk:
         self.waiting = False
 
     def _answered(self, pending: _Pending, outcome: Outcome) -> None:
-        """Everything that takes one step."""
+        # everything that takes one step
         operation = pending.operation
         if isinstance(operation, frames.CreateTopic):
             self.waiting = False
@@ -342,7 +341,7 @@ def _refusal(pending: _Pending, outcome: Outcome) -> frames.Refusal:
 
 
 def _produced_apart(codec: Codec, pending: _Producing, published: requests.Published) -> bytes:
-    """Answers when the records of a batch did not end up one behind the other."""
+    # answers when the records of a batch did not end up one behind the other
     answers = []
     first = 0
     for count in pending.counts:
@@ -356,7 +355,7 @@ def _produced_apart(codec: Codec, pending: _Producing, published: requests.Publi
 
 
 def _described(operation: frames.Operation, topics: requests.Topics) -> frames.Answer:
-    """High watermarks are real ones here; the original says 0 for ever (RustLog wire 1.4)."""
+    # high watermarks are real ones here; the original says 0 for ever (RustLog wire 1.4)
     partitions = topics.topics[0].partitions if topics.topics else ()
     states = [frames.PartitionState(p.id, p.end, p.start) for p in partitions]
     match operation:

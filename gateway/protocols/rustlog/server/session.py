@@ -33,8 +33,6 @@ _NOTHING_IS_ENOUGH = 1 << 62
 
 
 class RustlogServer:
-    """A `ServerSession` for RustLog."""
-
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else RustlogSettings()
         self._desk = Desk(settings.fresh_group)
@@ -50,31 +48,29 @@ class RustlogServer:
     # --- what the driver calls ---
 
     def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        """There is no handshake."""
+        # there is no handshake
         return NO_REQUESTS
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        """Every frame that is whole now, in one pass."""
         if self._machine.state not in READING:
             return NO_REQUESTS
         whole = self._buffer.feed(data)
         return self._parse(whole) if whole else NO_REQUESTS
 
     def eof(self, channel: int, now: float) -> Requests:
-        """What was asked before is answered; a frame that was cut off is forgotten (RustLog wire 1.3)."""
+        # what was asked before is answered; a frame that was cut off is forgotten (RustLog wire 1.3)
         self._machine.step(Event.EOF)
         return self._settle()
 
     def reset(self, channel: int, code: int) -> Requests:
-        """TCP has no resets of its own."""
+        # TCP has no resets of its own
         return self.lost()
 
     def stopped(self, channel: int, code: int) -> Requests:
-        """Does not happen on TCP."""
+        # does not happen on TCP
         return NO_REQUESTS
 
     def lost(self) -> Requests:
-        """Forget everything; what the broker still completes is dropped."""
         self._machine.step(Event.LOST)
         self._desk.forget()
         self._buffer.clear()
@@ -82,22 +78,20 @@ class RustlogServer:
         return NO_REQUESTS
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
-        """Answers go out when it is their turn; a held connection goes on."""
         self._desk.finish(request_id, outcome)
         return self._go_on()
 
     def room(self, channel: int, now: float) -> Requests:
-        """What was sent has left."""
         self._unsent = 0
         return self._go_on()
 
     @property
     def _load(self) -> int:
-        """Bytes of answers that are asked for, that wait for their turn, that the peer has not taken as far as is known."""
+        # bytes of answers that are asked for, that wait for their turn, that the peer has not taken as far as is known
         return self._desk.reading + self._desk.replies.size + self._unsent
 
     def _go_on(self) -> Requests:
-        """Parse on if that had stopped and nothing stands in the way any more, well below the bounds."""
+        # parse on if that had stopped and nothing stands in the way any more, well below the bounds
         settled = self._settle()
         if self._machine.state not in HELD or self._desk.waiting or self._load > self._limits.output // 2:
             return settled
@@ -106,21 +100,19 @@ class RustlogServer:
         return [*settled, *self._parse(self._buffer.feed(b""))]
 
     def drain(self, now: float) -> Requests:
-        """RustLog knows no goodbye: answer what is under way and close."""
+        # RustLog knows no goodbye: answer what is under way and close
         self._machine.step(Event.END)
         self._buffer.clear()
         return self._settle()
 
     def timeout_at(self) -> float | None:
-        """The protocol has no time-outs (RustLog wire 1.1)."""
+        # the protocol has no time-outs (RustLog wire 1.1)
         return None
 
     def on_timeout(self, now: float) -> Requests:
-        """The protocol has no time-outs."""
         return NO_REQUESTS
 
     def outputs(self) -> Sequence[Output]:
-        """All answers of one pass in one Send."""
         queued: list[Output] = []
         if self._output:
             queued.append(Send(CHANNEL, b"".join(self._output), notify=self._unsent > self._limits.output // 2))
@@ -138,12 +130,11 @@ class RustlogServer:
 
     @property
     def held(self) -> bool:
-        """Nothing is read behind an operation that has to be through first."""
+        # nothing is read behind an operation that has to be through first
         return self._desk.waiting
 
     @property
     def kept(self) -> int:
-        """Bytes of frames that are not whole, or wait."""
         return self._buffer.size
 
     @property
@@ -152,7 +143,7 @@ class RustlogServer:
 
     @property
     def handshaken(self) -> bool:
-        """There is no handshake."""
+        # there is no handshake
         return True
 
     # --- frames ---
@@ -196,10 +187,9 @@ class RustlogServer:
         return self._settle()
 
     def _break(self, length: int) -> None:
-        """A frame error: one answer, after all others, and the end (RustLog wire 1.3).
-
-        The dialect of the frame cannot be known, so it is that of the last one.
-        """
+        # A frame error: one answer, after all others, and the end (RustLog wire 1.3).
+        #
+        # The dialect of the frame cannot be known, so it is that of the last one.
         try:
             check_length(length)
         except GatewayError as error:
@@ -216,7 +206,7 @@ class RustlogServer:
             self._desk.serve(encoding, operation)
 
     def _settle(self) -> Requests:
-        """Hand out the answers whose turn it is, close when none is owed, return what is to be asked."""
+        # hand out the answers whose turn it is, close when none is owed, return what is to be asked
         desk = self._desk
         for reply in desk.replies.ready():
             self._output.append(reply)

@@ -202,7 +202,7 @@ class Gathering:
         return taken
 
     def _begin(self, head: bytes) -> bool:
-        """Whether a batch can begin with this type, topic and partition."""
+        # whether a batch can begin with this type, topic and partition
         if self.counts:
             return False
         try:

@@ -90,8 +90,6 @@ class Operation:
 
 @attrs.frozen
 class Produce(Operation):
-    """Append records to a partition."""
-
     topic: str
     partition: int
     columns: Columns
@@ -110,8 +108,6 @@ class Fetch(Operation):
 
 @attrs.frozen
 class OffsetCommit(Operation):
-    """Remember a group's position."""
-
     group: str
     topic: str
     partition: int
@@ -120,8 +116,6 @@ class OffsetCommit(Operation):
 
 @attrs.frozen
 class OffsetFetch(Operation):
-    """Ask for a group's position."""
-
     group: str
     topic: str
     partition: int
@@ -129,8 +123,6 @@ class OffsetFetch(Operation):
 
 @attrs.frozen
 class CreateTopic(Operation):
-    """Make a topic."""
-
     topic: str
     partitions: int
 
@@ -142,15 +134,11 @@ class ListTopics(Operation):
 
 @attrs.frozen
 class DescribeTopic(Operation):
-    """Ask for a topic's partitions."""
-
     topic: str
 
 
 @attrs.frozen
 class DescribePartition(Operation):
-    """Ask for one partition."""
-
     topic: str
     partition: int
 
@@ -214,8 +202,6 @@ class GroupPosition(Answer):
 
 @attrs.frozen
 class Created(Answer):
-    """The topic was made."""
-
     success: bool
     partitions: int = 0
 
@@ -246,8 +232,6 @@ class TopicDescription(Answer):
 
 @attrs.frozen
 class PartitionDescription(Answer):
-    """One partition."""
-
     topic: str
     state: PartitionState
 

@@ -122,7 +122,6 @@ _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_request(payload: bytes) -> Operation:
-    """A request's payload."""
     json_records.check_size(payload, MOST_NUMBERS)
     try:
         given = _REQUEST.decode(payload)
@@ -145,7 +144,7 @@ def decode_request(payload: bytes) -> Operation:
 
 
 def _undecodable(payload: bytes, problem: str) -> Undecodable:
-    """Why a payload is no request: its only key first."""
+    # why a payload is no request: its only key first
     try:
         keys = _KEYS.decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -184,7 +183,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def _encode_records(answer: Records) -> bytes:
-    """The records of an answer, cut where a frame is full (RustLog wire 8)."""
+    # the records of an answer, cut where a frame is full (RustLog wire 8)
     left = MAX_FRAME - len('{"Fetch":{"records":[],"next_offset":}}') - len(str(U64_MAX))
     fitting = json_records.fitting(
         answer, left, lambda run, index, value: _Record(run.base_offset + index, list(value))

@@ -174,7 +174,6 @@ _TYPES = frozenset(
 
 
 def decode_request(payload: bytes) -> frames.Operation:
-    """A request's payload."""
     json_records.check_size(payload)
     try:
         kind = _PROBE.decode(payload).type
@@ -266,7 +265,7 @@ def _fitting(answer: frames.TopicList) -> list[_Topic]:
 
 
 def _encode_records(answer: frames.Records) -> bytes:
-    """The records of an answer, cut where a frame is full (RustLog wire 8); times in microseconds."""
+    # the records of an answer, cut where a frame is full (RustLog wire 8); times in microseconds
     left = frames.MAX_FRAME - len('{"type":"FetchResponse","records":[],"next_offset":}') - len(str(frames.U64_MAX))
     fitting = json_records.fitting(
         answer,
