@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 
 from gateway.admin.access import Role
+from gateway.admin.content import Content, HeaderShown, content_of
 from gateway.admin.inside import Inside
 from gateway.admin.log import Named
 from gateway.admin.operation import Asked, Query, operation
-from gateway.admin.records import Content, HeaderShown, content_of
 from gateway.broker.letters import Facts, split_headers
 from gateway.envelope import Envelope, Headers, Origin
 from gateway.errors import UnknownTopic

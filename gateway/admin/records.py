@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any
 
 import attrs
@@ -10,11 +10,12 @@ import msgspec
 import trio
 
 from gateway.admin.access import Role
+from gateway.admin.content import Content, Decode, HeaderSent, HeaderShown, content_of
 from gateway.admin.inside import Inside
 from gateway.admin.log import Named
 from gateway.admin.operation import Asked, Large, Nothing, Query, Small, Streamed, operation
 from gateway.envelope import BatchMeta, Columns, Delivery, Envelope, Headers, Origin, Run
-from gateway.errors import InvalidRequest, NotFound, RequestError, UnknownPartition, UnknownTopic
+from gateway.errors import NotFound, RequestError, UnknownPartition, UnknownTopic
 from gateway.protocols.registry import Carries, ProtocolSpec, carried, protocols
 from gateway.routing.fidelity import Fidelity, Way, fidelity
 from gateway.store.interface import PartitionState
@@ -25,10 +26,6 @@ MOST_RECORDS = 100
 MOST_SCANNED = 20_000
 """Records looked at in one answer when they are searched by key."""
 SCAN_BYTES = 16 << 20
-SHOWN_BYTES = 64 << 10
-"""Of a value, a key or a header."""
-DECODED_BYTES = 256 << 10
-"""A larger value is not made into JSON."""
 MOST_BARS = 120
 MOST_COUNTED = 16
 """Partitions whose messages are counted over time; of more, the first."""
@@ -37,24 +34,6 @@ LINES = "application/x-ndjson"
 THIS, ONE_WAY = "this message", Way.BRIDGE
 FRAME_BYTES = 4 << 10
 """Of a frame."""
-
-
-class Content(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes of a message, at most the first of them, and what they are to people."""
-
-    size: int
-    data: bytes
-    format: str
-    """`json`, `text` or `binary`; `avro` or `protobuf` where the topic's schema says so; `redacted`."""
-    text: str | None = None
-    """As text, where they are some."""
-    decoded: str | None = None
-    """As JSON, where a schema makes it so."""
-
-
-class HeaderShown(msgspec.Struct, frozen=True):
-    name: str
-    value: Content
 
 
 class RecordShown(msgspec.Struct, frozen=True):
@@ -128,11 +107,6 @@ class PlaceAsked(Query, frozen=True, kw_only=True):
     partition: Small = 0
 
 
-class HeaderSent(msgspec.Struct, frozen=True):
-    name: str
-    value: bytes
-
-
 class MessageSent(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is nowhere in the log."""
 
@@ -182,9 +156,6 @@ class Tongues(msgspec.Struct, frozen=True):
 
     record: RecordShown
     tongues: Sequence[Tongue]
-
-
-Decode = Callable[[bytes], str]
 
 
 class Records:
@@ -384,37 +355,6 @@ class Records:
 
 def _fates(found: Fidelity) -> Sequence[FieldFate]:
     return [FieldFate(one.name, one.fate.value, one.note) for one in found.fields]
-
-
-def content_of(data: bytes, kind: str = "", decode: Decode | None = None, *, most: int = SHOWN_BYTES) -> Content:
-    """Bytes, to be shown. What is no text is not made one."""
-    head = data[:most]
-    decoded = None
-    if decode is not None and len(data) <= DECODED_BYTES:
-        try:
-            decoded = decode(data)
-        except InvalidRequest:
-            kind = ""  # not of the schema: shown as what it is
-    try:
-        text: str | None = head.decode()
-    except UnicodeDecodeError as error:
-        whole = len(data) > most and error.start >= most - 3
-        text = head[: error.start].decode() if whole else None
-    if text is not None and any(ord(char) < 32 and char not in "\t\r\n" for char in text):
-        text = None
-    if not kind or decoded is None:
-        kind = "binary" if text is None else "json" if _is_json(data) else "text"
-    return Content(len(data), head, kind, text, decoded)
-
-
-def _is_json(data: bytes) -> bool:
-    if len(data) > DECODED_BYTES or data.lstrip()[:1] not in (b"{", b"["):
-        return False
-    try:
-        msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
 
 
 def _record(one: Envelope, kind: str, decode: Decode | None) -> RecordShown:

@@ -15,12 +15,10 @@ from gateway.admin.access import Role
 from gateway.admin.inside import Inside
 from gateway.admin.operation import Asked, Nothing, operation
 from gateway.admin.overview import show_match
-from gateway.admin.records import Content, HeaderSent, content_of
+from gateway.admin.ways import Checked, FidelityReport, WayAsked, WayTaken, checked, fidelity_report, way_of
 from gateway.config.load import examine
-from gateway.errors import ConfigProblem, Denied, InvalidRequest, NotFound, TooLarge
-from gateway.protocols.registry import carried, protocols
+from gateway.errors import Denied, InvalidRequest, NotFound, TooLarge
 from gateway.reload import APPLIED, digest, plan
-from gateway.routing.explain import Question, explain
 
 LONGEST_TEXT = 1 << 20
 HIDDEN = "•" * 6
@@ -46,65 +44,16 @@ class RoutesShown(msgspec.Struct, frozen=True):
     """Whether the file still says what is in force."""
 
 
-class WayAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message somebody would send."""
-
-    protocol: str
-    address: str
-    listener: str = ""
-    """Empty: the first that speaks the protocol."""
-    principal: str = ""
-    key: bytes | None = None
-    headers: Sequence[HeaderSent] = ()
-    value: bytes | None = None
-    """With one, the transform is applied to it."""
-
-
-class WayStep(msgspec.Struct, frozen=True):
-    kind: str
-    where: str
-    notes: Sequence[str]
-
-
-class WayTaken(msgspec.Struct, frozen=True):
-    """The way it would take."""
-
-    listener: str
-    route: str
-    topic: str
-    read_topic: str
-    """What a reader of the same address reads; empty if nothing."""
-    steps: Sequence[WayStep]
-    before: Content | None = None
-    after: Content | None = None
-    """What the transform makes of the value, where one was sent and it stays."""
-
-
 class TextSent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole configuration."""
+    """A whole configuration; without a text it is the file as it is now."""
 
-    text: str
+    text: str | None = None
 
 
 class TextApplied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     seen: str
     """The `digest` of the text that was changed."""
-
-
-class ProblemShown(msgspec.Struct, frozen=True):
-    line: int
-    path: str
-    message: str
-
-
-class Checked(msgspec.Struct, frozen=True):
-    """What `gateway check` would say, and what would change."""
-
-    good: bool
-    problems: Sequence[ProblemShown]
-    warnings: Sequence[ProblemShown]
-    plan: Sequence[str]
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -137,42 +86,27 @@ class Routing:
     @operation("POST", "/v1/explain", Role.READ)
     async def explain(self, asked: Asked[Nothing, WayAsked]) -> WayTaken:
         """The way a message would take, step by step, found by the code that routes."""
-        body, config, specs = asked.body, self._inside.config, protocols()
-        if body.protocol not in specs:
-            raise NotFound(f"there is no protocol {body.protocol!r}: there are {', '.join(specs)}")
-        listener = body.listener or self._listener(body.protocol)
-        address = body.address
-        if listener in config.listeners and body.protocol in config.listeners[listener].settings:
-            address = specs[body.protocol].local_address(config.listeners[listener].settings[body.protocol], address)
-        headers = tuple((one.name, one.value) for one in body.headers)
-        question = Question(body.protocol, listener, address, body.key, headers, body.principal, body.value)
-        carries = carried(specs)
-        found = explain(self._inside.table, config, carries, question)
-        after = next((one.where for one in found.steps if one.kind == "becomes"), None)
-        return WayTaken(
-            listener,
-            found.route,
-            found.topic,
-            found.read_topic,
-            [WayStep(one.kind, one.where, one.notes) for one in found.steps],
-            content_of(body.value) if body.value is not None else None,
-            content_of(after.encode()) if after is not None else None,
-        )
+        return way_of(self._inside.config, self._inside.table, asked.body)
+
+    @operation("GET", "/v1/fidelity", Role.READ)
+    async def fidelity(self, asked: Asked[Nothing, None]) -> FidelityReport:
+        """What becomes of every field between each two protocols, and by each bridge and forward of the routes."""
+        return fidelity_report(self._inside.config)
 
     @operation("POST", "/v1/configuration/check", Role.OPERATE)
     async def check(self, asked: Asked[Nothing, TextSent]) -> Checked:
         """Everything that is wrong with a text, and what it would change; nothing is changed."""
-        config = self._inside.config
-        if len(asked.body.text) > LONGEST_TEXT:
+        config, text = self._inside.config, asked.body.text
+        if text is None:
+            try:
+                text = (await trio.to_thread.run_sync(Path(config.file).read_bytes)).decode("utf-8-sig", "replace")
+            except OSError as error:
+                raise NotFound(f"{config.file} cannot be read: {error.strerror or error}") from error
+        if len(text) > LONGEST_TEXT:
             raise TooLarge(f"a configuration has at most {LONGEST_TEXT} characters")
-        found = await trio.to_thread.run_sync(examine, asked.body.text, config.file)
-        good = found.config is not None and not found.problems
-        return Checked(
-            good,
-            [_problem(one) for one in found.problems],
-            [_problem(one) for one in found.warnings],
-            plan(config, found.config) if found.config is not None and good else (),
-        )
+        found = await trio.to_thread.run_sync(examine, text, config.file)
+        changes = plan(config, found.config) if found.config is not None and not found.problems else ()
+        return checked(config.file, found, changes)
 
     @operation("POST", "/v1/configuration/apply", Role.ADMINISTER)
     async def apply(self, asked: Asked[Nothing, TextApplied]) -> Applied:
@@ -186,16 +120,6 @@ class Routing:
         except OSError as error:
             raise Denied(f"{self._inside.config.file} cannot be written: {error.strerror or error}") from error
         return Applied(found.outcome, found.why if found.outcome != APPLIED else ())
-
-    def _listener(self, protocol: str) -> str:
-        config = self._inside.config
-        for listener in config.listeners.values():
-            if protocol in listener.protocols:
-                return listener.name
-        for upstream in config.upstreams.values():
-            if upstream.ingest and upstream.protocol == protocol:
-                return upstream.name
-        raise NotFound(f"no listener speaks {protocol}")
 
 
 def _route(route: model.Route) -> RouteShown:
@@ -219,10 +143,6 @@ def _target(target: model.Target) -> str:
             return f"mirror {target.upstream} {target.address}, {target.percent:g} %"
         case model.Proxy():
             return f"proxy {target.upstream} {target.address}"
-
-
-def _problem(one: ConfigProblem) -> ProblemShown:
-    return ProblemShown(one.line or 0, one.path or "", one.message)
 
 
 def without_secrets(text: str, configs: Sequence[model.Config]) -> str:

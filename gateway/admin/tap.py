@@ -21,9 +21,9 @@ import msgspec
 import trio
 
 from gateway.admin.access import Role
+from gateway.admin.content import Content, HeaderShown, content_of
 from gateway.admin.inside import Inside
 from gateway.admin.operation import EVENTS, KEEP_ALIVE, Asked, Events, Query, operation
-from gateway.admin.records import Content, HeaderShown, content_of
 from gateway.envelope import Columns, Headers, Origin
 from gateway.errors import ConfigProblem, InvalidRequest, Throttled
 from gateway.routing.expression import Expression, MessageView, compile_expression, is_true

@@ -84,8 +84,12 @@ def test_problems_as_json(tmp_path: Path, good: str) -> None:
     assert (found["good"], problem) == (False, {"file": str(path), "line": 3, "path": "memori"})
     assert json.loads(run(check.command, good, "--output", "json").stdout) == {
         "good": True,
+        "file": good,
         "problems": [],
         "warnings": [],
+        "listeners": 3,
+        "routes": 2,
+        "plan": [],
     }
 
 
