@@ -16,7 +16,7 @@ help:  ## list the targets
 
 setup:  ## make .venv and install everything that is locked (development, tests, pipeline)
 	@deploy/setup.sh dev
-	@deploy/jars.sh kafka
+	@deploy/jars.sh kafka s3
 
 setup-run:
 	@deploy/setup.sh requirements

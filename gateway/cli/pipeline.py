@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +27,7 @@ from gateway.cli.pipeline_replay import replay
 
 if TYPE_CHECKING:
     from gateway.pipeline.archive import Archived
+    from gateway.pipeline.layout import ArchiveLayout
     from gateway.pipeline.options import TopicSelection
     from gateway.pipeline.source import Source
 
@@ -42,6 +42,20 @@ def command() -> None:
     """Jobs over what is stored: archive it, prove that nothing is missing, count it, play it back."""
 
 
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Plain files, or a table.",
+)
+CATALOG = click.option(
+    "--catalog",
+    default="",
+    metavar="URL|NAME",
+    help="Of an Iceberg table: SQLAlchemy's URL of a database, a REST catalogue's, or a name in pyiceberg's configuration.",
+)
 FOLLOWER = 10
 """How nice an archive is that goes on: where the processors are busy, the gateway beside it comes first."""
 
@@ -51,11 +65,13 @@ FOLLOWER = 10
         "gateway pipeline archive --path ./data --to ./archive",
         "gateway pipeline archive --path ./data --to ./archive --topics 'orders.*' --follow",
         "gateway pipeline archive --endpoint https://gateway:9600 --ca ca.pem --to ./archive",
+        "gateway pipeline archive --path ./data --to s3a://lake/archive --by \"region=headers['region']\" --roll-time 1h",
+        "gateway pipeline archive --path ./data --to ./table --format iceberg",
     )
 )
 @reported
 @source_options
-@click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive's directory.")
+@click.option("--to", required=True, metavar="DIR|URL", help="The archive: a directory, or s3a://, gs://, abfs://...")
 @TOPICS
 @click.option("--follow", is_flag=True, help="Go on with what is stored later, until interrupted.")
 @click.option(
@@ -65,24 +81,35 @@ FOLLOWER = 10
     "--accept-gaps", is_flag=True, help="Go on behind what retention removed, or what is damaged; it stays accepted."
 )
 @DRY_RUN
+@FORMAT
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["parquet", "delta", "iceberg"]),
-    default="parquet",
-    show_default=True,
-    help="Plain files, or a table of a package that is installed.",
+    "--by", multiple=True, metavar="NAME=CEL", help="Divide further, by what an expression makes of each message."
 )
+@click.option(
+    "--roll-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="About how many MiB a file has at most.",
+)
+@click.option(
+    "--roll-time", metavar="DURATION", help="The span of time that a file does not leave: 1h. A day without it."
+)
+@CATALOG
 @run_options
 def archive(
     given: Mapping[str, str],
-    to: Path,
+    to: str,
     topics: str,
     follow: bool,
     interval: float,
     accept_gaps: bool,
     dry_run: bool,
     form: str,
+    by: tuple[str, ...],
+    roll_size: int,
+    roll_time: str | None,
+    catalog: str,
     cluster: JobCluster,
     output: str,
 ) -> None:
@@ -91,14 +118,19 @@ def archive(
     Files are laid out as topic=NAME/day=YYYY-MM-DD/. A second run adds only what is new; after a crash the next run
     continues where the last one really ended. A Delta or Iceberg table is written by this process alone, without Spark.
     """
+    from gateway.notation import duration
+    from gateway.pipeline.layout import ArchiveLayout
     from gateway.pipeline.options import TopicSelection
+
+    roll_ms = round(duration(roll_time) * 1000) if roll_time is not None else None
+    layout = ArchiveLayout.of(by, roll_size=roll_size << 20, roll_time_ms=roll_ms)
 
     if dry_run:
         _show_planned(source_of(given), to, TopicSelection.parse(topics), form, output)
         return
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
-    once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, cluster)
+    once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, layout, catalog, cluster)
     with following() if follow else contextlib.nullcontext() as stop:
         while True:
             done = with_bar("archiving", once)
@@ -114,7 +146,7 @@ def archive(
                 return
 
 
-def _show_planned(source: Source, to: Path, topics: TopicSelection, form: str, output: str) -> None:
+def _show_planned(source: Source, to: str, topics: TopicSelection, form: str, output: str) -> None:
     from gateway.pipeline.archive import planned
 
     if form != "parquet":
@@ -126,18 +158,27 @@ def _show_planned(source: Source, to: Path, topics: TopicSelection, form: str, o
 
 
 def _archiving(
-    source: Source, to: Path, topics: TopicSelection, form: str, accept_gaps: bool, cluster: JobCluster
+    source: Source,
+    to: str,
+    topics: TopicSelection,
+    form: str,
+    accept_gaps: bool,
+    layout: ArchiveLayout,
+    catalog: str,
+    cluster: JobCluster,
 ) -> Callable[[Callable[[int, int], None]], Archived]:
     # one pass; it is given whom to tell about its progress
     if form == "parquet":
         from gateway.pipeline.archive import archive as run
 
         tasks = cluster.spread()
-        return lambda progress: run(source, to, topics=topics, spread=tasks, accept_gaps=accept_gaps, progress=progress)
+        return lambda progress: run(
+            source, to, topics=topics, spread=tasks, accept_gaps=accept_gaps, layout=layout, progress=progress
+        )
     from gateway.pipeline.tables import archive_to_table
 
     return lambda progress: archive_to_table(
-        source, to, form, topics=topics, accept_gaps=accept_gaps, progress=progress
+        source, to, form, topics=topics, accept_gaps=accept_gaps, layout=layout, catalog=catalog, progress=progress
     )
 
 
@@ -149,12 +190,10 @@ def _archiving(
 )
 @reported
 @source_options
-@click.option(
-    "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
-)
+@click.option("--archive", "directory", required=True, metavar="DIR|URL", help="The archive.")
 @TOPICS
 @run_options
-def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCluster, output: str) -> int:
+def audit(given: Mapping[str, str], directory: str, topics: str, cluster: JobCluster, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
     Every gap, duplicate, difference and damaged file is named; gaps that were accepted are listed as such. Exit code 0: clean; 1:
@@ -186,11 +225,14 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCl
     return 1 if found.findings else 0
 
 
-@command.command(epilog=examples("gateway pipeline merge --archive ./archive"))
-@reported
-@click.option(
-    "--archive", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="The archive."
+@command.command(
+    epilog=examples(
+        "gateway pipeline merge --archive ./archive",
+        "gateway pipeline merge --archive ./table --format iceberg",
+    )
 )
+@reported
+@click.option("--archive", "directory", required=True, metavar="DIR|URL", help="The archive.")
 @click.option(
     "--small", type=click.IntRange(min=1), default=32, show_default=True, help="Files below so many MiB are merged."
 )
@@ -198,15 +240,39 @@ def audit(given: Mapping[str, str], directory: Path, topics: str, cluster: JobCl
     "--large", type=click.IntRange(min=1), default=128, show_default=True, help="Merged ones grow up to so many MiB."
 )
 @DRY_RUN
+@FORMAT
+@CATALOG
 @run_options
-def merge(directory: Path, small: int, large: int, dry_run: bool, cluster: JobCluster, output: str) -> None:
-    """Merge the small files of an archive, as --follow leaves them.
+def merge(
+    directory: str,
+    small: int,
+    large: int,
+    dry_run: bool,
+    form: str,
+    catalog: str,
+    cluster: JobCluster,
+    output: str,
+) -> None:
+    """Merge the small files of an archive, as --follow leaves them, or of a table (OPTIMIZE).
 
     The manifests say at every moment which files count. Whoever reads the directory without them may see records twice
-    for a moment, never too few.
+    for a moment, never too few. A table's older versions keep their files until its own tools remove them.
     """
     from gateway.pipeline.merge import merge as run
     from gateway.pipeline.merge import mergeable
+
+    if form != "parquet":
+        from gateway.pipeline.tables import optimize
+
+        if dry_run:
+            raise click.UsageError("--dry-run is about the format parquet")
+        merged = optimize(directory, form, catalog=catalog, small=large << 20)
+        show(
+            output,
+            {"before": merged.before, "after": merged.after, "records": merged.records},
+            f"{merged.before} small files of the table are {merged.after} now",
+        )
+        return
 
     if dry_run:
         would = mergeable(directory, small=small << 20, large=large << 20)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import attrs
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.arrow.schema import COLUMNS, chosen
-from gateway.errors import CorruptChunk
+from gateway.errors import CorruptChunk, InvalidRequest
+from gateway.pipeline.layout import MOST_PARTS, ArchiveLayout, divided
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, Gap, checksum
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
+from gateway.pipeline.shelves import Shelf
 from gateway.pipeline.source import ReadableLog, Source, open_log, shown
 from gateway.pipeline.spread import Here, Spread
 
@@ -26,7 +27,6 @@ FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
 """The topic is said by the directory."""
 GROUP_ROWS = 131_072
 GROUP_BYTES = 32 << 20
-DAY_US = 86_400_000_000
 Place = tuple[str, int, int]
 """(topic, epoch, partition)"""
 WAVES = 2
@@ -50,11 +50,12 @@ def archive(
     spread: Spread | None = None,
     records_per_file: int = RECORDS_PER_PARTITION,
     accept_gaps: bool = False,
+    layout: ArchiveLayout | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Archived:
     """Add to an archive what a store or a running gateway has and it has not, or has lost.
 
-    Calls `progress` with records done, and in all.
+    `to` is a directory, or a place in an object store. Calls `progress` with records done, and in all.
 
     Unless gaps are accepted it raises HistoryGone if retention removed records that should have come next, and Damaged
     after all else, if some cannot be read.
@@ -63,8 +64,10 @@ def archive(
     options = ReadOptions(source, topics or TopicSelection())
     with open_log(source) as reader:
         selected(reader.topics(), options)  # a mistake in what is asked for leaves nothing behind
-        with ArchiveWriter(Path(to)) as writer:
-            return _add(writer, reader, options, spread, records_per_file, accept_gaps, progress)
+        with ArchiveWriter(to) as writer:
+            given = layout or ArchiveLayout()
+            given = attrs.evolve(given, by=writer.laid_out(given.by))
+            return _add(writer, reader, options, spread, records_per_file, accept_gaps, given, progress)
 
 
 @attrs.frozen
@@ -78,10 +81,10 @@ class Planned:
 def planned(source: Source, to: Path | str, *, topics: TopicSelection | None = None) -> Planned:
     """Look, and change nothing."""
     options = ReadOptions(source, topics or TopicSelection())
-    existing = Archive(Path(to))
+    existing = Archive(to)
     with open_log(source) as reader:
         missing, gaps = missing_in(archived_in(existing), reader, options)
-        again = [_range(one) for one in lost_in(existing, reader, options)]
+        again = list(dict.fromkeys(_range(one) for one in lost_in(existing, reader, options)))
     wanted = [*again, *missing]
     return Planned(sum(one.count for one in wanted), tuple(map(str, wanted)), tuple(map(str, gaps)))
 
@@ -93,6 +96,7 @@ def _add(
     spread: Spread,
     records_per_file: int,
     accept_gaps: bool,
+    layout: ArchiveLayout,
     progress: Callable[[int, int], None],
 ) -> Archived:
     source = options.source
@@ -102,9 +106,11 @@ def _add(
     # nothing goes behind a gap that nobody accepted; but all that has none does
     before = {(gap.topic, gap.epoch, gap.partition) for gap in gaps if not accept_gaps}
     missing = [one for one in missing if _place(one) not in before]
+    again = _again(writer, lost_in(writer, reader, options))
+    if missing or again:
+        writer.claim()
     if missing:
         writer.made_from(str(Path(source).resolve()) if isinstance(source, str | Path) else shown(source))
-    again = {_range(file): file for file in lost_in(writer, reader, options)}
     tasks = [*again, *cut(missing, records_per_file)]
     total = sum(one.count for one in tasks)
     done = Archived(gaps=tuple(map(str, gaps)))
@@ -112,7 +118,7 @@ def _add(
     first = 0
     while first < len(tasks):
         wave = spread.width * WAVES
-        work = functools.partial(write_range, source, writer.staging, accept_gaps=accept_gaps)
+        work = functools.partial(write_range, source, writer.shelf, layout, accept_gaps=accept_gaps)
         taken = [one for one in tasks[first : first + wave] if _place(one) not in stuck]
         first += wave
         files: list[ArchiveFile] = []
@@ -128,7 +134,7 @@ def _add(
             if made.damage and not accept_gaps:
                 stuck[_place(one)] = made.damage[0].why
             elif one in again:
-                replaced.append(again[one])
+                replaced += again[one]
         writer.commit(files, replaced, damage if accept_gaps else ())
         done = Archived(
             done.records + records,
@@ -162,11 +168,11 @@ def lost_in(archive: Archive, reader: ReadableLog, options: ReadOptions) -> list
         for topic in selected(reader.topics(), options)
         for one in topic.partitions
     }
+    there = archive.shelf.files()
     return [
         file
         for file in archive.files()
-        if not (archive.directory / file.path).exists()
-        and file.start >= stored.get((file.topic, file.epoch, file.partition), file.end)
+        if file.path not in there and file.start >= stored.get((file.topic, file.epoch, file.partition), file.end)
     ]
 
 
@@ -176,6 +182,15 @@ def _place(what: Range) -> Place:
 
 def _range(file: ArchiveFile) -> Range:
     return Range(file.topic, file.partition, file.start, file.end, file.epoch)
+
+
+def _again(archive: Archive, lost: list[ArchiveFile]) -> dict[Range, list[ArchiveFile]]:
+    """What is to be written again, and all that it takes the place of: files that share a range are made together."""
+    found: dict[Range, list[ArchiveFile]] = {_range(file): [] for file in lost}
+    for file in archive.files() if found else ():
+        if _range(file) in found:
+            found[_range(file)].append(file)
+    return found
 
 
 def missing_in(
@@ -203,11 +218,12 @@ class ArchiveCommit:
     """What of its range could not be read."""
 
 
-def write_range(source: Source, staging: Path, what: Range, *, accept_gaps: bool = False) -> ArchiveCommit:
-    """Write one range into `staging`, a file for each day; up to what is damaged, or, where gaps are accepted, without it."""
-    out = _Files(staging, what)
+def write_range(
+    source: Source, shelf: Shelf, layout: ArchiveLayout, what: Range, *, accept_gaps: bool = False
+) -> ArchiveCommit:
+    """Write one range into `_staging`; up to what is damaged, or, where gaps are accepted, without it."""
     found: list[Gap] = []
-    with open_log(source) as reader:
+    with _StretchFiles(shelf, layout, what) as out, open_log(source) as reader:
         rest = what
         while rest.start < rest.end:
             damage: list[CorruptChunk] = []
@@ -238,36 +254,75 @@ def _good(reader: ReadableLog, what: Range, damage: list[CorruptChunk]) -> Itera
         yield from record_batches(reader, attrs.evolve(what, start=at, end=chunk.first), FILE_SCHEMA)
 
 
-class _Files:
-    """Files that are being written, one after the other: each of one day, its records consecutive."""
+class _StretchFiles:
+    """Files that are being written: of one stretch of consecutive records at a time, of one day, and by the layout of less; one
+    file for it, or one for each directory that the layout's expressions make.
+    """
 
-    def __init__(self, staging: Path, what: Range) -> None:
+    def __init__(self, shelf: Shelf, layout: ArchiveLayout, what: Range) -> None:
         self.made: list[ArchiveFile] = []
         self.records = 0
-        self._staging, self._what = staging, what
-        self._writer: pq.ParquetWriter | None = None
-        self._name = self._day = ""
+        self._shelf, self._layout, self._what = shelf, layout, what
+        self._expressions = layout.expressions()
+        self._open: dict[str, NewFile] = {}
+        self._stretch: tuple[str, int] | None = None
         self._start = self._end = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for one in self._open.values():
+            one.close()
+
     def add(self, batch: pa.RecordBatch) -> None:
-        for day, part in _days(batch):
-            if self._writer is None or day != self._day:
+        for day, span, stretch in self._layout.stretches(batch):
+            if (day, span) != self._stretch:
                 self.finish()
-                self._day, self._start = day, part.column("offset")[0].as_py()
-                self._name = file_name(self._what.epoch, self._what.partition, self._start)
-                self._writer = new_file(self._staging / self._name)
-            self._writer.write_batch(part)
-            self.records += part.num_rows
-            self._end = part.column("offset")[-1].as_py() + 1
+                self._stretch, self._start = (day, span), stretch.column("offset")[0].as_py()
+            for part, rows in divided(self._expressions, stretch):
+                self._file(part).write(rows)
+            self.records += stretch.num_rows
+            self._end = stretch.column("offset")[-1].as_py() + 1
+            if sum(one.size for one in self._open.values()) >= self._layout.roll_size:
+                self.finish()
+            elif sum(one.waiting for one in self._open.values()) > GROUP_BYTES:
+                max(self._open.values(), key=lambda one: one.waiting).write_out()
+
+    def _file(self, part: str) -> NewFile:
+        if part not in self._open:
+            if len(self._open) >= MOST_PARTS:
+                names = " and ".join(self._layout.by)
+                raise InvalidRequest(
+                    f"{names} have more than {MOST_PARTS} values in {self._what}: that many files are not made"
+                )
+            name = file_name(self._what.epoch, self._what.partition, self._start)
+            self._open[part] = NewFile(self._shelf, name)
+        return self._open[part]
 
     def finish(self) -> None:
-        if self._writer is None:
+        if self._stretch is None:
             return
-        self._writer.close()
-        self._writer = None
-        what = self._what
-        place = (what.topic, what.epoch, what.partition, self._day, self._start, self._end)
-        self.made.append(ArchiveFile(self._name, *place, *sealed(self._staging / self._name)))
+        what, day = self._what, self._stretch[0]
+        for part in list(self._open):
+            file = self._open.pop(part)
+            size, crc32c = file.finish()
+            self.made.append(
+                ArchiveFile(
+                    file.name,
+                    what.topic,
+                    what.epoch,
+                    what.partition,
+                    day,
+                    self._start,
+                    self._end,
+                    size,
+                    crc32c,
+                    part,
+                    file.rows,
+                )
+            )
+        self._stretch = None
 
 
 def file_name(epoch: int, partition: int, start: int) -> str:
@@ -275,28 +330,67 @@ def file_name(epoch: int, partition: int, start: int) -> str:
     return f"e{epoch}-p{partition}-{start:016d}-{uuid4().hex[:8]}.parquet"
 
 
-def new_file(path: Path) -> pq.ParquetWriter:
-    # what repeats is as small without a dictionary, since zstd sees it too, and is written three times as fast
-    return pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd", use_dictionary=False)
+class NewFile:
+    """A Parquet file that is being written into `_staging`."""
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self.waiting = 0
+        """Bytes of rows that are not written yet: a group of rows is not made for each few."""
+        self._kept: list[pa.RecordBatch] = []
+        self._stack = contextlib.ExitStack()
+        path = self._stack.enter_context(shelf.staged(name))
+        self._path = path
+        self._file = pa.OSFile(str(path), "wb")
+        # what repeats is as small without a dictionary, since zstd sees it too, and is written three times as fast
+        self._writer = pq.ParquetWriter(self._file, FILE_SCHEMA, compression="zstd", use_dictionary=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        written: int = self._file.tell()
+        return written
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self.rows += rows.num_rows
+        self._kept.append(rows)
+        self.waiting += rows.nbytes
+        if self.waiting >= GROUP_BYTES or sum(one.num_rows for one in self._kept) >= GROUP_ROWS:
+            self.write_out()
+
+    def write_out(self) -> None:
+        if self._kept:
+            self._writer.write_table(pa.Table.from_batches(self._kept), row_group_size=GROUP_ROWS)
+        self._kept, self.waiting = [], 0
+
+    def finish(self) -> tuple[int, int]:
+        """Bring it to where it is to be, for good; its size and checksum."""
+        self.write_out()
+        self._writer.close()
+        self._file.close()
+        with pa.memory_map(str(self._path)) as whole:
+            size, crc32c = whole.size(), checksum(whole)
+        self._stack.close()
+        return size, crc32c
+
+    def close(self) -> None:
+        """One that was not finished comes to nothing; the next run removes what is left of it."""
+        if self._file.closed:
+            return
+        self._kept = []
+        with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+            self._writer.close()
+            self._file.close()
+        with contextlib.suppress(_Abandoned), self._stack:
+            raise _Abandoned
 
 
-def sealed(path: Path) -> tuple[int, int]:
-    """Bring a finished file to the disk; its size and checksum."""
-    _sync(path)
-    return path.stat().st_size, checksum(path)
-
-
-def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    # A batch by days (UTC). Store time never goes back inside a partition, so each day is one stretch.
-    days = batch.column("timestamp").cast(pa.int64()).to_numpy() // DAY_US
-    edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
-    for start, stop in itertools.pairwise(edges):
-        yield str(np.datetime64(int(days[start]), "D")), batch.slice(start, stop - start)
-
-
-def _sync(file: Path) -> None:
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+class _Abandoned(Exception):
+    """A file is not to be had after all."""

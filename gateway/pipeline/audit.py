@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gateway.arrow.columns import batches
-from gateway.pipeline.archive import DAY_US, FILE_SCHEMA
-from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, checksum
+from gateway.pipeline.archive import FILE_SCHEMA
+from gateway.pipeline.layout import DAY_US
+from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, checksum, together
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records, selected
+from gateway.pipeline.shelves import Shelf
 from gateway.pipeline.source import ReadableLog, Source, open_log
 from gateway.pipeline.spread import Here, Spread
 from gateway.store.reader import StoredTopic
@@ -40,15 +42,20 @@ class Audited:
 
 @attrs.frozen
 class Look:
-    """One file, and which of its offsets the store still has: [start, its end)."""
+    """The files of one stretch, mostly one, and which of its offsets the store still has: [start, its end)."""
 
-    file: ArchiveFile
+    files: tuple[ArchiveFile, ...]
     start: int | None
+
+    @property
+    def file(self) -> ArchiveFile:
+        """For what they have in common."""
+        return self.files[0]
 
 
 @attrs.frozen
 class Seen:
-    """What was found in one file."""
+    """What was found in one stretch."""
 
     compared: int
     rows: int
@@ -62,9 +69,10 @@ def audit(
     """Compare. Raises NotAStore where there is no store or no archive."""
     spread = spread or Here()
     options = ReadOptions(source, topics or TopicSelection())
-    archive = Archive.existing(Path(directory))
+    archive = Archive.existing(directory)
     # the archive first: what is appended meanwhile is then missing in it, never too much
-    files = [file for file in archive.named() if options.topics.among([file.topic])]
+    stretches = together([file for file in archive.named() if options.topics.among([file.topic])])
+    files = [stretch[0] for stretch in stretches]
     accepted = [gap for gap in archive.accepted() if options.topics.among([gap.topic])]
     with open_log(source) as reader:
         stored = {topic.name: topic for topic in selected(reader.topics(), options)}
@@ -72,10 +80,10 @@ def audit(
     findings = [f"gap: the manifest {name} is missing, and what it named" for name in archive.lost()]
     findings += [f"unlisted file {name}: readers of the directory would see it" for name in archive.unlisted()]
     findings += covered
-    looks = [Look(file, _compared_from(stored.get(file.topic), file)) for file in files]
+    looks = [Look(tuple(one), _compared_from(stored.get(one[0].topic), one[0])) for one in stretches]
     routes: Counter[tuple[str, int, str]] = Counter()
     compared = rows = 0
-    for file, seen in zip(files, spread(functools.partial(look_at, source, archive.directory), looks), strict=True):
+    for file, seen in zip(files, spread(functools.partial(look_at, source, archive.shelf), looks), strict=True):
         findings += seen.findings
         compared += seen.compared
         rows += seen.rows
@@ -146,33 +154,57 @@ def _is_of(topic: StoredTopic, file: ArchiveFile | Gap) -> bool:
     return (file.topic, file.epoch) == (topic.name, topic.epoch)
 
 
-def look_at(source: Source, directory: Path, look: Look) -> Seen:
-    """Check one file by itself, then against the store."""
+def look_at(source: Source, shelf: Shelf, look: Look) -> Seen:
+    """Check the files of a stretch by themselves, then against the store."""
+    tables: list[pa.Table] = []
+    findings: list[str] = []
+    for one in look.files:
+        table, finding = _read(shelf, one)
+        tables += [table] if table is not None else []
+        findings += [finding] if finding else []
+    rows = sum(table.num_rows for table in tables)
+    if findings:
+        return Seen(0, rows, {}, tuple(findings))
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by("offset")
     file = look.file
-    place = directory / file.path
-    if not place.is_file():
-        return Seen(0, 0, {}, (f"gap: {file}: the file {file.path} is missing",))
-    if checksum(place) != file.crc32c:
-        return Seen(0, 0, {}, (f"damaged: {file}: {file.path} does not have its checksum",))
-    try:
-        table = pq.ParquetFile(place).read()
-    except (pa.ArrowException, OSError) as error:
-        return Seen(0, 0, {}, (f"damaged: {file}: {file.path} is not to be read: {error}",))
-    if table.schema != FILE_SCHEMA:
-        return Seen(0, table.num_rows, {}, (f"schema: {file}: {file.path} has other columns",))
     with open_log(source) as reader:
-        wrong = _says_otherwise(file, place, table, dense=reader.dense_offsets)
+        wrong = _says_otherwise(file, table, dense=reader.dense_offsets)
     if wrong:
-        return Seen(0, table.num_rows, {}, (f"damaged: {file}: {file.path} {wrong}",))
+        return Seen(0, rows, {}, (f"damaged: {file}: {', '.join(one.path for one in look.files)} {wrong}",))
     counted = pc.value_counts(table["route"]).to_pylist()
     routes = {one["values"]: one["counts"] for one in counted}
-    compared, findings = _compare(source, look, table) if look.start is not None else (0, ())
-    return Seen(compared, table.num_rows, routes, findings)
+    compared, found = _compare(source, look, table) if look.start is not None else (0, ())
+    return Seen(compared, rows, routes, found)
 
 
-def _says_otherwise(file: ArchiveFile, place: Path, table: pa.Table, *, dense: bool) -> str:
-    # In what a file is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets have
-    # gaps shows when it is compared.
+def _read(shelf: Shelf, file: ArchiveFile) -> tuple[pa.Table | None, str]:
+    """What is in a file, or what is wrong with it."""
+    try:
+        opened = shelf.opened(file.path)
+    except FileNotFoundError:
+        return None, f"gap: {file}: the file {file.path} is missing"
+    except OSError as error:
+        return None, f"damaged: {file}: {file.path} is not to be read: {error}"
+    with opened:
+        if checksum(opened) != file.crc32c:
+            return None, f"damaged: {file}: {file.path} does not have its checksum"
+        if opened.size() != file.size:
+            return None, f"damaged: {file}: {file.path} does not have {file.size} bytes"
+        try:
+            table = pq.ParquetFile(opened).read()
+        except (pa.ArrowException, OSError) as error:
+            return None, f"damaged: {file}: {file.path} is not to be read: {error}"
+    if table.schema != FILE_SCHEMA:
+        return table, f"schema: {file}: {file.path} has other columns"
+    if file.records >= 0 and file.records != table.num_rows:
+        return table, f"damaged: {file}: {file.path} does not hold {file.records} records"
+    return table, ""
+
+
+def _says_otherwise(file: ArchiveFile, table: pa.Table, *, dense: bool) -> str:
+    """In what a stretch is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets have
+    gaps shows when it is compared.
+    """
     offsets = table["offset"].to_numpy()
     if dense:
         right = np.array_equal(offsets, np.arange(file.start, file.end))
@@ -186,8 +218,6 @@ def _says_otherwise(file: ArchiveFile, place: Path, table: pa.Table, *, dense: b
     days = np.unique(table["timestamp"].cast(pa.int64()).to_numpy() // DAY_US)
     if [str(np.datetime64(int(day), "D")) for day in days] != [file.day]:
         return f"holds another day than {file.day}"
-    if place.stat().st_size != file.size:
-        return f"does not have {file.size} bytes"
     return ""
 
 

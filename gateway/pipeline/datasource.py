@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -119,7 +118,7 @@ def _read(options: ReadOptions, columns: Sequence[str], partition: InputPartitio
     wanted = chosen([name for name in columns if name != EPOCH])
     what = partition.value
     if isinstance(what, ArchiveFile):
-        for batch in archived_batches(Path(options.history), what, wanted):
+        for batch in archived_batches(options.history, what, wanted):
             yield _with_epoch(batch, what.epoch, columns)
         return
     with open_log(options.source) as reader:
@@ -155,7 +154,7 @@ class GatewayReader(DataSourceReader):
         files: list[ArchiveFile] = []
         with open_log(options.source) as reader:
             if options.history:
-                files, ranges = history(Path(options.history), reader, options)
+                files, ranges = history(options.history, reader, options)
             else:
                 ranges = whole(reader, options)
         of_files: list[InputPartition] = [InputPartition(one) for one in files]

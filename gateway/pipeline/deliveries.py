@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -65,11 +64,12 @@ class DeliveryRows:
         if isinstance(self._messages, StoredMessages):
             yield from self._stored(self._messages)
         elif isinstance(self._messages, ArchivedMessages):
-            path = Path(self._messages.path)
-            for file in Archive.existing(path).files():
+            archive = Archive.existing(self._messages.path)
+            for file in archive.files():
                 if file.topic == stats.TOPIC:
                     # one file, whatever its directories would say
-                    yield from pq.ParquetFile(path / file.path).read(["value"])["value"].to_pylist()
+                    with archive.shelf.opened(file.path) as opened:
+                        yield from pq.ParquetFile(opened).read(["value"])["value"].to_pylist()
 
     def _stored(self, messages: StoredMessages) -> Iterator[bytes]:
         with open_log(ReadOptions.parse(messages.options).source) as log:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -15,6 +14,7 @@ from gateway.pipeline.history import EPOCH
 from gateway.pipeline.manifest import Archive, ArchiveFile, named_topic
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
+from gateway.pipeline.shelves import is_remote
 from gateway.pipeline.source import open_log
 from gateway.store.reader import LogReader
 
@@ -62,7 +62,9 @@ def messages_at(place: str, **trust: str) -> MessagesToRead:
         raise InvalidRequest("say where the messages are: the directory of a store or of an archive, or an endpoint")
     if is_endpoint(place):
         return StoredMessages({"endpoint": place, **trust})
-    if (Path(place) / "_manifests").is_dir():
+    if is_remote(place):
+        return ArchivedMessages(place.rstrip("/"))
+    if Archive(place).is_there():
         return ArchivedMessages(place)
     LogReader(place).close()
     return StoredMessages({"path": place})
@@ -122,7 +124,7 @@ class ArchivedMessages:
 
     def spans(self, topics: TopicSelection) -> Sequence[Span]:
         found: dict[tuple[str, int, int], Span] = {}
-        files = Archive.existing(Path(self.path)).files()
+        files = Archive.existing(self.path).files()
         names = topics.among(sorted({file.topic for file in files}))
         missing = [name for name in topics.names if name not in names]
         if missing:
@@ -139,7 +141,7 @@ class ArchivedMessages:
         from pyspark.sql import functions as f
 
         by_place = {span.place: span for span in spans}
-        files = [file for file in Archive.existing(Path(self.path)).files() if _touches(by_place, file)]
+        files = [file for file in Archive.existing(self.path).files() if _touches(by_place, file)]
         if not files:
             return spark.createDataFrame([], f"{_ddl(columns)}, {EPOCH} bigint")
         schema = f"{_ddl(name for name in COLUMNS if name != 'topic')}, topic string, day string"
@@ -154,7 +156,7 @@ class ArchivedMessages:
         return _within(spark, named, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
 
     def stores(self) -> Sequence[str]:
-        return Archive(Path(self.path)).sources()
+        return Archive(self.path).sources()
 
 
 def _touches(spans: Mapping[tuple[str, int, int], Span], file: ArchiveFile) -> bool:

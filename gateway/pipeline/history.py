@@ -13,6 +13,7 @@ from gateway.errors import UnknownTopic
 from gateway.pipeline.manifest import Archive, ArchiveFile, Gap
 from gateway.pipeline.options import ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, meant, selected
+from gateway.pipeline.shelves import shelf_at
 from gateway.pipeline.source import ReadableLog
 
 EPOCH = "epoch"
@@ -21,7 +22,7 @@ WITH_EPOCH = SCHEMA.append(pa.field(EPOCH, pa.int64()))
 BATCH_ROWS = 32_768
 
 
-def history(directory: Path, reader: ReadableLog, options: ReadOptions) -> tuple[list[ArchiveFile], list[Range]]:
+def history(directory: Path | str, reader: ReadableLog, options: ReadOptions) -> tuple[list[ArchiveFile], list[Range]]:
     """The files of an archive, and what the log has beside them. Raises HistoryGone for what neither has and nobody accepted."""
     archive = Archive.existing(directory)
     files = archive.files()  # before the log: what is added meanwhile is read from there
@@ -55,14 +56,15 @@ def history(directory: Path, reader: ReadableLog, options: ReadOptions) -> tuple
     return [one for one in files if one.topic in wanted and options.topics.has(one.topic, one.partition)], found
 
 
-def archived_batches(directory: Path, file: ArchiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def archived_batches(directory: Path | str, file: ArchiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a file, with the topic, which only its directory says."""
     columns = [name for name in schema.names if name != "topic"]
+    shelf = shelf_at(directory)
     try:
-        opened = pq.ParquetFile(directory / file.path)
+        opened = pq.ParquetFile(shelf.opened(file.path))
     except FileNotFoundError as error:
         raise HistoryGone(
-            f"{directory / file.path} is not there: the archive was merged meanwhile, or has lost it. {WAY_ON}"
+            f"{shelf.place}/{file.path} is not there: the archive was merged meanwhile, or has lost it. {WAY_ON}"
         ) from error
     with opened:
         for batch in opened.iter_batches(BATCH_ROWS, columns=columns or ["offset"]):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import pyarrow.parquet as pq
 
 from gateway.errors import StoreDamaged
-from gateway.pipeline.archive import GROUP_ROWS, WAVES, file_name, new_file, sealed
-from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum
+from gateway.pipeline.archive import GROUP_ROWS, WAVES, NewFile, file_name
+from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, checksum, together
+from gateway.pipeline.shelves import Shelf
 from gateway.pipeline.spread import Here, Spread
 
 SMALL = 32 << 20
@@ -31,14 +32,16 @@ class Merged:
     records: int = 0
 
 
-Group = tuple[ArchiveFile, ...]
+Stretch = Sequence[ArchiveFile]
+"""The files that hold consecutive records between them: one, or one for each directory of the archive's layout."""
 
 
 def mergeable(directory: Path | str, *, small: int = SMALL, large: int = LARGE, fewest: int = FEWEST) -> Merged:
     """What a merge would do; nothing is changed."""
-    groups = list(_groups(Archive.existing(Path(directory)).files(), small, large, fewest))
-    files = [file for group in groups for file in group]
-    return Merged(len(files), len(groups), sum(file.end - file.start for file in files))
+    groups = list(_groups(Archive.existing(directory).files(), small, large, fewest))
+    before = sum(len(stretch) for group in groups for stretch in group)
+    after = sum(len({file.part for stretch in group for file in stretch}) for group in groups)
+    return Merged(before, after, sum(_records(stretch) for group in groups for stretch in group))
 
 
 def merge(
@@ -52,61 +55,89 @@ def merge(
 ) -> Merged:
     """Merge neighbouring small files, where there are at least `fewest` of them. Raises NotAStore, StoreInUse."""
     spread = spread or Here()
-    Archive.existing(Path(directory))
-    with ArchiveWriter(Path(directory)) as writer:
+    Archive.existing(directory)
+    with ArchiveWriter(directory) as writer:
         groups = list(_groups(writer.files(), small, large, fewest))
-        total = sum(len(group) for group in groups)
+        if groups:
+            writer.claim()
+        total = sum(len(stretch) for group in groups for stretch in group)
         done = Merged()
         wave = spread.width * WAVES if groups else 1
         for first in range(0, len(groups), wave):
-            work = functools.partial(write_group, writer.directory, writer.staging)
+            work = functools.partial(write_group, writer.shelf)
             taken = groups[first : first + wave]
-            files = spread(work, taken)
-            replaced = [file for group in taken for file in group]
+            files = [file for made in spread(work, taken) for file in made]
+            replaced = [file for group in taken for stretch in group for file in stretch]
             writer.commit(files, replaced)
             done = Merged(
                 done.before + len(replaced),
                 done.after + len(files),
-                done.records + sum(file.end - file.start for file in files),
+                done.records + sum(file.records for file in files),
             )
             progress(done.before, total)
     return done
 
 
-def _groups(files: Iterable[ArchiveFile], small: int, large: int, fewest: int) -> Iterator[Group]:
-    # small files that follow each other in one partition and day, each group up to `large` bytes
-    def place(file: ArchiveFile) -> tuple[str, int, int, str]:
+def _records(stretch: Stretch) -> int:
+    """As far as the manifests say; those of older ones had all their offsets."""
+    if any(file.records < 0 for file in stretch):
+        return stretch[0].end - stretch[0].start
+    return sum(file.records for file in stretch)
+
+
+def _groups(files: Sequence[ArchiveFile], small: int, large: int, fewest: int) -> Iterator[Sequence[Stretch]]:
+    """Small stretches that follow each other in one partition and day, each group up to `large` bytes."""
+
+    def place(stretch: Stretch) -> tuple[str, int, int, str]:
+        file = stretch[0]
         return file.topic, file.epoch, file.partition, file.day
 
-    ordered = sorted((file for file in files if file.size < small), key=lambda file: (*place(file), file.start))
+    def size(stretch: Stretch) -> int:
+        return sum(file.size for file in stretch)
+
+    stretches = (stretch for stretch in together(files) if size(stretch) < small)
+    ordered = sorted(stretches, key=lambda stretch: (*place(stretch), stretch[0].start))
     for _, neighbours in itertools.groupby(ordered, key=place):
-        group: list[ArchiveFile] = []
-        for file in neighbours:
-            if group and (group[-1].end != file.start or sum(one.size for one in group) + file.size > large):
+        group: list[Stretch] = []
+        for stretch in neighbours:
+            if group and (group[-1][0].end != stretch[0].start or sum(map(size, group)) + size(stretch) > large):
                 if len(group) >= fewest:
                     yield tuple(group)
                 group = []
-            group.append(file)
+            group.append(stretch)
         if len(group) >= fewest:
             yield tuple(group)
 
 
-def write_group(directory: Path, staging: Path, group: Sequence[ArchiveFile]) -> ArchiveFile:
-    """Write the records of several files into one, in `staging`."""
-    first, last = group[0], group[-1]
-    name = file_name(first.epoch, first.partition, first.start)
-    rows = 0
-    with new_file(staging / name) as out:
-        for file in group:
-            path = directory / file.path
-            if not path.is_file() or checksum(path) != file.crc32c:
-                # a fresh checksum would hide it from every later audit
-                raise StoreDamaged(f"{file}: {file.path} is missing or does not have its checksum; audit the archive")
-            with pq.ParquetFile(path) as old:
-                for batch in old.iter_batches(GROUP_ROWS):
-                    out.write_batch(batch)
-                    rows += batch.num_rows
-    if rows != last.end - first.start:
-        raise StoreDamaged(f"{first} to {last}: {rows} records were found")
-    size, crc32c = sealed(staging / name)
-    return ArchiveFile(name, first.topic, first.epoch, first.partition, first.day, first.start, last.end, size, crc32c)
+def write_group(shelf: Shelf, group: Sequence[Stretch]) -> list[ArchiveFile]:
+    """Write the records of several stretches into one, in `_staging`."""
+    start, end = group[0][0].start, group[-1][0].end
+    parts: dict[str, list[ArchiveFile]] = {}
+    for file in itertools.chain(*group):
+        parts.setdefault(file.part, []).append(file)
+    made: list[ArchiveFile] = []
+    for part, files in sorted(parts.items()):
+        first = files[0]
+        with NewFile(shelf, file_name(first.epoch, first.partition, start)) as new:
+            for file in files:
+                _copy(shelf, file, new)
+            size, crc32c = new.finish()
+        place = (first.topic, first.epoch, first.partition, first.day, start, end)
+        made.append(ArchiveFile(new.name, *place, size, crc32c, part, new.rows))
+    rows = sum(file.records for file in made)
+    if rows != sum(map(_records, group)):
+        raise StoreDamaged(f"{group[0][0]} to {group[-1][0]}: {rows} records were found")
+    return made
+
+
+def _copy(shelf: Shelf, file: ArchiveFile, into: NewFile) -> None:
+    try:
+        opened = shelf.opened(file.path)
+    except OSError:
+        opened = None
+    # a fresh checksum would hide it from every later audit
+    if opened is None or checksum(opened) != file.crc32c:
+        raise StoreDamaged(f"{file}: {file.path} is missing or does not have its checksum; audit the archive")
+    with opened, pq.ParquetFile(opened) as old:
+        for batch in old.iter_batches(GROUP_ROWS):
+            into.write(batch)

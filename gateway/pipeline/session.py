@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,9 @@ def spark_session(
     jars = [(settings or {}).get("spark.jars", ""), str(jar())]
     for key, value in {**(settings or {}), "spark.jars": ",".join(filter(None, jars))}.items():
         builder = builder.config(key, value)
+    for key, value in s3a_settings(os.environ).items():
+        if key not in (settings or {}):
+            builder = builder.config(key, value)
     interrupted = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
     if interrupted is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
@@ -97,6 +101,19 @@ def spark_session(
     session.sparkContext.setLogLevel("WARN" if noisy else "OFF")
     register(session)
     return session
+
+
+def s3a_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Spark needs to read where an archive was put, by the same variables; it knows those of credentials itself."""
+    made = {"fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    endpoint = environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint:
+        made |= {"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": "true"}
+        made["fs.s3a.connection.ssl.enabled"] = "false" if endpoint.startswith("http://") else "true"
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if region:
+        made["fs.s3a.endpoint.region"] = region
+    return {f"spark.hadoop.{name}": value for name, value in made.items()}
 
 
 def java_home(scratch: Path) -> Path:

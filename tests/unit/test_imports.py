@@ -115,6 +115,7 @@ RULES = [
             "gateway.bulk.wire",
             "gateway.arrow",
             "gateway.schemas",
+            "gateway.routing.expression",
         ),
         ("trio", "aioquic", "structlog", "hypercorn"),
     ),

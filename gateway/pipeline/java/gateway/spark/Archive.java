@@ -16,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -57,7 +58,7 @@ final class Archive {
   Archive(String where) throws IOException {
     directory = new Path(where);
     Path manifests = new Path(directory, "_manifests");
-    FileSystem system = manifests.getFileSystem(SparkSession.active().sessionState().newHadoopConf());
+    FileSystem system = manifests.getFileSystem(hadoop());
     if (!system.exists(manifests)) throw new NotAStore("there is no archive at " + where);
     List<Path> written = new ArrayList<>();
     for (FileStatus one : system.listStatus(manifests)) if (one.getPath().getName().endsWith(".json")) written.add(one.getPath());
@@ -70,6 +71,11 @@ final class Archive {
       }
     }
     for (JsonNode one : files.values()) ends.merge(place(one), one.path("end").asLong(), Math::max);
+  }
+
+  /** The session's settings of file systems. */
+  static Configuration hadoop() {
+    return SparkSession.active().sessionState().newHadoopConf();
   }
 
   private void add(JsonNode manifest) {
@@ -107,7 +113,8 @@ final class Archive {
       long midnight = LocalDate.parse(day).toEpochDay() * DAY_MS;
       if (!options.topics.has(topic) || !options.topics.has(topic, partition)) continue;
       if (narrowing.rulesOut(topic, partition, start, end, midnight, midnight + DAY_MS)) continue;
-      String path = directory + "/" + directoryOf(topic) + "/day=" + day + "/" + one.path("name").asText();
+      String part = one.path("part").asText(), below = part.isEmpty() ? "" : part + "/";
+      String path = directory + "/" + directoryOf(topic) + "/day=" + day + "/" + below + one.path("name").asText();
       found.add(new File(topic, path, one.path("epoch").asLong(), partition, start, end));
     }
     return found;

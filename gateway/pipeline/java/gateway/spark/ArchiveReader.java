@@ -5,6 +5,8 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.execution.datasources.parquet.VectorizedParquetRecordReader;
@@ -22,7 +24,9 @@ final class ArchiveReader implements PartitionReader<ColumnarBatch> {
   private final VectorizedParquetRecordReader reader = new VectorizedParquetRecordReader(false, ROWS);
   private final int[] places;
 
-  ArchiveReader(Archive.File file, StructType schema) throws IOException {
+  ArchiveReader(Archive.File file, StructType schema, Configuration hadoop) throws IOException {
+    // the reader asks for the file's system with settings of its own, and gets the one that was made with the session's
+    new Path(file.path).getFileSystem(hadoop);
     List<String> columns = new ArrayList<>(Arrays.asList(schema.fieldNames()));
     columns.removeAll(SAID);
     try {

@@ -10,6 +10,7 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.util.SerializableConfiguration;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /** The records of a range, a chunk at a time. What is gone (retention, a topic made anew) is HistoryGone, or left out. */
@@ -132,10 +133,14 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     private final StructType schema;
     private final boolean failOnDataLoss;
 
+    /** How an archive's file system is reached; null where there is no archive. */
+    private final SerializableConfiguration hadoop;
+
     Factory(Options options, StructType schema) {
       source = options.source;
       this.schema = schema;
       failOnDataLoss = options.failOnDataLoss;
+      hadoop = options.history.isEmpty() ? null : new SerializableConfiguration(Archive.hadoop());
     }
 
     @Override
@@ -151,7 +156,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       try {
-        if (partition instanceof Archive.File file) return new ArchiveReader(file, schema);
+        if (partition instanceof Archive.File file) return new ArchiveReader(file, schema, hadoop.value());
         return new RangeReader(source, (Range) partition, schema, failOnDataLoss);
       } catch (IOException error) {
         throw new java.io.UncheckedIOException(error);
