@@ -65,6 +65,7 @@ from gateway.wire.session import SessionContext
 if TYPE_CHECKING:  # what a configuration may do without is imported where it is used: a start waits for every module
     from starlette.types import ASGIApp
 
+    from gateway.admin.inside import Inside
     from gateway.observe.workers import Others
     from gateway.supervisor import WorkerPart
     from gateway.transport.quic.certificates import CertificateFiles
@@ -156,9 +157,8 @@ class Gateway:
 
     def __init__(self, config: Config, part: WorkerPart | None = None) -> None:
         """`part`: it is one process of several."""
-        if part is not None:  # each is a member of its own to the clients that ask who there is
-            cluster = attrs.evolve(config.cluster, id=f"{config.cluster.id}-{part.worker.number}")
-            config = attrs.evolve(config, cluster=cluster)
+        ours = functools.partial(_ours, part)
+        config = ours(config)
         self._config = config
         self._part = part
         self._worker = part.worker if part is not None else None
@@ -175,7 +175,7 @@ class Gateway:
             version=__version__,
         )
         self._table = compile_table(config)
-        self.reloads = Reloads(config, self._table, self.recorder)
+        self.reloads = Reloads(config, self._table, self.recorder, ours)
         self.health = Health(self.recorder)
         self.ports: dict[str, int] = {}
         """The real port of each listener, and of `admin`."""
@@ -243,8 +243,6 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 if self._handover is not None:
                     nursery.start_soon(_until, handing := trio.CancelScope(), self._handover.run)
-                    here = functools.partial(self._metrics_app, None)
-                    nursery.start_soon(functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin))
                 if "metrics" in web:
                     serve = functools.partial(
                         serve_http_when_asked,
@@ -253,16 +251,25 @@ class Gateway:
                         stop=stop_admin,
                     )
                     nursery.start_soon(serve)
-                if "admin" in web:
+                if config.admin is not None:
                     spoken = {name: listener.protocols for name, listener in config.listeners.items()}
                     bulk = Bulk(store, house, table, Listeners(spoken))
                     nursery.start_soon(bulk.run, stop_admin)
-                    make = functools.partial(self._admin_app, store, house, bulk, bridges, listeners, budget)
-                    nursery.start_soon(
-                        functools.partial(
-                            serve_http_when_asked, make, web["admin"], stop=stop_admin, tls=self._admin_tls()
+                    make_inside = functools.partial(self._inside, store, house, bulk, bridges, listeners)
+                    if "admin" in web:
+                        make = functools.partial(self._admin_app, make_inside, budget)
+                        tls = self._admin_tls()
+                        nursery.start_soon(
+                            functools.partial(serve_http_when_asked, make, web["admin"], stop=stop_admin, tls=tls)
                         )
-                    )
+                    if "worker" in web:
+                        here = functools.partial(self._worker_app, make_inside)
+                        nursery.start_soon(
+                            functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin)
+                        )
+                elif "worker" in web:
+                    here = functools.partial(self._metrics_app, None)
+                    nursery.start_soon(functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin))
                 finished = [trio.Event() for _ in listeners]
                 for listener, event in zip(listeners, finished, strict=True):
                     nursery.start_soon(_run_listener, listener, event)
@@ -311,7 +318,8 @@ class Gateway:
             return None
         from gateway.observe.workers import Others
 
-        return Others([worker.path("metrics", number) for number in range(worker.of) if number != worker.number])
+        numbers = [number for number in range(worker.of) if number != worker.number]
+        return Others({number: worker.path("metrics", number) for number in numbers})
 
     async def _open_store(self, stack: contextlib.AsyncExitStack) -> Store:
         storage = self._config.storage
@@ -361,26 +369,17 @@ class Gateway:
         self.ports[name] = sock.getsockname()[1]
         return sock
 
-    def _admin_app(
+    def _inside(
         self,
         store: Store,
         house: House,
         bulk: Bulk,
         bridges: Bridges,
         listeners: Sequence[TcpListener | QuicListener],
-        budget: Budget,
-    ) -> ASGIApp:
-        from gateway.admin.access import Access
-        from gateway.admin.api import Api
-        from gateway.admin.app import admin_app
+    ) -> Inside:
         from gateway.admin.inside import Inside
-        from gateway.console.pages import OPEN_PATHS, Console
-        from gateway.docs.web import docs_routes
 
-        admin = self._config.admin or Admin()
-        failed = functools.partial(self.recorder.login_failed, "admin", "token")
-        access = Access(admin, now=time.time, failed=lambda peer: failed(peer, ""))
-        inside = Inside(
+        return Inside(
             store,
             house,
             self._table,
@@ -393,7 +392,18 @@ class Gateway:
             self.ports,
             time.time,
         )
-        api = Api(inside)
+
+    def _admin_app(self, make_inside: Callable[[], Inside], budget: Budget) -> ASGIApp:
+        from gateway.admin.access import Access
+        from gateway.admin.api import Api
+        from gateway.admin.app import admin_app
+        from gateway.console.pages import OPEN_PATHS, Console
+        from gateway.docs.web import docs_routes
+
+        admin = self._config.admin or Admin()
+        failed = functools.partial(self.recorder.login_failed, "admin", "token")
+        access = Access(admin, now=time.time, failed=lambda peer: failed(peer, ""))
+        api = Api(make_inside(), self._others)
         console = Console(api.operations, access)
         return admin_app(
             self.recorder,
@@ -407,6 +417,14 @@ class Gateway:
             others=self._others,
             room=budget,
         )
+
+    def _worker_app(self, make_inside: Callable[[], Inside]) -> ASGIApp:
+        # what the process with the admin address asks this one, itself included: each answers for itself
+        from gateway.admin.api import Api
+        from gateway.admin.app import worker_app
+
+        api = Api(make_inside())
+        return worker_app(self.recorder, self.health, api.operations, api.running, self.reload)
 
     def _metrics_app(self, others: Others | None) -> ASGIApp:
         from gateway.admin.app import metrics_app
@@ -521,6 +539,14 @@ class Gateway:
         for route in self._config.routes:
             targets: Mapping[str, None] = dict.fromkeys(target.word for target in route.targets)
             announce(f"route {route.name}: {', '.join(targets)}")
+
+
+def _ours(part: WorkerPart | None, config: Config) -> Config:
+    """A configuration as one process of several has it: each is a member of its own to the clients that ask who there is."""
+    if part is None:
+        return config
+    cluster = attrs.evolve(config.cluster, id=f"{config.cluster.id}-{part.worker.number}")
+    return attrs.evolve(config, cluster=cluster)
 
 
 def _websocket(listener: Listener) -> WebSocketRules | None:

@@ -19,7 +19,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -77,8 +77,16 @@ class ReloadableBridges(Protocol):
 class Reloads:
     """Reads the file when asked to, and lets the table and the bridges be what it says."""
 
-    def __init__(self, config: Config, table: RoutingTable, recorder: PrometheusRecorder) -> None:
+    def __init__(
+        self,
+        config: Config,
+        table: RoutingTable,
+        recorder: PrometheusRecorder,
+        ours: Callable[[Config], Config] = lambda config: config,
+    ) -> None:
+        """`ours`: what this process makes of a configuration that it has read."""
         self._config = config
+        self.ours = ours
         self._table = table
         self._recorder = recorder
         self._asked = trio.Event()
@@ -130,6 +138,7 @@ class Reloads:
         file = self._config.file
         try:  # in a thread: others are served meanwhile
             config, table = await trio.to_thread.run_sync(_read, file, abandon_on_cancel=True)
+            config = self.ours(config)
         except ConfigError as error:
             problems = [one for one in error.exceptions if isinstance(one, ConfigProblem)]
             _tell(problems)

@@ -9,6 +9,7 @@ import trio
 
 from gateway.admin.accounts import Everybody
 from gateway.admin.inside import Inside
+from gateway.admin.joined import joined
 from gateway.admin.letters import DeadLetterList
 from gateway.admin.log import StoredLog
 from gateway.admin.operation import Operation, operations_of
@@ -18,15 +19,17 @@ from gateway.admin.readers import Readers
 from gateway.admin.records import Records
 from gateway.admin.routing import Routing
 from gateway.admin.tap import Taps
+from gateway.observe.workers import Others
 
 
 class Api:
     """The resources, and what runs for them."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, others: Others | None = None) -> None:
+        """`others`: the other processes of this gateway, which are asked as well."""
         self.pulses = Pulses(inside)
         house = inside.house
-        self.operations: Sequence[Operation] = tuple(
+        own = tuple(
             operations_of(
                 Everybody(house.snapshot, house.groups.positions, lambda: inside.config.metrics.groups),
                 Overview(inside),
@@ -39,6 +42,7 @@ class Api:
                 Taps(inside),
             )
         )
+        self.operations: Sequence[Operation] = own if others is None else joined(own, others)
 
     @asynccontextmanager
     async def running(self, _app: object) -> AsyncIterator[None]:

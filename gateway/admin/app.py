@@ -30,6 +30,8 @@ from gateway.observe.workers import Others
 
 PROBES = ("/livez", "/readyz")
 METRICS = "/metrics"
+RELOAD = "/v1/worker/reload"
+WORKER = "worker"
 OPEN = (*PROBES, "/docs")
 
 Refuse = Callable[[Request, GatewayError], Awaitable[Response | None]]
@@ -125,6 +127,35 @@ def admin_app(
         middleware=[Middleware(Guard, access=access, open_paths=(*OPEN, *open_paths), refuse=refuse)],
         lifespan=lifespan,
     )
+
+
+class Within:
+    """Lets everybody in: whoever reaches the socket is another process of the same gateway, which has asked who wants to know."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass it on."""
+        scope.setdefault("state", {})["who"] = Who(WORKER, Role.ADMINISTER)
+        await self._app(scope, receive, send)
+
+
+def worker_app(
+    recorder: PrometheusRecorder,
+    health: Health,
+    operations: Sequence[Operation],
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+    reload: Callable[[], None],
+) -> Starlette:
+    """What another process of this gateway is asked by the one with the admin address."""
+
+    async def read_again(_request: Request) -> Response:
+        reload()
+        return json_of({})
+
+    routes = [*watching_routes(recorder, health), Route(RELOAD, read_again, methods=["POST"]), *routes_of(operations)]
+    return Starlette(routes=routes, middleware=[Middleware(Within)], lifespan=lifespan)
 
 
 def metrics_app(recorder: PrometheusRecorder, health: Health, others: Others | None = None) -> Starlette:

@@ -66,6 +66,7 @@ class Applied(msgspec.Struct, frozen=True):
 class Routing:
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
+        self._ours = inside.reloads.ours
 
     @operation("GET", "/v1/routes", Role.READ)
     async def routes(self, asked: Asked[Nothing, None]) -> RoutesShown:
@@ -77,7 +78,7 @@ class Routing:
             raw = b""
         text = raw.decode("utf-8-sig", "replace")
         current = await trio.to_thread.run_sync(examine, text, config.file) if raw else None
-        same = current is not None and current.config == config
+        same = current is not None and current.config is not None and self._ours(current.config) == config
         if asked.who.role < Role.ADMINISTER:
             known = [one for one in (config, current.config if current is not None else None) if one is not None]
             text = without_secrets(text, known) if current is None or current.config is not None else ""
@@ -105,7 +106,7 @@ class Routing:
         if len(text) > LONGEST_TEXT:
             raise TooLarge(f"a configuration has at most {LONGEST_TEXT} characters")
         found = await trio.to_thread.run_sync(examine, text, config.file)
-        changes = plan(config, found.config) if found.config is not None and not found.problems else ()
+        changes = plan(config, self._ours(found.config)) if found.config is not None and not found.problems else ()
         return checked(config.file, found, changes)
 
     @operation("POST", "/v1/configuration/apply", Role.ADMINISTER)

@@ -7,7 +7,8 @@ writes, an upstream that is up) is the same for all, or the worst of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -17,6 +18,8 @@ from prometheus_client.samples import Sample
 
 PATIENCE = 2.0
 """Seconds that another process has for its answer: of one that has none the last one counts."""
+AGAIN = 1.0
+"""Seconds until one whose events have ended is followed again."""
 LEAST = min
 """What is bad while it is 0."""
 SAME = max
@@ -75,44 +78,86 @@ class Families:
 class Others:
     """The other processes, by the Unix sockets at which they answer."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Mapping[int, Path]) -> None:
         self._paths = paths
-        self._texts: dict[Path, str] = {}
+        self._metrics: dict[int, bytes] = {}
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        return list(self._paths)
 
     async def joined(self, own: Callable[[], Iterable[Metric]]) -> Families:
         """With theirs, what this process has to show."""
-        await self._ask_all("/metrics", self._texts.__setitem__)
-        theirs = [list(text_string_to_metric_families(text)) for text in self._texts.values()]
+        self._metrics |= await self.ask("GET", "/metrics")
+        theirs = [list(text_string_to_metric_families(text.decode())) for text in self._metrics.values()]
         return Families(list(joined([list(own()), *theirs])))
 
     async def problems(self) -> Sequence[str]:
         """What keeps them from being ready."""
-        found: dict[Path, Sequence[str]] = {path: ["does not answer"] for path in self._paths}
+        found: dict[int, Sequence[str]] = {number: ["does not answer"] for number in self._paths}
+        for number, answer in (await self.ask("GET", "/readyz", good=(200, 503))).items():
+            with suppress(ValueError):
+                found[number] = json.loads(answer)["problems"]
+        return [f"worker {number}: {one}" for number, each in found.items() for one in each]
 
-        def read(path: Path, text: str) -> None:
-            found[path] = json.loads(text)["problems"]
+    async def ask(
+        self, method: str, target: str, *, only: int | None = None, good: Sequence[int] = (200,)
+    ) -> Mapping[int, bytes]:
+        """What each answers, or one of them: those that do, in time. One that does not is being started again."""
+        found: dict[int, bytes] = {}
 
-        await self._ask_all("/readyz", read)
-        return [f"{path.name.replace('metrics-', 'worker ')}: {one}" for path, each in found.items() for one in each]
-
-    async def _ask_all(self, target: str, take: Callable[[Path, str], None]) -> None:
-        async def ask(path: Path) -> None:
+        async def ask(number: int) -> None:
             with trio.move_on_after(PATIENCE):
                 try:
-                    take(path, await _get(path, target))
-                except (OSError, ValueError):
-                    return  # it is being started again
+                    status, body = await _ask(self._paths[number], method, target)
+                except (OSError, trio.BrokenResourceError, ValueError):
+                    return
+                if status in good:
+                    found[number] = body
 
         async with trio.open_nursery() as nursery:
-            for path in self._paths:
-                nursery.start_soon(ask, path)
+            for number in self._paths if only is None else [only]:
+                if number in self._paths:
+                    nursery.start_soon(ask, number)
+        return found
+
+    async def follow(self, number: int, target: str) -> AsyncGenerator[tuple[str, bytes] | None]:
+        """Live events of one, for as long as it lives, and then of the one that follows it."""
+        while True:
+            try:
+                async with await trio.open_unix_socket(str(self._paths[number])) as stream:
+                    await stream.send_all(_request("GET", target, version="1.0"))
+                    async for event in _events(stream):
+                        yield event
+            except (OSError, trio.BrokenResourceError, ValueError):
+                pass  # it is being started again
+            await trio.sleep(AGAIN)
 
 
-async def _get(path: Path, target: str) -> str:
+def _request(method: str, target: str, version: str = "1.1") -> bytes:
+    return f"{method} {target} HTTP/{version}\r\nHost: worker\r\nConnection: close\r\n\r\n".encode()
+
+
+async def _ask(path: Path, method: str, target: str) -> tuple[int, bytes]:
     async with await trio.open_unix_socket(str(path)) as stream:
-        await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
+        await stream.send_all(_request(method, target))
         answer = b"".join([chunk async for chunk in stream])
     head, separator, body = answer.partition(b"\r\n\r\n")
     if not separator or b"content-length" not in head.lower():
         raise ValueError("no answer")
-    return body.decode()
+    return int(head.split(b" ", 2)[1]), body
+
+
+async def _events(stream: trio.SocketStream) -> AsyncGenerator[tuple[str, bytes] | None]:
+    """Of an answer in HTTP/1.0: it has no chunks, and ends with its connection."""
+    buffer, headed, name = b"", False, ""
+    async for data in stream:
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            field, _, rest = line.rstrip(b"\r").partition(b": ")
+            if not headed:
+                headed = not field
+            elif field == b"event":
+                name = rest.decode()
+            elif field == b"data":
+                yield name, rest

@@ -44,10 +44,12 @@ class Crew:
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return sorted(int(one) for task in tasks for one in task.read_text().split())
 
-    async def ask(self, path: str) -> str:
+    async def ask(self, path: str, method: str = "GET", body: str = "") -> str:
         stream = await trio.open_tcp_stream("127.0.0.1", self.ports["admin"])
         async with stream:
-            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{length}\r\n"
+            await stream.send_all((head + body).encode())
             return b"".join([chunk async for chunk in stream]).partition(b"\r\n\r\n")[2].decode()
 
     async def metric(self, name: str) -> float:
@@ -120,6 +122,61 @@ async def test_two_processes_are_one_gateway_and_one_that_dies_is_replaced(kafka
         both.process.send_signal(signal.SIGTERM)
         with trio.fail_after(PATIENCE):
             assert await both.process.wait() == 0
+
+
+@pytest.mark.processes
+async def test_the_api_speaks_for_all_processes(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    """Connections, what flows, the tap and a change of the file: wherever the system put who is connected."""
+    path = tmp_path / "gateway.yaml"
+    more = f', kafka: {{brokers: ["{kafka.brokers}"], prefix: "{topics}", replication: 1}}'
+    path.write_text(CONFIG.format(data=tmp_path / "data", more=more))
+    async with crew(path, 2) as both, trio.open_nursery() as nursery:
+        flymq, enough = both.ports["flymq"], trio.Event()
+
+        async def stay(task_status: trio.TaskStatus[Connection]) -> None:
+            async with connect(protocol("flymq"), "127.0.0.1", flymq, timeout=60) as one:
+                task_status.started(one)
+                await enough.wait()
+
+        opened = [await nursery.start(stay) for _ in range(16)]
+        await publish(opened[0], b"first")
+        found = json.loads(await both.ask("/v1/connections?limit=5"))
+        ids = [one["id"] for one in found["connections"]]
+        while found["following"] is not None:
+            found = json.loads(await both.ask(f"/v1/connections?limit=5&after={found['following']}"))
+            ids += [one["id"] for one in found["connections"]]
+        assert found["total"] == len(ids) == len(set(ids)) == 16
+        assert len({one % 64 for one in ids}) == 2  # of both processes: an id says of which
+        async with await trio.open_tcp_stream("127.0.0.1", both.ports["admin"]) as tap:
+            await tap.send_all(b"GET /v1/tap HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+            seen = b""
+            with trio.fail_after(PATIENCE):
+                while seen.count(b"event: report") < 2:  # until both are looked at
+                    seen += await tap.receive_some()
+                for number, one in enumerate(opened):
+                    await publish(one, b"%d" % number)
+                while seen.count(b"event: message") < 16:
+                    seen += await tap.receive_some()
+        pulse = json.loads(await both.ask("/v1/pulse"))
+        assert pulse["connections"]["flymq"] == 16
+        accounts = json.loads(await both.ask("/v1/audit"))
+        assert sum(door["received"] for door in accounts["doors"]) == 17
+        assert [door["unaccounted"] for door in accounts["doors"]] == [0] * len(accounts["doors"])
+        theirs = next(one for one in ids if one % 64 == 1)
+        assert json.loads(await both.ask(f"/v1/connections?id={theirs}", method="DELETE"))["closed"]["id"] == theirs
+        with trio.fail_after(PATIENCE):
+            while json.loads(await both.ask("/v1/connections"))["total"] != 15:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+            before = await both.metric("gateway_config_reloads_total")
+            digest = json.loads(await both.ask("/v1/routes"))["digest"]
+            text = path.read_text() + "routes: [{name: all, match: {}, to: [{store: {topic: '{topic}'}}]}]\n"
+            changed = json.dumps({"text": text, "seen": digest})
+            checked = json.loads(await both.ask("/v1/configuration/check", "POST", json.dumps({"text": text})))
+            assert checked["plan"][0] == "route all: added"
+            assert json.loads(await both.ask("/v1/configuration/apply", "POST", changed))["outcome"] == "applied"
+            while await both.metric("gateway_config_reloads_total") != before + 2:  # noqa: ASYNC110  # both have read it
+                await trio.sleep(0.05)
+        enough.set()
 
 
 @pytest.mark.processes

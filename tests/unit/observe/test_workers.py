@@ -43,7 +43,7 @@ async def test_what_each_has_is_added_up_and_how_it_is_is_not(tmp_path: Path) ->
         each.gauge("gateway_store_topics", 7)
     health = Health(two)
     stop = trio.Event()
-    others = Others([tmp_path / "metrics-1", tmp_path / "metrics-2"])
+    others = Others({number: tmp_path / f"metrics-{number}" for number in (1, 2)})
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve_http(metrics_app(two, health), bind_http_here(tmp_path / "metrics-1"), stop=stop, task_status=task_status))  # fmt: skip
         found = values(generate_latest(await others.joined(one.registry.collect)).decode())
@@ -87,7 +87,7 @@ async def test_an_answer_that_is_none_is_passed_over(tmp_path: Path, answer: byt
                 await stream.send_all(answer)
 
     sock = trio.socket.from_stdlib_socket(bind_http_here(tmp_path / "metrics-1"))
-    others = Others([tmp_path / "metrics-1"])
+    others = Others({1: tmp_path / "metrics-1"})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, say, [trio.SocketListener(sock)])
         assert await others.problems() == ["worker 1: does not answer"]
