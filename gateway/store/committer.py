@@ -29,6 +29,7 @@ from gateway.errors import (
 from gateway.recorder import Recorder
 from gateway.store.interface import Placement, StoreHealth, Ticket
 from gateway.store.plan import CommitPlan, Lone, Result
+from gateway.store.ration import LEAST, CommitPace, Turns
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer, WrittenChunk
 
@@ -99,6 +100,8 @@ class Committer:
         self._now_ms = now_ms
         self._recorder = recorder
         self._draining = False
+        self.pace = CommitPace()
+        self._turns = Turns()
         self._singles = 0
         """So many units are to be committed one by one, to find the one that cannot be stored."""
         self.around: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -127,12 +130,15 @@ class Committer:
             self.submitted()
 
     def take(self) -> list[Ticket]:
-        """Everything that is pending now. What is submitted from here on belongs to the next commit."""
-        if self._singles:
-            self._singles -= 1
+        """All that is pending now, or as much of it as a commit may have. What is submitted from here on belongs to the next."""
+        if len(self.pending) == 1:
+            taken, self.pending = self.pending, []
+        elif self._singles:
             taken, self.pending = self.pending[:1], self.pending[1:]
         else:
-            taken, self.pending = self.pending, []
+            taken, self.pending = self._turns.take(self.pending, self.pace.room)
+        if self._singles:
+            self._singles -= 1
         return taken
 
     def write(self, tickets: Sequence[Ticket], synced: bool = False) -> CommitUnderWay:
@@ -197,6 +203,8 @@ class Committer:
                 records += columns.count
                 size += len(columns.packed) - PREFIX * columns.count
             self._recorder.committed(records, size, commit.seconds, plan.synced)
+            if plan.synced or size > LEAST:
+                self.pace.note(size, commit.seconds, plan.synced)
         if plan.synced and plan.writes:
             self.sync_at = float("inf")
         elif plan.interval is not None and self.mode is Mode.THREAD:

@@ -140,6 +140,9 @@ class Unit(msgspec.Struct, frozen=True, eq=False):
     synced: bool | None = None
     """None: as durable as the topics it appends to promise, and synced if it appends to none. False: puts may be lost by
     a power cut (cursors that at-least-once may repeat)."""
+    source: int = 0
+    """Who hands it in. What does nothing but append may be committed before or behind the like of another source, so that who
+    has little to store need not wait for who has much. 0: it keeps its place among all."""
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -170,7 +173,7 @@ def read_placements(data: bytes) -> Sequence[Placement]:
 
 class Ticket(msgspec.Struct, eq=False):
     """A submitted unit. Callbacks run in the event loop, after everything in the unit is visible; of units that touch the same
-    topic or table, in submit order.
+    topic or table, in submit order, as far as one source has handed them in (`Unit.source`).
     """
 
     unit: Unit

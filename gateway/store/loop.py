@@ -25,7 +25,7 @@ from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, CommitUnderWay, Job
 from gateway.store.interface import Ticket
 from gateway.store.plan import lone, small
-from gateway.store.writer import CHECKPOINT_PAGES
+from gateway.store.writer import CHECKPOINT_PAGES, REST_PAGES
 
 ALONE_FOR = 16
 """Commits in a row, each of one unit that one connection has waited for, after which it is taken to go on like that."""
@@ -39,6 +39,10 @@ SLOW_FOR = 256
 """Commits that go to the thread after one in the loop that was not quick."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
+MOST_PAGES = 4 * CHECKPOINT_PAGES
+"""The write-ahead log is carried over beside commits, and what they wrote meanwhile once more, and so on, until there is little
+left. Commits that are quicker than that wait when it has become so long.
+"""
 
 T = TypeVar("T")
 
@@ -90,11 +94,19 @@ class CommitLoop:
         self._catalogue = catalogue
         self._thread: WriterThread | None = None
         self._syncer: WriterThread | None = None
+        self._carrier: WriterThread | None = None
         self._busy = False
         """A commit or a step of maintenance is under way."""
         self._working = False
         """The writer thread is at work on that commit or step."""
         self._syncing = False
+        self._carrying = False
+        self._carried_pages = 0
+        """Of the write-ahead log, as long as there is a rest."""
+        self._pages_until = CHECKPOINT_PAGES
+        """With so many more something is to be done about it."""
+        self._rest_due = False
+        """The rest of it is to be carried over before the next commit."""
         self._held = 0
         self._last = 0
         """The connection that handed in the last units: if it comes again it is alone, and its commit waits for nobody."""
@@ -152,7 +164,10 @@ class CommitLoop:
         # begin what is next, unless something is under way; go on until something is, or nothing is left
         committer, writer = self._committer, self._writer
         while not self._busy and self._failure is None:
-            if writer.pages >= CHECKPOINT_PAGES:
+            if writer.pages >= self._pages_until and self._log_is_full():
+                break
+            if self._rest_due:
+                self._rest_due = False
                 self._start(writer.checkpoint, lambda _nothing: None)
             elif committer.pending and (self._patience or self._closing):
                 self._patience -= 1
@@ -209,12 +224,44 @@ class CommitLoop:
         # The disk need not wait while the replies to the last commit leave. This one's cannot overtake them: what the thread
         # has done is heard of when that is over.
         committer = self._committer
-        if not committer.pending or not self._patience or self._writer.pages >= CHECKPOINT_PAGES:
+        if not committer.pending or not self._patience or self._rest_due:
+            return
+        if self._writer.pages >= self._pages_until and self._log_is_full():
             return
         if not small(committer.pending, self._catalogue):
             self._patience -= 1
             taken = committer.take()
             self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
+
+    def _log_is_full(self) -> bool:
+        """The write-ahead log has grown by what was allowed. Begin to carry it over; True: that is under way, and no more is to
+        come before it is done.
+        """
+        if self._carrying:
+            return True
+        assert self._carrier is not None
+        writer = self._writer
+        self._carried_pages += writer.pages
+        self._pages_until = MOST_PAGES - self._carried_pages
+        writer.prepare_to_carry()
+        self._carrying = True
+        # It has a thread of its own: 16 MiB take as long as ten commits.
+        self._carrier.start(writer.carry_over, self._carried)
+        return False
+
+    def _carried(self, result: outcome.Outcome[bool]) -> None:
+        self._carrying = False
+        pages = self._writer.pages
+        self._pages_until = CHECKPOINT_PAGES
+        if isinstance(result, outcome.Error):
+            self._failure = result
+        elif not result.unwrap():
+            self._carried_pages = 0  # a reader needs what is there: another time
+        elif pages <= REST_PAGES or self._carried_pages + pages >= MOST_PAGES:
+            self._carried_pages, self._rest_due = 0, True
+        else:
+            self._pages_until = REST_PAGES
+        self.wake()
 
     def _maintain(self) -> bool:
         # begin one thing that is due beside commits; False if nothing is
@@ -263,7 +310,11 @@ class CommitLoop:
     # --- the task ---
 
     async def run(self) -> None:
-        with WriterThread("store-writer") as self._thread, WriterThread("store-sync") as self._syncer:
+        with (
+            WriterThread("store-writer") as self._thread,
+            WriterThread("store-sync") as self._syncer,
+            WriterThread("store-carry") as self._carrier,
+        ):
             try:
                 while not (self._closing and not self._busy and not self._committer.pending):
                     self._advance()
@@ -278,7 +329,7 @@ class CommitLoop:
         self._closing = self._committer.closing = True
         self._committer.refuse_pending(ShuttingDown("the store is closing"))
         with trio.CancelScope(shield=True):  # what a commit has begun is to be known
-            while self._busy or self._syncing:
+            while self._busy or self._syncing or self._carrying:
                 await self._park()
         self._committer.finish_up()
         self.closed.set()

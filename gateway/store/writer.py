@@ -24,6 +24,8 @@ from gateway.store.plan import CommitPlan
 
 CHECKPOINT_PAGES = 1000
 """The write-ahead log is carried over into the database about every 16 MiB."""
+REST_PAGES = 64
+"""So little of it is carried over between two commits, which takes no longer than one of them: then it begins anew."""
 _ONE_STATEMENT = 32
 """Chunks that go into one INSERT: each statement has a price of its own."""
 _INSERT = [
@@ -34,6 +36,7 @@ _ANCHOR = "SELECT name FROM meta"
 """As long as nobody asks for the rest of its rows, a read transaction is open, and goes along with what we write: to begin and
 end one for each commit takes four of its six locks.
 """
+_CARRY_OVER = "PRAGMA wal_checkpoint(PASSIVE)"
 _LATEST_EXPIRY = slice(32, 40)  # of a chunk's head
 _MODES = ("NORMAL", "FULL")
 """SQLite's `synchronous` for commits that need not be on the disk, and for those that do."""
@@ -89,14 +92,19 @@ class Writer:
         """The number of the last commit."""
         self.synced = 0
         """The number of the last commit that is on disk for certain."""
-        self._directory = files.directory
+        self._files = files
         self._log = files.database.with_name(files.database.name + "-wal")
         self._log_file: int | None = None
+        self._database_file: int | None = None
+        self._carrier: sqlite3.Connection | None = None
+        """Carries over while this connection writes."""
         self._floor = floor
         self._mode = ""
         self.pages = 0
         """About so many have gone to the write-ahead log since it was carried over."""
         self._anchor: sqlite3.Cursor | None = None
+        self._loose = False
+        """No anchor is to hold up who carries over beside commits."""
         self._unchecked = 0
         self._check_at = 0.0
 
@@ -154,7 +162,7 @@ class Writer:
             raise self.undo(error) from error
         self.pages += 1 + size // PAGE_SIZE
         self._committed(self.number + 1, synced)
-        if self._anchor is None:
+        if self._anchor is None and not self._loose:
             with suppress(sqlite3.Error):  # it is stored, whatever becomes of that: the next commit takes its own locks
                 self._anchor = self.connection.execute(_ANCHOR)
         return WrittenChunk(log, run, size)
@@ -285,7 +293,7 @@ class Writer:
         self._unchecked += size
         if self._unchecked < _CHECK_BYTES and time.monotonic() < self._check_at:
             return
-        usage = shutil.disk_usage(self._directory)
+        usage = shutil.disk_usage(self._files.directory)
         floor = counting_floor(self._floor, usage.total)
         if usage.free - size < floor:
             raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
@@ -322,14 +330,44 @@ class Writer:
             self.mark.write(number)
 
     def checkpoint(self) -> None:
-        """Carry the write-ahead log over into the database as far as readers allow."""
+        """Carry the write-ahead log over into the database as far as readers allow. If that is all of it, the next commit begins
+        it anew.
+        """
         self.pages = 0
         try:
             self._let_go()
-            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.connection.execute(_CARRY_OVER).fetchone()
         except sqlite3.Error:
             # Nothing is lost: the log is still whole, and the next commit will meet the same disk and tell.
             return
+
+    def prepare_to_carry(self) -> None:
+        """Call this where commits are made, and then `carry_over` in another thread."""
+        self._let_go()
+        self._loose = True
+        self.pages = 0
+
+    def carry_over(self) -> bool:
+        """The same while commits go on: what they write meanwhile is left, and the log goes on behind it. False if a reader, or
+        the disk, holds back more than that.
+        """
+        try:
+            return self._carry_over()
+        finally:
+            self._loose = False
+
+    def _carry_over(self) -> bool:
+        try:
+            if self._carrier is None:
+                self._carrier = connect(self._files, 0, writer=False)
+                # Closed last: to close any handle of a file lets go of all locks on it that this process has.
+                self._database_file = os.open(self._files.database, os.O_RDONLY | os.O_CLOEXEC)
+            busy, there, carried = self._carrier.execute(_CARRY_OVER).fetchone()
+            if self._database_file is not None:  # SQLite leaves this to who carries over the end of the log
+                os.fdatasync(self._database_file)
+        except (sqlite3.Error, StoreError, OSError):
+            return False  # as above
+        return not busy and carried == there
 
     def close(self) -> None:
         """Close the files. SQLite carries over the rest of the write-ahead log if nobody else reads it."""
@@ -337,5 +375,10 @@ class Writer:
             os.close(self._log_file)
             self._log_file = None
         self._let_go()
+        if self._carrier is not None:
+            self._carrier.close()
         self.connection.close()
+        if self._database_file is not None:
+            os.close(self._database_file)
+            self._database_file = None
         self.mark.close()

@@ -28,9 +28,10 @@ class Appending:
         puts: Sequence[Put] = (),
         requires: Sequence[Require] = (),
         done: Done | None = None,
+        source: int = 0,
     ) -> Ticket:
         """Append prepared batches in one unit, with table writes and conditions. The ticket's placements are in the order
-        of the appends. `done` hears of it when the accounting is done.
+        of the appends. `done` hears of it when the accounting is done. `source`: as in `Unit`.
         """
         if len(prepared) == 1:
             one = prepared[0]
@@ -46,7 +47,8 @@ class Appending:
                 door = self._doors.of(route)
                 door.held -= messages
                 door.committing += messages
-        ticket = self._store.submit(Unit(appends=appends, creates=creates, puts=puts, requires=requires))
+        unit = Unit(appends=appends, creates=creates, puts=puts, requires=requires, source=source)
+        ticket = self._store.submit(unit)
         ticket.on_done(lambda ticket: self._account(prepared, ticket))
         if done is not None:
             ticket.on_done(done)

@@ -262,7 +262,7 @@ class Pipeline:
             commit = partial(self._appending.commit, requires=requires)
             self._proxying.start(publication, prepared, request, commit)
         elif prepared.appends:
-            self._appending.commit((prepared,), requires=requires, done=done)
+            self._appending.commit((prepared,), requires=requires, done=done, source=caller.id)
         else:  # all of it was filtered or refused, or is here already
             publication.end(None)
             address, now_ms = request.batch.address, self._clock.now_ms()
@@ -327,7 +327,7 @@ class Pipeline:
 
         batch_id = batch.id or self._ids.next(clock.now_ms())
         meta = BatchMeta(batch_id, caller.origin, way.route, batch.delivery)
-        self._store.submit(Unit((Append(topic.name, partition, columns, meta),)), done)
+        self._store.submit(Unit((Append(topic.name, partition, columns, meta),), source=caller.id), done)
         return True
 
     def _remember_way(self, caller: Caller, address: str, route: ResolvedRoute) -> None:

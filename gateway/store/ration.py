@@ -1,0 +1,100 @@
+"""How much goes into a commit, and whose units come first.
+
+Apart from the committer, as it needs neither disk nor loop: numbers in, an order out.
+
+All that is pending shares one commit as long as that takes no longer than whoever comes next should have to wait. Where it
+would, sources have their turns by what they have handed in, so that who hands in little has little before it, however much the
+others have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gateway.store.interface import Ticket, Unit
+from gateway.store.plan import COMMIT_BYTES, unit_bytes
+
+TARGET = 0.002
+"""Seconds that the transaction of a commit should take at most."""
+TIMES_LEAST = 3
+"""A disk on which even a small one takes long gets so many times that: else it would do little beside syncing."""
+LEAST = 128 << 10
+"""Bytes that any commit may have: a read."""
+FIRST = 1 << 20
+_SMOOTH = 8
+
+
+class CommitPace:
+    """How many bytes a commit may have, by how long the last ones took."""
+
+    def __init__(self) -> None:
+        self.room = FIRST
+        self._least = 0.0
+        """Seconds of a synced commit with little in it."""
+
+    def note(self, size: int, seconds: float, synced: bool) -> None:
+        if synced and (size <= LEAST or seconds < self._least):
+            self._least += (seconds - self._least) / _SMOOTH
+        if seconds > max(TARGET, TIMES_LEAST * self._least):
+            if size > LEAST // 2:
+                self.room = max(self.room - self.room // 4, LEAST)
+        elif size > self.room // 2:  # with less in it it says nothing of how much it could have had
+            self.room = min(self.room + self.room // 8, COMMIT_BYTES)
+
+
+def passes(unit: Unit) -> bool:
+    """Whether it may be committed before what others have handed in, or behind: it does nothing but append."""
+    return bool(unit.source and unit.appends) and not (
+        unit.puts or unit.requires or unit.creates or unit.alters or unit.deletes
+    )
+
+
+class Turns:
+    """Whose units are next. Each has its place in a line of bytes: behind what its source has there, or where the line is served
+    now. Who hands in little has a place far in front. What may not pass, nothing passes.
+    """
+
+    def __init__(self) -> None:
+        self._served = 0
+        self._ends: dict[int, int] = {}
+        """Where in the line that ends which a source has there."""
+        self._places: dict[Ticket, int] = {}
+        """Where each unit ends."""
+
+    def take(self, pending: list[Ticket], room: int) -> tuple[list[Ticket], list[Ticket]]:
+        """What is committed now, and what waits: both in the order in which they came."""
+        sizes = [unit_bytes(ticket.unit) for ticket in pending]
+        if sum(sizes) <= room:
+            if self._places or self._ends:
+                self._ends, self._places = {}, {}
+            return pending, []
+        chosen: set[int] = set()
+        for index in self._order(pending, sizes):
+            if chosen and sizes[index] > room:
+                break
+            chosen.add(index)
+            room -= sizes[index]
+            place = self._places.pop(pending[index], None)
+            if place is not None:
+                self._served = max(self._served, place - sizes[index])
+        self._ends = {source: end for source, end in self._ends.items() if end > self._served}
+        taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
+        return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
+
+    def _order(self, pending: Sequence[Ticket], sizes: Sequence[int]) -> Iterator[int]:
+        stretch: list[int] = []
+        for index, ticket in enumerate(pending):
+            if passes(ticket.unit):
+                stretch.append(index)
+                if ticket not in self._places:
+                    source = ticket.unit.source
+                    begins = max(self._served, self._ends.get(source, 0))
+                    self._places[ticket] = self._ends[source] = begins + sizes[index]
+            else:
+                yield from self._line(pending, stretch)
+                stretch = []
+                yield index
+        yield from self._line(pending, stretch)
+
+    def _line(self, pending: Sequence[Ticket], stretch: Sequence[int]) -> Sequence[int]:
+        return sorted(stretch, key=lambda index: self._places[pending[index]])

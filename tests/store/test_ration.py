@@ -1,0 +1,238 @@
+"""How much goes into a commit, and whose: counted in units and bytes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.store import loop
+from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig
+from gateway.store.plan import COMMIT_BYTES, unit_bytes
+from gateway.store.ration import FIRST, LEAST, TARGET, CommitPace, Turns
+from gateway.store.sqlite import open_store
+from gateway.store.writer import REST_PAGES, Writer
+from gateway.transport.limits import QUEUE
+from tests.store.kit import SMALL, append, everything, open_stepwise, unit, until
+
+NEW = [MakeTopic("t", TopicConfig())]
+
+
+def ticket(source: int, size: int, **others) -> Ticket:
+    return Ticket(unit(append("t", bytes(size)), source=source, **others))
+
+
+# --- whose ---
+
+
+def test_all_that_has_room_goes_together():
+    pending = [ticket(number % 3, 1000) for number in range(20)]
+    assert Turns().take(pending, 1 << 20) == (pending, [])
+
+
+def test_little_goes_before_much_of_others():
+    flood = [ticket(1, 100_000) for _ in range(20)]
+    quiet = ticket(2, 100)
+    taken, rest = Turns().take([*flood, quiet], 250_000)
+    assert taken == [*flood[:2], quiet]
+    assert rest == flood[2:]
+
+
+def test_but_not_before_what_the_same_source_has_handed_in():
+    flood = [ticket(1, 100_000) for _ in range(20)]
+    assert Turns().take([*flood, ticket(1, 100)], 250_000)[0] == flood[:2]
+
+
+def test_who_hands_in_much_at_once_waits_until_others_have_had_as_much_and_no_longer():
+    turns, much, took = Turns(), ticket(1, 1_000_000), 0
+    pending = [much]
+    while much in pending:
+        pending += [ticket(2, 50_000) for _ in range(6)]
+        taken, pending = turns.take(pending, 250_000)
+        took += sum(unit_bytes(one.unit) for one in taken if one is not much)
+    assert 900_000 <= took <= 1_000_000 + 6 * 50_004
+
+
+def test_one_that_has_no_room_is_a_commit_of_its_own():
+    turns, large = Turns(), ticket(1, 1_000_000)
+    assert turns.take([large, ticket(1, 1)], 1000)[0] == [large]
+
+
+BARRIERS = {"puts": [Put("s", b"k", b"v")], "creates": NEW}
+
+
+@pytest.mark.parametrize("barrier", [{}, *({name: value} for name, value in BARRIERS.items())])
+def test_what_does_more_than_append_or_has_no_source_keeps_its_place(barrier):
+    kept = ticket(0 if not barrier else 3, 10, **barrier)
+    flood = [ticket(1, 100_000) for _ in range(5)]
+    pending = [*flood, kept, ticket(2, 100)]
+    assert Turns().take(pending, 250_000) == (flood[:2], pending[2:])
+    assert Turns().take(pending, 500_500) == ([*flood, kept, pending[-1]], [])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5000)), min_size=1, max_size=60),
+    st.integers(1, 20_000),
+    st.integers(1, 8),
+)
+def test_every_source_keeps_its_order_and_nothing_is_lost(units, room, at_once):
+    turns, coming = Turns(), [ticket(source, size) for source, size in units]
+    known, pending, done = {one: number for number, one in enumerate(coming)}, [], []
+    while coming or pending:
+        pending += coming[:at_once]
+        del coming[:at_once]
+        taken, pending = turns.take(pending, room)
+        assert taken
+        assert len(taken) == 1 or sum(unit_bytes(one.unit) for one in taken) <= room
+        done += taken
+    order = [known[one] for one in done]
+    assert sorted(order) == list(range(len(units)))
+    for one in range(5):
+        of_it = [number for number in order if units[number][0] == one]
+        assert of_it == sorted(of_it)
+    for kept in (number for number in order if units[number][0] == 0):
+        assert all(number < kept for number in order[: order.index(kept)])
+
+
+# --- how much ---
+
+
+def test_a_commit_that_takes_long_leaves_less_room_and_a_quick_one_more():
+    pace = CommitPace()
+    pace.note(FIRST, 3 * TARGET, synced=True)
+    assert pace.room == FIRST * 3 // 4
+    for _ in range(100):
+        pace.note(pace.room, TARGET / 2, synced=True)
+    assert pace.room == COMMIT_BYTES
+    for _ in range(100):
+        pace.note(pace.room, 3 * TARGET, synced=False)
+    assert pace.room == LEAST
+
+
+def test_a_quick_commit_with_little_in_it_says_nothing_of_more():
+    pace = CommitPace()
+    for _ in range(100):
+        pace.note(1000, TARGET / 100, synced=True)
+    assert pace.room == FIRST
+
+
+def test_on_a_slow_disk_a_commit_may_take_a_few_times_what_the_least_takes():
+    pace, least, per_byte = CommitPace(), 10 * TARGET, TARGET / FIRST
+    for _ in range(1000):
+        pace.note(pace.room, least + pace.room * per_byte, synced=True)
+    assert pace.room > QUEUE  # all that connections may have under way
+
+
+# --- in a store ---
+
+
+async def test_beside_a_flood_every_small_one_is_in_the_next_commit(tmp_path: Path):
+    async with open_stepwise(tmp_path) as store:
+        store.submit(unit(append("t", b"first"), creates=NEW))
+        store.committer.step()
+        store.committer.pace.room = 300_000
+        flood = [store.submit(unit(append("t", b"%d" % n + bytes(99_999)), source=1)) for n in range(20)]
+        steps = 0
+        while not all(one.done for one in flood):
+            quiet = store.submit(unit(append("t", b"quiet"), source=2))
+            store.committer.pace.room = 300_000
+            assert store.committer.step()
+            assert quiet.done
+            steps += 1
+        assert steps == 10
+        assert [one.placements[0].base_offset for one in flood] == sorted(
+            one.placements[0].base_offset for one in flood
+        )
+        assert (await everything(store, "t")).count(b"quiet") == steps
+
+
+# --- the write-ahead log ---
+
+
+async def test_commits_go_on_while_the_log_is_carried_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    begun: list[Writer] = []
+    go_on, carry_over = threading.Event(), Writer.carry_over
+
+    def held(writer: Writer) -> bool:
+        begun.append(writer)
+        assert go_on.wait(60)
+        return carry_over(writer)
+
+    monkeypatch.setattr(Writer, "carry_over", held)
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 8)
+    monkeypatch.setattr(loop, "REST_PAGES", 4)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        for _ in range(20):
+            await store.submit(unit(append("t", bytes(20_000)))).wait()
+        assert len(begun) == 1
+        go_on.set()
+        await until(lambda: not store._loop._carrying)
+        assert len(await everything(store, "t")) == 21
+
+
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.NONE])
+async def test_the_log_begins_anew_although_commits_never_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability
+):
+    """Else it would grow for as long as somebody writes."""
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "MOST_PAGES", 8 * REST_PAGES)
+    log, value, written = tmp_path / "log.sqlite-wal", bytes(300_000), 0
+    async with open_store(tmp_path, SMALL) as store:
+        made = [MakeTopic("t", TopicConfig(durability=durability))]
+        await store.submit(unit(append("t", b"first"), creates=made)).wait()
+        while not written or log.stat().st_size > written * len(value) / 2:
+            await store.submit(unit(append("t", value))).wait()
+            written += 1
+            assert written < 200
+        assert await everything(store, "t") == [b"first", *[value] * written]
+
+
+async def test_a_log_that_has_become_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    go_on, carry_over = threading.Event(), Writer.carry_over
+    monkeypatch.setattr(Writer, "carry_over", lambda writer: go_on.wait(60) and carry_over(writer))
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "MOST_PAGES", 4 * REST_PAGES)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        written = 0
+        while store.committer.writer.pages < store._loop._pages_until or not store._loop._carrying:
+            await store.submit(unit(append("t", bytes(300_000)))).wait()
+            written += 1
+        assert written < 30
+        waiting = store.submit(unit(append("t", b"waits")))
+        store._loop._advance()
+        assert not waiting.done
+        assert waiting in store.committer.pending
+        go_on.set()
+        await waiting.wait()
+        assert len(await everything(store, "t")) == 1 + written + 1
+
+
+async def test_what_a_reader_holds_back_is_carried_over_when_it_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 8)
+    monkeypatch.setattr(loop, "REST_PAGES", 4)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        reader = store._pool.direct
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM chunks").fetchone()
+        for _ in range(40):
+            await store.submit(unit(append("t", bytes(20_000)))).wait()
+        await until(lambda: not store._loop._carrying)
+        assert reader.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
+        reader.execute("ROLLBACK")
+        for _ in range(40):
+            await store.submit(unit(append("t", bytes(20_000)))).wait()
+        await until(lambda: not store._loop._carrying)
+        writer = store.committer.writer
+        writer.prepare_to_carry()
+        _busy, there, carried = writer.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        assert there == carried
+        assert len(await everything(store, "t")) == 81
