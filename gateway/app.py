@@ -198,6 +198,7 @@ class Gateway:
         """Open everything, announce it, serve until drained."""
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
+            # ports first: one that is taken is told at once, and not after the log has been opened
             bound = [await self._bind(stack, listener) for listener in self._listened]
             web: dict[str, socket.socket] = {}
             if self._worker is not None:
@@ -278,15 +279,18 @@ class Gateway:
                     note_serving(Path(config.storage.path), self._addresses())
                 self.health.enter(ProcessPhase.READY)
                 announce("ready")
+                # what is pulled from elsewhere may come in only now, when who reads it can connect
                 bridges.admit()
                 nursery.start_soon(self.reloads.run, bridges)
                 task_status.started()
                 await self._drain.wait()
                 self.health.enter(ProcessPhase.DRAINING)
                 bridges.drain()
+                # the store closes after them, by the stack: what a client was told is stored has been stored
                 await self._take_down(listeners, finished)
                 stop_admin.set()
                 if self._handover is not None:
+                    # last: packets of connections that end come by way of the other processes
                     handing.cancel()
         self.stopped.set()
 
@@ -328,6 +332,7 @@ class Gateway:
             return await stack.enter_async_context(_kafka_store(self._config, storage.kafka, self.recorder))
         options = StoreOptions(storage.tail_cache, storage.page_cache, storage.free_space_floor)
         store = await stack.enter_async_context(open_store(storage.path, options, recorder=self.recorder))
+        # until the forwards run, what they had reached is what is written: retention must not take what they have not sent
         store.set_retention_floor(stored_floor(store))
         return store
 

@@ -111,6 +111,7 @@ class Reloads:
         with self._until_closed:
             while True:
                 await self._asked.wait()
+                # before it is read: who asks from here on wants what the file says later
                 self._asked = trio.Event()
                 async with self._one_at_a_time:
                     await self._reload(bridges)
@@ -124,6 +125,7 @@ class Reloads:
             if self._bridges is None or self._until_closed.cancel_called:
                 raise ShuttingDown
             before = await trio.to_thread.run_sync(path.read_bytes)
+            # two people may change it at the same time: the second has not seen what the first has written
             if digest(before) != seen:
                 raise Conflict(f"{path.name} has changed since it was looked at: look at it again")
             in_force = self._config
@@ -148,10 +150,12 @@ class Reloads:
             reason = f"cannot read {file}: {error.strerror or error}"
             self._failed(INVALID, reason=reason)
             return Reloaded(INVALID, [reason])
+        # all or nothing: of a file half of which is in force nobody could say what the gateway does
         if changed := list(changes(self._config, config)):
             self._failed(REFUSED, restart_for=", ".join(changed))
             return Reloaded(REFUSED, [f"{one}: needs a restart" for one in changed])
         try:
+            # everything that can fail is done before anything is changed
             await bridges.prepare(table)
         except GatewayError as error:
             self._failed(FAILED, reason=error.message)
@@ -220,6 +224,7 @@ def _replace(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        # a temporary file is its owner's alone, and there may be secrets in the one it replaces that others must go on reading
         shutil.copymode(path, name)
         Path(name).replace(path)
     except OSError:

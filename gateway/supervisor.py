@@ -128,6 +128,7 @@ class Crew:
             self._end(number)
 
     def _end(self, number: int) -> None:
+        # every process reads the file again by itself, and goes on
         if number != signal.SIGHUP:
             self._ending.set()
         for process in self._processes.values():
@@ -156,6 +157,7 @@ class Crew:
             if self._ending.is_set():
                 return
             if not good and not ready.is_set():
+                # one that ends at once has met a mistake in the configuration: started again and again it would hide what it said
                 self.code = 2  # it has said why; at the start there is nobody to wait for
                 self._end(signal.SIGTERM)
                 return

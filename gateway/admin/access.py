@@ -120,6 +120,7 @@ class Access:
                 self._tokens[name] = one.token.encode(), Role[one.role.name]
         if admin.token:
             self._tokens[ADMIN] = admin.token.encode(), Role.ADMINISTER
+        # sessions without a token end with the process: nobody could take them back otherwise
         self._local = os.urandom(32)
 
     @property
@@ -137,6 +138,7 @@ class Access:
     def check_page(hand: Hand) -> None:
         """The same, of what the browser says about the page."""
         headers = hand.headers
+        # older browsers send no such header: what they send is judged by its origin below, and by the cookie's token
         if headers.get("sec-fetch-site") in _FOREIGN and not _navigates(hand):
             raise Denied("a web page of somebody else's sent this: the gateway answers its own pages alone")
         origin = headers.get("origin")
@@ -170,6 +172,7 @@ class Access:
     def log_in(self, token: str, peer: str = "") -> Who:
         """A new session for who shows this. Raises Unauthenticated."""
         shown = token.strip().encode()
+        # all are compared, and each takes as long whatever is shown: the time says nothing about how much of one was right
         matching = [name for name, (one, _role) in self._tokens.items() if hmac.compare_digest(one, shown)]
         if not matching:
             self._failed(peer)
@@ -211,9 +214,11 @@ class Access:
 
     def _who(self, name: str, cookie: str) -> Who:
         role = self._tokens[name][1] if name in self._tokens else Role.ADMINISTER
+        # made of the cookie, so that it need not be remembered, and of no use with any other
         return Who(name, role, self._sign(name, "csrf " + cookie)[:32], cookie)
 
     def _sign(self, name: str, text: str) -> str:
+        # signed with what was shown at the login: a token that is changed ends all sessions that began with it
         key = self._tokens[name][0] if name in self._tokens else self._local
         return hmac.new(hashlib.sha256(b"gateway session " + key).digest(), text.encode(), "sha256").hexdigest()
 

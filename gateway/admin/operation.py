@@ -98,6 +98,7 @@ def operation(
     """Mark a method as an operation. `event`: the type of what a stream of events consists of."""
 
     def mark(function: T) -> T:
+        # on the function and not in a table: what is defined is served, and nothing else has to be edited
         function.__dict__["operation"] = (method, path, role, media, event)
         return function
 
@@ -221,6 +222,7 @@ async def called(one: Operation, request: Request, limits: OperationLimits | Non
     if one.body is None:
         return await one.call(Asked(query, None, who, _peer(request), accept))
     limits = limits or OperationLimits()
+    # taken before the body is read: so many are in memory at a time, however many are sent
     async with limits.bodies:
         charge = Charge(limits.room)
         try:
@@ -301,6 +303,7 @@ async def _decoded(request: Request, kind: type[T], charge: Charge) -> T:
     body = await body_of(request, charge=charge)
     decode = msgspec.msgpack.decode if sent == wire.MSGPACK else msgspec.json.decode
     try:
+        # before the decoder makes objects of it: a few bytes can ask for millions
         wire.check_size(body, sent)
         return decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -341,6 +344,7 @@ class _Stream(Response):
 
     def __init__(self, streamed: Streamed, limiter: trio.CapacityLimiter, *, gzip: bool = False) -> None:
         super().__init__(media_type=streamed.media_type)
+        # how long it is shows when it ends: it goes out in chunks
         del self.headers["content-length"]
         if streamed.filename:
             self.headers["content-disposition"] = f'attachment; filename="{streamed.filename}"'
@@ -351,6 +355,7 @@ class _Stream(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         async with trio.open_nursery() as nursery:
+            # nobody else reads: without this a client that goes away is noticed with the next part only, which may never come
             nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
             async with self._limiter:
                 await self._send(send)
@@ -383,6 +388,7 @@ class _EventStream(Response):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_until_gone, receive, nursery.cancel_scope)
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                # a browser comes back by itself: after a second, and not after its own three
                 await send(_part(b"retry: 1000\n\n", more=True))
                 async with aclosing(self._events) as events:
                     async for event in events:

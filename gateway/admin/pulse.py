@@ -176,6 +176,7 @@ class Pulses:
         while True:
             await self._wanted.wait()
             idle_since = trio.current_time()
+            # while nobody looks nothing is counted; it goes on for a while, so that a page that is loaded again has its history
             while self._followers or trio.current_time() < idle_since + LINGER:
                 if self._followers:
                     idle_since = trio.current_time()
@@ -187,7 +188,9 @@ class Pulses:
                     with trio.move_on_after(EVERY * ACCOUNTED_EVERY):
                         await self._hurry.wait()
             self._wanted = trio.Event()
+            # rates are differences: between two looks that lie far apart they would say nothing about now
             self._last = None
+            # measuring each answer of an upstream costs a clock: nobody wants to know any more
             for pool in self._pools():
                 pool.timed = False
 
@@ -266,6 +269,7 @@ class Pulses:
         inside = self._inside
         counts = _Counts(trio.current_time(), *[dict(one) for one in inside.recorder.counted(*_FAMILIES)])
         before, self._last = self._last, counts
+        # the accounts of every consumer cost as much as all the rest: they are taken more rarely
         if self._accounted is None or self._number % ACCOUNTED_EVERY == 0:
             self._accounted = inside.house.snapshot()
         snapshot = self._accounted

@@ -85,6 +85,7 @@ class AttachedClient:
                 self._writes.add(request.id)
                 self._dispatch(self, request)
             elif self._writes:
+                # a read may be about what was written just before it: it sees nothing until that is stored
                 self._waiting.append(request)
             else:
                 self._read(request)

@@ -192,6 +192,7 @@ class Committer:
 
     def apply(self, taken: Sequence[Ticket], commit: CommitUnderWay) -> Sequence[tuple[Ticket, Result]]:
         """Make a commit visible; what it left out goes back to the front. Returns how its tickets end, for `settle`."""
+        # in front, so that units that touch the same topic still end in the order in which they were submitted
         self.pending[:0] = taken[len(commit.tickets) :]
         if commit.error is not None:
             return self._fail(commit, commit.error)
@@ -208,6 +209,7 @@ class Committer:
         if plan.synced and plan.writes:
             self.sync_at = float("inf")
         elif plan.interval is not None and self.mode is Mode.THREAD:
+            # the sync takes a while itself, and has to be over when the interval is
             wait = max(plan.interval - SYNC_MARGIN, plan.interval / 2)
             self.sync_at = min(self.sync_at, trio.current_time() + wait)
         if isinstance(plan, Lone):
@@ -224,6 +226,7 @@ class Committer:
                 ticket.finish(result)
 
     def _fail(self, commit: CommitUnderWay, error: StoreError) -> Sequence[tuple[Ticket, Result]]:
+        # they were submitted believing that those before them are stored: none of them may apply when these are not
         behind, self.pending = self.pending, []
         self._singles = 0
         self._refuse_writes(error)
@@ -240,6 +243,7 @@ class Committer:
             self._probe_delay = PROBE_FIRST
             self._recorder.writable(False, error.message)
         else:
+            # a disk that stays full is asked ever more rarely: each probe is a synced write
             self._probe_delay = min(2 * self._probe_delay, PROBE_LONGEST)
         self.health = StoreHealth(writable=False, reason=error.message)
         if self.mode is Mode.THREAD:
@@ -263,6 +267,7 @@ class Committer:
 
     def drain(self) -> None:
         """Commit until nothing is pending. Units submitted by callbacks are committed after those that called."""
+        # a callback has submitted more: the outermost call commits it when those that it was called among have all ended
         if self._draining:
             return
         self._draining = True

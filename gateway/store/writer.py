@@ -128,6 +128,7 @@ class Writer:
         if self._mode != _MODES[plan.synced]:
             self._set_mode(plan.synced)
         try:
+            # a statement by itself is a transaction: nearly all commits are this, and are spared BEGIN and COMMIT
             if only_chunks and len(rows) <= _ONE_STATEMENT:
                 values = rows[0] if len(rows) == 1 else [value for row in rows for value in row]
                 self.connection.execute(_INSERT[len(rows)], values)
@@ -137,6 +138,7 @@ class Writer:
                 self.connection.executemany(_INSERT[1], rows)
                 self._write_rows(plan)
                 self._delete_topics(plan)
+                # a chunk carries the number of its commit; those of a deleted topic are removed, and their numbers with them
                 if not rows or plan.deleted:
                     self._note(plan.number)
                 self.connection.execute("COMMIT")
@@ -202,6 +204,7 @@ class Writer:
             forget_pages(self.connection)
             return StoreDamaged(f"{name}: {error}. {WAY_ON}")
         text = f"{name or type(error).__name__}: {error}"
+        # only what SQLite refuses before it writes is certain not to be there after a crash
         return CommitFailed(text) if name in _REFUSED else OutcomeUnknown(text)
 
     def rollback(self) -> None:
@@ -325,6 +328,7 @@ class Writer:
             os.fdatasync(self._log_file)
         except OSError as error:
             raise OutcomeUnknown(f"the write-ahead log cannot be synced: {error}") from error
+        # a synced commit may have overtaken this one meanwhile, and the mark must not go back
         if number > self.synced:
             self.synced = number
             self.mark.write(number)

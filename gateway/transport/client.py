@@ -111,6 +111,7 @@ class ClientDriver:
 
     @supervised
     def opened(self, channel: int, kind: Kind) -> None:
+        # both sides have taken part in it, where a TCP connection is taken by the system
         if channel == CONNECTION:  # the handshake of QUIC
             self.heard.set()
         self._report(self._session.opened(channel, kind, self._clock()))
@@ -234,6 +235,7 @@ async def dial(
             finally:
                 driver.close()
         return
+    # which dialect a broker speaks shows with its first answer alone: each attempt has a connection of its own
     tried = [context] if context.dialect is not Dialect.AUTO else []
     tried = tried or [attrs.evolve(context, dialect=dialect) for dialect in spec.tried] or [context]
     for attempt in tried:
@@ -276,6 +278,7 @@ async def _dialled(
             yield
         finally:
             driver.close()
+            # the goodbye is under way when the block is left; a peer that does not read it is not waited for
             nursery.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
 
 

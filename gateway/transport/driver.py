@@ -235,6 +235,7 @@ class Driver:
             return
         self._closed = True
         log.debug("a connection closed", listener=self._context.listener, peer=self._link.peer, cut=self._cut)
+        # what was parsed counts as sent by the client, whose connection may have ended for another reason
         unheard = [request for request in self._backlog if isinstance(request, Write)]  # read is read, answered or not
         self._submit([*unheard, *self._session.lost()])
         self._client.detach()
@@ -317,6 +318,7 @@ class Driver:
         self._stirred = True
         pending = requests if isinstance(requests, list) else list(requests)
         if self._backlog:
+            # order is fixed when bytes are parsed: what is new must not pass what waits
             self._backlog.extend(pending)  # it waits for its turn, and so does what comes behind it
             return
         left = MOST_AT_ONCE
@@ -362,6 +364,7 @@ class Driver:
 
     def _flush(self) -> None:
         link = self._link
+        # a session that always has one more thing to say leaves the others their turn
         for _ in range(MAX_ROUNDS):
             outputs = self._session.outputs()
             self._stirred = False
@@ -386,6 +389,7 @@ class Driver:
         if in_flight >= context.limits.in_flight:
             hit = "in_flight"
         elif replies >= context.limits.output or (self._hit and replies > context.limits.output // 2):
+            # what was stopped goes on at half of it, or reading would flap with every answer that leaves
             hit = "output"
         elif self._writing >= context.budget.share:
             hit = "share"
@@ -395,6 +399,7 @@ class Driver:
             context.budget.relieve(self._now)
             if self._closed:
                 return
+        # counted when it begins, not for every turn that it lasts
         if hit and not self._hit:
             context.recorder.limit_hit(context.listener, hit)
             self._hits += 1
@@ -431,6 +436,7 @@ class Driver:
         if self._closed:
             return True
         limits = self._context.limits
+        # a peer that reads slowly is served; one that reads nothing for the whole time is cut
         if not replies or replies < self._progress[0]:
             self._progress = (replies, now)
         elif replies > self._progress[0]:

@@ -190,6 +190,7 @@ class TcpListener:
         tune(sock)
         pipe = self._pipe()
         served, already = self._served[0], b""
+        # with one protocol there is nothing to find out: nothing has to have come before it is served
         if len(self._served) > 1:
             try:
                 served, already = await self._choose(sock, pipe)
@@ -200,6 +201,7 @@ class TcpListener:
         link = TcpLink(sock, _shown(address), self._nursery, self._context.clock, pipe)
         driver = Driver(self._context, served.session(None), link, served.attach)
         self._drivers.add(driver)
+        # it was accepted while the listener was being closed: it is told so, like those before it
         if self._accepting.cancel_called:
             driver.drain()
         try:

@@ -204,6 +204,7 @@ class TcpLink:
             self._size += len(sealed) - len(plain)
             self._out.append(sealed)
         elif len(queue) == 1 or self._size > JOIN_LIMIT:
+            # small pieces are joined, as a system call each costs more than the copy; large ones are not worth copying
             self._out.extend(queue)
         else:
             self._out.append(b"".join(queue))
@@ -259,6 +260,7 @@ class TcpLink:
         # wait for something to read, unless the last read may have left something, and read it
         if self._reader is not None or self._paused or self._eof or self._closing:
             await trio.sleep(math.inf)
+        # after a short read the kernel had no more: to ask it again would be a system call for nothing
         if self._drained:
             await trio.lowlevel.wait_readable(self._sock)
         data = self._receive()
@@ -271,6 +273,7 @@ class TcpLink:
         handler.turn(self._clock())
         if self._silent:
             self._confirm()
+        # who always has more to send must not keep the others from being read
         if not self._drained:
             await trio.lowlevel.checkpoint()
 
@@ -323,6 +326,7 @@ class TcpLink:
         assert handler is not None
         if not data:
             self._eof = True
+            # no end of a handshake: nothing of the protocol's was ever said
             if self._pipe is not None and not self._pipe.ready:
                 self.abort()
             else:

@@ -64,6 +64,7 @@ class _Buckets:
         bucket.drain(now)
         bucket.level = min(bucket.level + 1, FULL)
         self._buckets.move_to_end(name)
+        # with the oldest goes what is forgiven soonest: a flood of names makes room for nothing but itself
         if len(self._buckets) > MOST:
             self._buckets.popitem(last=False)
 
@@ -87,10 +88,12 @@ class Logins:
         wait = 0.0
         of_address = self._addresses.find(_network(caller))
         if of_address is not None and (alone := of_address.wait(now)):
+            # one address waits in a queue of its own: many connections at once try no more often than one
             wait = max(of_address.free_at - now, 0.0) + alone
         of_name = self._names.find(name[:LONGEST_NAME])
         if of_name is not None:
             wait = max(wait, of_name.wait(now))
+        # held for so long, attempts would be a cheap way to keep connections and memory
         if wait > PATIENCE:
             self._tell(caller, name, "throttled")
             raise Throttled("too many failed logins: try again later")
@@ -99,6 +102,7 @@ class Logins:
             return
         if of_address is not None:
             of_address.free_at = now + wait
+        # the answer waits, right or wrong: who guesses learns nothing from being answered sooner
         self._call_at(now + wait, lambda: None if caller.detached else check())
 
     def failed(self, caller: Caller, name: str, reason: str) -> None:

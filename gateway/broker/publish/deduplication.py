@@ -141,6 +141,7 @@ class Deduplication:
             raise InvalidRequest("not as many copies as messages")
         source = _source(publication.caller, copies)
         window = self._windows.pop(source, None) or Window()
+        # a dict keeps this order by itself: the first of it is what room is made with
         self._windows[source] = window  # the last one used is the last in line
         slots = [offset % SLOTS for offset in offsets_of(copies)]
         if not window.storing.isdisjoint(slots) or (window.stale and window.storing):
@@ -177,6 +178,7 @@ class Deduplication:
         if len(window.segments) > held:
             self._held += len(window.segments) - held
             self._make_room()
+        # in the same unit as the messages: after a crash either both are there or neither
         if claim.marks and self._durable(publication):
             publication.puts += self._puts(claim, numbers)
             if publication.plain:  # others are units of several batches, of which one may build on another
@@ -199,6 +201,7 @@ class Deduplication:
         if error is not None:
             for slot, mark in claim.before.items():
                 window.note(slot, mark)
+            # the row that says when it was used last may not have been written either
             window.written_ms = 0
             window.stale = not self._alone
         if not window.segments and not window.storing and not window.stale:  # nothing of it was taken

@@ -171,8 +171,10 @@ class DelayService:
         if key not in self._head:
             self._head[key] = waiting
             heapq.heappush(self._heap, key)
+        # twice, so that a row that comes at the end does not move the horizon each time
         if len(self._head) > 2 * self._head_size:
             keys = sorted(self._head)
+            # what lies behind it stays on disk: however many wait, they take no more memory than this
             self._horizon = keys[self._head_size]
             for late in keys[self._head_size :]:
                 if self._refilling:
@@ -229,6 +231,7 @@ class DelayService:
         ticket = self._appending.commit(
             [waiting.row.prepared(started) for waiting in due.values()],
             [Put(TABLE, key, None) for key in due],
+            # the commit that appends takes the row away, and needs it to be there: nothing fires twice, whoever cancels meanwhile
             [Require(TABLE, key, waiting.raw) for key, waiting in due.items()],
         )
 
@@ -313,6 +316,7 @@ class DelayService:
         key = key_of_id(request.delayed_id)
         missing = NotFound(f"delayed message not found: {request.delayed_id[:64]}")
         if key is None or key in self._firing:
+            # it is on its way into the log: an answer that it was cancelled could not be kept
             raise missing
         waiting = self._head.get(key)
         if waiting is not None:
@@ -335,6 +339,7 @@ class DelayService:
     def _take_back(
         self, caller: Caller, request: CancelDelayed, key: bytes, waiting: _Waiting, missing: NotFound
     ) -> None:
+        # ids can be guessed; whoever may cancel at one address must not learn of, or take, what waits for another
         if waiting.row.address != request.address:
             caller.answer(request.id, missing)
             return

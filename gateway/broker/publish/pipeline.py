@@ -108,11 +108,14 @@ class Pipeline:
         self._steps: Sequence[Step] = (
             self._admit,
             self._route,
+            # what came twice is left out before any work is done on it
             deduplication.leave_out,
+            # before the transform, which may take away the header that says by which gateways it came
             self._stop_loops,
             self._transform,
             validation.validate,
             self._place,
+            # last: only what is really appended may be known as stored
             deduplication.remember,
         )
         self.tap: Tap | None = None
@@ -128,6 +131,7 @@ class Pipeline:
         }
 
     def publish(self, caller: Caller, request: Publish) -> None:
+        # somebody's publication waits for an answer from elsewhere: what its connection sends behind it must not overtake it
         if self._lanes:
             self._in_turn(caller, request, self._publish)
             return
@@ -146,6 +150,7 @@ class Pipeline:
 
         def ready(publication: Publication) -> None:
             publication.end(None)
+            # whoever wanted it was cancelled while a step waited, and nobody else gives back what was counted as held
             if gone:
                 self._appending.discard((publication.prepared(),))
             else:
@@ -274,6 +279,7 @@ class Pipeline:
         batch = request.batch
         topic = way.topic
         if (
+            # a reload, or a topic that is made again, puts other objects here: what was found out of the old ones is void
             way.table is not self._table.version
             or self._store.topics.get(topic.name) is not topic
             or request.transaction
@@ -289,6 +295,7 @@ class Pipeline:
         partition = batch.partition
         if partition is None:
             partition = 0
+            # keys, or whose turn it is, decide then: that is the long way's business
             if partitions != 1:
                 return False
         elif not 0 <= partition < partitions:
@@ -333,11 +340,13 @@ class Pipeline:
     def _remember_way(self, caller: Caller, address: str, route: ResolvedRoute) -> None:
         if route.transform is not None or len(route.topics) != 1 or route.proxy is not None:
             return
+        # another gateway may take over what is required here: it has to be asked each time
         if caller.guard is not None and caller.guard():
             return
         topic = self._store.topics.get(route.topic)
         if topic is None or self._table.topic_config(route.topic).schema:
             return
+        # who writes to so many addresses finds each again as cheaply as an order of their last use would be kept
         if len(caller.ways) >= MOST_WAYS:
             caller.ways.clear()
         meter = self._recorder.publish_meter(route.name, caller.listener.name)

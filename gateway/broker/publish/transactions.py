@@ -82,6 +82,7 @@ class TransactionService:
         connection = self._connections.get(caller.id)
         if connection is None:
             connection = self._connections[caller.id] = _Connection()
+            # an open transaction holds memory for who may never come back
             caller.on_detach(lambda: self._leave(caller.id))
         if len(connection.open) >= MOST_PER_CONNECTION or self._open >= MOST_OPEN:
             raise Throttled("too many open transactions")
@@ -118,6 +119,7 @@ class TransactionService:
         # append everything in one unit, if the caller may still write all of it
         transaction = self._find(caller, request.transaction)
         try:
+            # rights change while a transaction is open, and nothing of it is stored before this moment
             for address in transaction.addresses:
                 self._permit(caller, Permission.WRITE, address)
         except GatewayError:
