@@ -5,14 +5,15 @@ deleted topics are cleared away. Always in small steps between commits, so that 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from gateway.envelope import BatchMeta, Columns, Run
 from gateway.errors import CorruptChunk
 from gateway.recorder import MERGED, NOTHING_MERGED, NOTHING_TRIMMED, TRIMMED, Recorder
 from gateway.store.catalogue import Log, Topic, row_id
-from gateway.store.chunk import decode, intact
+from gateway.store.chunk import HEAD, decode
 from gateway.store.committer import Job
 from gateway.store.database import MAX_OFFSET
 from gateway.store.plan import CHUNK_RECORDS
@@ -21,8 +22,8 @@ from gateway.store.visible import MERGE_AFTER, Visible
 from gateway.store.writer import Writer, chunk_row
 
 TRIM_CHUNKS = 64
-TRIM_BYTES = 8 << 20
-"""Bounds of one step of removing: SQLite visits every page that it frees."""
+TRIM_BYTES = 4 << 20
+"""Bounds of one step of removing: SQLite visits every page that it frees, and commits wait meanwhile."""
 MERGE_CHUNKS = 2048
 MERGE_BYTES = 256 << 10
 """Bounds of one step of merging."""
@@ -180,6 +181,21 @@ class Trim(Job):
         self._owner.hold(self._log)
 
 
+class Neighbours(msgspec.Struct, frozen=True, eq=False):
+    """Neighbouring chunks that are to be one."""
+
+    runs: Sequence[Run]
+    first: int
+    last: int
+    """Their keys."""
+    chunks: int
+    end: int
+    """The position behind them."""
+    size: int
+    number: int
+    """The last commit that has written one of them."""
+
+
 class Merge(Job):
     """Turns neighbouring small chunks into one: one record a chunk costs twice the space and scans thirty times slower."""
 
@@ -188,24 +204,35 @@ class Merge(Job):
         self._recorder = recorder
         self._log = log
         self._merge_from = max(log.merge_from, log.state.start)
-        hot = log.hot.since(self._merge_from)
-        self._hot = {run.base_offset: run for run in islice(hot, MERGE_CHUNKS)} if hot is not None else {}
-        """What of it is in memory: to take a chunk of one record apart costs more than to see that its bytes are good."""
+        self._hot = self._in_memory()
         self._merged = 0
         self._replaced = self._size = self._saved = 0
         self._slack = log.slack
 
+    def _in_memory(self) -> list[Run]:
+        """What of it need not be read."""
+        runs: list[Run] = []
+        records = size = 0
+        for run in self._log.hot.since(self._merge_from) or ():
+            columns = run.columns
+            records += columns.count
+            size += len(columns.packed) + HEAD.size
+            if records > CHUNK_RECORDS or size > MERGE_BYTES:
+                break
+            runs.append(run)
+        return runs
+
     def write(self, writer: Writer) -> None:
         """Replace the rows in one transaction."""
         log = self._log
-        runs, ids, end, size, number = self._collect(writer.connection)
-        if len(runs) < 2:
+        found = self._known(writer.connection) or self._collect(writer.connection)
+        if found.chunks < 2:
             return
-        run = concat(runs)
-        row = chunk_row(log, run, 0, number)
-        position = end - row[6]  # at the end of its stretch, so that the log's own position stands
+        run, size = concat(found.runs), found.size
+        row = chunk_row(log, run, 0, found.number)
+        position = found.end - row[6]  # at the end of its stretch, so that the log's own position stands
         row = (*row[:5], position, *row[6:])
-        self._replaced, self._size, self._saved = len(ids), size, size - row[6]
+        self._replaced, self._size, self._saved = found.chunks, size, size - row[6]
         before = log.position - log.state.bytes - log.slack  # where the first chunk is
         first = position if run.base_offset == log.state.start else before
         self._slack = log.position - first - (log.state.bytes - self._saved)
@@ -213,13 +240,33 @@ class Merge(Job):
         self._merge_from = run.next_offset if full else run.base_offset
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (ids[0], ids[-1]))
+            connection.execute("DELETE FROM chunks WHERE id >= ? AND id <= ?", (found.first, found.last))
             connection.execute("INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)", row)
             connection.execute("UPDATE partitions SET slack = ? WHERE slot = ?", (self._slack, log.slot))
 
         writer.transact(work)
 
-    def _collect(self, connection: sqlite3.Connection) -> tuple[list[Run], list[int], int, int, int]:
+    def _known(self, connection: sqlite3.Connection) -> Neighbours | None:
+        """All of it from memory, if the index says that just these records are on disk: to look at each chunk there costs more
+        than all the rest. Some of them may be in one chunk already.
+        """
+        runs = self._hot
+        if len(runs) < 2:
+            return None
+        first, last = row_id(self._log.slot, runs[0].base_offset), row_id(self._log.slot, runs[-1].base_offset)
+        found = connection.execute(
+            "SELECT count(*), min(id), max(id), sum(count), max(position + size), sum(size), max(commit_number)"
+            " FROM chunks WHERE id >= ? AND id <= ?",
+            (first, last),
+        ).fetchone()
+        chunks, *index, end, size, number = found
+        records = runs[-1].next_offset - runs[0].base_offset
+        if chunks < 2 or index != [first, last, records] or any(type(value) is not int for value in found):
+            return None
+        self._merge_from, self._merged = runs[0].base_offset, chunks
+        return Neighbours(runs, first, last, chunks, end, size, number)
+
+    def _collect(self, connection: sqlite3.Connection) -> Neighbours:
         log = self._log
         topic, partition = log.key
         runs: list[Run] = []
@@ -243,9 +290,7 @@ class Merge(Job):
                 runs, ids, records, size, number = [], [], 0, 0, 0
             self._merged += 1
             try:
-                hot = self._hot.get(base)
-                known = hot is not None and hot.columns.count == count and intact(blob, base, count)
-                run = hot if hot is not None and known else decode(blob, topic, partition, base, count)
+                run = decode(blob, topic, partition, base, count)
             except CorruptChunk:
                 self._merge_from = base + count  # it stays as it is, for whoever reads it to be told
                 break
@@ -262,7 +307,8 @@ class Merge(Job):
             ids.append(key)
             records, size, number = records + count, size + length, max(number, commit)
         cursor.close()
-        return runs, ids, end, size, number
+        first, last = (ids[0], ids[-1]) if ids else (0, 0)
+        return Neighbours(runs, first, last, len(runs), end, size, number)
 
     def apply(self) -> None:
         """Go on from there the next time."""
@@ -281,7 +327,7 @@ class Merge(Job):
         self._log.small = 0
 
 
-def concat(runs: list[Run]) -> Run:
+def concat(runs: Sequence[Run]) -> Run:
     """Consecutive runs as one."""
     times: list[int] = []
     batches: list[tuple[int, int, BatchMeta]] = []

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange
+from gateway.store.chunk import decode
 from gateway.store.interface import AlterTopic, DropTopic, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions
 from tests.store.kit import (
     MEMORY,
     NO_CACHE,
+    SMALL,
     START_MS,
     Clock,
     append,
@@ -223,8 +226,9 @@ def merging_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("merging_early")
-async def test_small_chunks_are_merged_and_read_the_same(opener, clock: Clock) -> None:
-    async with opener(options=NO_CACHE) as store:
+@pytest.mark.parametrize("options", [NO_CACHE, SMALL], ids=["from disk", "from memory"])
+async def test_small_chunks_are_merged_and_read_the_same(opener, clock: Clock, options: StoreOptions) -> None:
+    async with opener(options=options) as store:
         await create(store, "t", "other")
         values = [b"%d" % number for number in range(700)]
         for start in range(0, 700, 2):
@@ -252,8 +256,11 @@ async def test_small_chunks_are_merged_and_read_the_same(opener, clock: Clock) -
 
 
 @pytest.mark.usefixtures("merging_early")
-async def test_merged_chunks_are_retained_and_trimmed_like_others(tmp_path: Path, clock: Clock) -> None:
-    async with open_stepwise(tmp_path, clock, NO_CACHE) as store:
+@pytest.mark.parametrize("options", [NO_CACHE, SMALL], ids=["from disk", "from memory"])
+async def test_merged_chunks_are_retained_and_trimmed_like_others(
+    tmp_path: Path, clock: Clock, options: StoreOptions
+) -> None:
+    async with open_stepwise(tmp_path, clock, options) as store:
         store.submit(Unit(creates=_creates("t", retention_bytes=40_000)))
         for _ in range(2000):
             store.submit(unit(append("t", b"x")))
@@ -271,6 +278,47 @@ async def test_merged_chunks_are_retained_and_trimmed_like_others(tmp_path: Path
     async with open_stepwise(tmp_path, clock, NO_CACHE) as store:
         assert bounds(store, "t") == (start, end)
         assert store.topics["t"].partitions[0].bytes == stored_bytes(store)
+
+
+@pytest.mark.usefixtures("merging_early")
+async def test_what_is_in_memory_is_merged_without_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a chunk that the disk has spoilt meanwhile is whole again."""
+    read_again: list[int] = []
+
+    def noted(blob: bytes, topic: str, partition: int, base: int, count: int) -> Run:
+        read_again.append(base)
+        return decode(blob, topic, partition, base, count)
+
+    monkeypatch.setattr("gateway.store.maintenance.decode", noted)
+    values = [b"%d" % number for number in range(600)]
+    async with open_stepwise(tmp_path) as store:
+        store.submit(Unit(creates=_creates("t")))
+        for value in values:
+            store.submit(unit(append("t", value)))
+            store.committer.step()
+        connection = store.committer.writer.connection
+        connection.execute("UPDATE chunks SET data = zeroblob(size) WHERE id = (SELECT max(id) - 500 FROM chunks)")
+        store.maintain()
+        assert chunks(store) < 300
+        store.maintain()
+    assert read_again == []
+    async with open_stepwise(tmp_path, options=NO_CACHE) as store:
+        assert await everything(store, "t") == values
+
+
+@pytest.mark.usefixtures("merging_early")
+async def test_what_is_not_on_disk_as_it_is_in_memory_is_read(tmp_path: Path) -> None:
+    """A chunk is gone: what is left stays as it is, and nothing is made up."""
+    async with open_stepwise(tmp_path) as store:
+        store.submit(Unit(creates=_creates("t")))
+        for number in range(300):
+            store.submit(unit(append("t", b"%d" % number)))
+            store.committer.step()
+        store.committer.writer.connection.execute("DELETE FROM chunks WHERE id & 0xffff = 100")
+        store.maintain()
+        rows = store._pool.direct.execute("SELECT id & 0xffff, count FROM chunks ORDER BY id").fetchall()
+        assert all(not base <= 100 < base + count for base, count in rows)
+        assert sum(count for _base, count in rows) == 299
 
 
 async def test_big_chunks_are_left_alone(tmp_path: Path) -> None:
