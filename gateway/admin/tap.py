@@ -141,6 +141,7 @@ class _Look:
             count, self._every = divmod(self._every, sample)
         self._tokens = min(RATE, self._tokens + (now - self._at) * RATE)
         self._at = now
+        # what is over any of these is dropped and counted: a publisher never waits for who looks
         taken = min(count, PER_BATCH, int(self._tokens), RING - len(self.ring))
         self._tokens -= taken
         self.dropped += count - taken
@@ -167,6 +168,7 @@ class Taps:
 
     async def _followed(self, look: _Look) -> AsyncGenerator[tuple[str, bytes] | None]:
         self._looks.append(look)
+        # only while somebody looks: otherwise a publish pays one comparison with None
         self._inside.house.pipeline.tap = self._offer
         reported, quiet_since = -1, trio.current_time()
         try:
@@ -212,9 +214,11 @@ class Taps:
         room: int,
     ) -> None:
         time_ms = int(self._inside.now() * 1000)
+        # spread over the batch: its first messages alone may be of one kind
         step = max(1, math.ceil(columns.count / room))
         places = {index: place for place, index in enumerate(transformed.kept)} if transformed is not None else {}
         for index in list(range(0, columns.count, step))[:room]:
+            # values are taken apart when they are shown, not here: this is inside somebody's publish
             after, problem = None, ""
             if transformed is not None:
                 if index in transformed.errors:

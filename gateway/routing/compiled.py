@@ -159,6 +159,7 @@ def compile_route(route: model.Route) -> CompiledRoute:
 
 def topic_of(route: model.Route, matcher: Matcher) -> BoundTemplate:
     """What `{topic}` means in a route's targets: the address, after every `rewrite` of it."""
+    # the last `rewrite` counts: each of them takes what the one before it made
     return next(reversed(_rewrites(route, matcher)), whole(matcher.glob))
 
 

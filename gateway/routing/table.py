@@ -146,6 +146,7 @@ class RoutingTable:
             if captures is None or not route.matcher.allows(principal):
                 continue
             candidates.append(_checked(route.resolve(dict(enumerate(captures)))))
+            # nothing can pass a route that asks for no more than the address: those behind it are never reached
             if not route.matcher.conditional:
                 break
         if not candidates:

@@ -75,6 +75,7 @@ class BlipmqServer:
         was_checking = self._checking
         requests = list(self._operations.complete(request_id, outcome))
         if was_checking and not self._checking:
+            # what came while the key was checked was kept unread: whether it may be sent is known now
             self._buffer.wanted = 0
             requests += self._parse(self._buffer.feed(b""), now)
         self._advance(requests, len(requests), now)
@@ -105,6 +106,7 @@ class BlipmqServer:
         if self._out:
             data = b"".join(self._out)
             self._out.clear()
+            # a Send that asks for room starts the count anew: everything before it has left when that is told
             self._unsent = 0 if self._notify else self._unsent + len(data)
             outputs.append(Send(CHANNEL, data, notify=self._notify))
             self._notify = False

@@ -177,6 +177,7 @@ class ClientStream:
                 self._fail(error.message)
             if machine.state not in PARSING:
                 break
+        # the end of a read ends the batch: nobody waits for messages that may never come
         self._publish()
         if machine.state in KEEPING:
             held = machine.state is not StreamState.OPEN
@@ -213,6 +214,7 @@ class ClientStream:
         if not queue and self._machine.state in LEAVING:
             if self._answers and not self._stopped:
                 peer.outputs.append(Finish(self._channel))
+            # without this a client that goes on sending would spend its window on a stream that nobody reads
             if not self._finished:
                 peer.outputs.append(StopSending(self._channel))
             self._machine.step(StreamEvent.ANSWERED)
@@ -248,6 +250,7 @@ class ClientStream:
         try:
             if flags & COPIES and (self._peer.flags or 0) & COPIES:
                 copies, start = decode_copies(data, start, end)
+            # most batches of a stream go to one place: its names are decoded once, and then compared as they lie
             if not self._head or not data.startswith(self._head, start):
                 head = data[start : names_end(data, start, end)]
                 self._head_names, self._head = decode_names(head), head
@@ -255,6 +258,7 @@ class ClientStream:
             if copies is not None and copies.count != columns.count:
                 raise MalformedBatch("malformed publish batch: not as many copies as messages")
         except MalformedBatch as error:
+            # who asked for an acknowledgement by number is answered by it; anybody else's stream ends with the error
             if sender.answering is not Answering.BINARY:
                 raise
             self._say(replies.failure(sender, str(error.message), document=False))
@@ -285,6 +289,7 @@ class ClientStream:
         gathering = self._gathering
         source, path = (copies.source, copies.path) if copies is not None else (b"", ())
         if (
+            # a batch has one way of being answered, one source and one path: the log keeps them once for all of it
             gathering is None
             or gathering.delivery is not delivery
             or gathering.source != source
@@ -339,6 +344,7 @@ class ClientStream:
             self._auth(message)
             return
         if peer.auth_required and self._tenant is None:
+            # before the message is looked into: what it would be refused for is none of a stranger's business
             raise WireError("auth required")
         if peer.dialect is Dialect.STOCK and codec.document_shape(message):
             raise codec.BadMessage("invalid message: not of the stock shape")

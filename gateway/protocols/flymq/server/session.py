@@ -97,6 +97,7 @@ class FlymqServer:
     @property
     def in_flight(self) -> int:
         """Requests under way; at its bound too while much waits until there is room for more answers."""
+        # said as if the bound were reached, so that whoever reads stops: what waits is bytes, and grows with what is sent
         if self._buffer.size > BACKLOG and not self.held and self._blocked():
             return max(len(self._pending), self._context.limits.in_flight)
         return len(self._pending)
@@ -155,6 +156,7 @@ class FlymqServer:
                 self._expected = False
                 self._largest = MAX_PAYLOAD
         elif isinstance(outcome, Published | Fetched):
+            # only what the broker let through shows that nobody has to log in for it: bytes alone show nothing
             self._expected = False
 
     def outputs(self) -> Sequence[Output]:
@@ -240,6 +242,7 @@ class FlymqServer:
                 wanted = HEADER_SIZE
                 break
             word, length = _PAIR.unpack_from(data, position)
+            # one compare finds signature, version, PRODUCE and its flags: nearly every frame is this
             if word | 1 == WORD | 1:
                 run, end = self._collector.collect(data, position)
                 if run is not None:
@@ -251,6 +254,7 @@ class FlymqServer:
             try:
                 check_header(word >> 24, word >> 16 & 0xFF, length, self._largest)
             except WireError:
+                # it would be right after a login: the client is told so, or it would look for the mistake in its frame
                 if length <= MAX_PAYLOAD and self._largest < length and word >> 16 == SIGNED:
                     self._replies.put(self._speech.error(words(Unauthenticated(), Subject())))
                 return [*requests, *self._finish()]  # closes without a word, once earlier answers are out
@@ -262,6 +266,7 @@ class FlymqServer:
             position = end
             left -= 1
             if not left:
+                # an answer of the broker's is waited for before the rest is parsed: others have the loop meanwhile
                 self._pause = self._ids()
                 self._pending[self._pause] = None
                 requests.append(Pause(self._pause))
@@ -285,6 +290,7 @@ class FlymqServer:
         return cancels
 
     def _produce(self, run: Run, requests: list[Request]) -> None:
+        # a read that waits for a message must not hold up what its own client has sent behind it
         if self._held:
             requests.extend(self._release())
         if run.partition < -1:
@@ -334,6 +340,7 @@ class FlymqServer:
         def run(call: Call) -> Steps:
             whole = None
             while whole is None:
+                # a slice a turn: a payload that packs well takes longer to unpack than anybody else should wait
                 yield Pause(call.id())
                 whole = inflation.step()
                 call.holds = inflation.size

@@ -100,6 +100,7 @@ class FujinServer:
             if kind is Kind.DUPLEX:
                 self._fresh.add(channel)
                 if self._draining:
+                    # a stream that is opened while the gateway goes down is told so, and not left without an answer
                     self._begin(channel, None).stop()
             else:
                 self._outbox.put(channel, StopSending(channel))
@@ -108,6 +109,7 @@ class FujinServer:
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         if channel in self._fresh and data:
             self._begin(channel, data[0])
+            # who has said nothing yet may speak a dialect that answers pings otherwise
             if self._ping_at is None and self._pings:
                 self._ping_at = now + self._ping.interval
         if channel == self._pinging:
@@ -118,6 +120,7 @@ class FujinServer:
             stream.receive(data, now)
             self._incomplete += stream.incomplete - before
             if self._incomplete > MAX_INCOMPLETE:
+                # counted again only when the bound seems to be reached: to keep it right for every stream would cost each read
                 self._incomplete = sum(each.incomplete for each in self._streams.values())
                 if self._incomplete > MAX_INCOMPLETE:
                     stream.end()
@@ -237,6 +240,7 @@ class FujinServer:
         if not (binds or greets) and self._pings and not self._v1 and dialect in SEEDS:
             stream = SeedStream(channel, self._context, self._connect)
         else:  # where it is neither, its states refuse what it begins with
+            # these dialects say what the answer to a ping is; of the seed's any answer will do
             self._strict = True
             if binds or greets:
                 self._spoken = BINDS if binds else GREETS
@@ -283,6 +287,7 @@ class FujinServer:
 
     def _gone(self, channel: int) -> None:
         self._streams.pop(channel, None)
+        # over a byte stream the one session is the connection
         if not self._pings:
             self._close(0, "")
         self._close_if_drained()

@@ -168,6 +168,7 @@ class RustlogServer:
                 taken = gathering.add_frame(data, start, end)
                 if not taken:
                     desk.publish()
+                    # it begins another batch: the one before it is asked for first, in the order of the requests
                     taken = gathering.add_frame(data, start, end)
                 if taken:
                     position = gathering.add_alike(data, position, end)
@@ -175,8 +176,10 @@ class RustlogServer:
             position = end
             self._serve(data[start:end])
             left -= 1
+            # many small operations in one read: the others have the loop in between
             if left <= 0 and not desk.waiting:
                 desk.pause()
+            # answers can be far larger than what asks for them: bytes that are owed hold back the next question
             if desk.waiting or self._load >= limit:
                 machine.step(Event.HOLD)
                 wanted = _NOTHING_IS_ENOUGH
