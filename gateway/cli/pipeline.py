@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import examples
-from gateway.cli.pipeline_jobs import compact, export, rollup
+from gateway.cli.pipeline_jobs import compact, export, report, rollup
 from gateway.cli.pipeline_parts import (
     DRY_RUN,
     TOPICS,
@@ -294,5 +294,5 @@ def merge(
     )
 
 
-for job in (replay, rollup, compact, export):
+for job in (replay, rollup, compact, export, report):
     command.add_command(job)

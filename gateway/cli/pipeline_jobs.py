@@ -1,4 +1,4 @@
-"""`gateway pipeline rollup`, `compact` and `export`."""
+"""`gateway pipeline rollup`, `compact`, `export` and `report`."""
 
 from __future__ import annotations
 
@@ -237,3 +237,59 @@ def export(
         f"{done.messages} messages of {source} in {done.files} files in {to}",
     )
     return 1 if done.undecodable else 0
+
+
+@click.command(
+    epilog=examples(
+        "gateway pipeline report --from ./archive --to report.html",
+        "gateway pipeline report --from ./data --audit ./archive --to report.html --topics 'orders.*'",
+    )
+)
+@reported
+@from_options
+@click.option("--to", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page, an HTML file.")
+@TOPICS
+@click.option(
+    "--audit",
+    "other",
+    default="",
+    metavar="DIR|URL",
+    help="Compare with this: the archive of a log that --from is, or the log of an archive.",
+)
+@DRY_RUN
+@run_options
+def report(
+    messages: MessagesToRead,
+    source: str,
+    to: Path,
+    topics: str,
+    other: str,
+    dry_run: bool,
+    cluster: JobCluster,
+    output: str,
+) -> int:
+    """Write a page about what is stored: traffic, sizes, latencies, losses, dead letters, keys, an audit's verdict.
+
+    It needs nothing else to be looked at: one HTML file, without scripts. Exit code 1: the audit had findings.
+    """
+    from gateway.pipeline.options import TopicSelection
+    from gateway.pipeline.report import audit_between
+    from gateway.pipeline.report import report as job
+    from gateway.pipeline.report_page import page
+
+    wanted = TopicSelection.parse(topics)
+    if dry_run:
+        show_spans(output, messages, wanted, to)
+        return 0
+    audited = audit_between(messages, other, topics=wanted, spread=cluster.spread()) if other else None
+    found = with_bar(
+        "counting", lambda _progress: job(cluster.session, messages, source, topics=wanted, audited=audited)
+    )
+    to.write_text(page(found))
+    findings = len(audited.findings) if audited is not None else 0
+    show(
+        output,
+        {"messages": found.messages, "bytes": found.value_bytes, "letters": found.letters, "findings": findings},
+        f"a page about {found.messages} messages of {source} is in {to}",
+    )
+    return 1 if findings else 0

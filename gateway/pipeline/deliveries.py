@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -44,21 +45,37 @@ class DeliveryRows:
     def rows(self) -> list[tuple[Any, ...]]:
         """Identity, messages delivered, percentiles in ms: of each minute of which there is something new, all of it."""
         changed: set[Identity] = set()
+        for one in self._read_on():
+            identity = (one.minute, one.route, one.topic, one.protocol)
+            self._counts.setdefault(identity, Counter()).update(one.counts)
+            changed.add(identity)
+        meant = self._meant({identity[2] for identity in changed})
+        rows = [_row(identity, self._counts[identity]) for identity in sorted(changed) if identity[2] in meant]
+        oldest = max((identity[0] for identity in self._counts), default=0) - KEPT
+        self._counts = {identity: counts for identity, counts in self._counts.items() if identity[0] >= oldest}
+        return rows
+
+    def each(self) -> Iterator[stats.Deliveries]:
+        """What there is of the topics that are meant, record by record: none is kept."""
+        known: dict[str, bool] = {}
+        for one in self._read_on():
+            if one.topic not in known:
+                known[one.topic] = bool(self._meant({one.topic}))
+            if known[one.topic]:
+                yield one
+
+    def _meant(self, names: AbstractSet[str]) -> set[str]:
+        others = names & {stats.OTHER} if "**" in self._topics.patterns else set()
+        return {*self._topics.among(sorted(names)), *others}
+
+    def _read_on(self) -> Iterator[stats.Deliveries]:
         for value in self._values():
             try:
                 one = stats.decode(value)
             except stats.DamagedStatistics as error:
                 raise StoreError(f"{stats.TOPIC}: {error}") from error
             if one.minute >= self._from:
-                identity = (one.minute, one.route, one.topic, one.protocol)
-                self._counts.setdefault(identity, Counter()).update(one.counts)
-                changed.add(identity)
-        names = sorted({identity[2] for identity in changed})
-        meant = {*self._topics.among(names), *({stats.OTHER} if "**" in self._topics.patterns else ())}
-        rows = [_row(identity, self._counts[identity]) for identity in sorted(changed) if identity[2] in meant]
-        oldest = max((identity[0] for identity in self._counts), default=0) - KEPT
-        self._counts = {identity: counts for identity, counts in self._counts.items() if identity[0] >= oldest}
-        return rows
+                yield one
 
     def _values(self) -> Iterator[bytes]:
         if isinstance(self._messages, StoredMessages):
