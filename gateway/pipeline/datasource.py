@@ -180,15 +180,20 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._last: Position | None = None
         self._triggered_ms = 0.0
+        self._unwritten: Position | None = None
+        """Where it begins, until a micro-batch without records has that in the checkpoint."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Where a query without a checkpoint begins."""
         options = self._options
+        where = options.starting if options.starting is not None else TO_THE_END
         with open_log(options.source) as reader:
-            return {
+            begin = {
                 topic.name: _position(topic, options, starts(reader, topic, options, TO_THE_END))
                 for topic in selected(reader.topics(), options)
             }
+        self._unwritten = begin if where.moves else None
+        return begin
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """`maxRecordsPerTrigger`."""
@@ -199,6 +204,11 @@ class GatewayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        if self._unwritten == start:
+            # Spark writes down where a micro-batch ends, not where the first one begins: whoever repeats that after a crash asks
+            # for the latest anew, and what came in between would be in none
+            self._unwritten = None
+            return start
         end = self._last if self._last is not None else self._ends()
         begin = self._begins(start, end)
         if self._last is None and self._too_few(begin, end):

@@ -63,6 +63,12 @@ class Where:
     named: Mapping[str, Mapping[int, int]] = attrs.Factory(dict)
     times: bool = False
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is another place after a while, when more has been stored."""
+        named = (offset for offsets in self.named.values() for offset in offsets.values())
+        return not self.times and LATEST in (self.everywhere, *named)
+
 
 FROM_THE_START, TO_THE_END = Where(EARLIEST), Where(LATEST)
 

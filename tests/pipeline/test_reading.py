@@ -25,7 +25,7 @@ from gateway.pipeline.datasource import GatewayDataSource
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone
 from tests.pipeline.places import MODES, Place, place
-from tests.pipeline.stored import Log
+from tests.pipeline.stored import Log, filled
 from tests.store.kit import START_MS
 
 
@@ -217,3 +217,36 @@ def test_a_damaged_chunk_is_named_with_the_way_around_it(tmp_path: Path, mode: s
             list(made.read(first))
         around = reader(damaged, topics="orders.eu", startingOffsets='{"orders.eu": {"0": 8}}')
         assert sum(batch.num_rows for batch in around.read(around.partitions()[0])) == 12
+
+
+async def further(log: Log) -> None:
+    await log.append("orders.eu", [b"d", b"e"], 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"startingOffsets": "latest"}, {"startingOffsets": '{"orders.eu": {"0": -1}}'}]
+)
+def test_where_a_stream_from_the_latest_begins_is_in_its_checkpoint_before_it_reads(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """Spark writes down where a micro-batch ends; the first one's beginning is asked for anew by whoever repeats it."""
+    filled(tmp_path / "store", orders)
+    source = {"path": str(tmp_path / "store"), "topics": "orders.eu", **options}
+
+    def made() -> Any:
+        return GatewayDataSource(source).streamReader(from_arrow_schema(chosen(["offset"])))
+
+    first = made()
+    begin = first.initialOffset()
+    filled(tmp_path / "store", further)
+    end = first.latestOffset(begin, ReadAllAvailable())
+    assert first.partitions(begin, end) == []  # all that comes is of the second micro-batch
+    filled(tmp_path / "store", further)
+    # the driver dies in the first micro-batch, and what comes after it repeats it
+    again = made()
+    assert again.partitions(again.initialOffset(), end) == []
+    last = again.latestOffset(end, ReadAllAvailable())
+    read = planned(again.partitions(end, last))
+    assert "orders.eu/0 [20, 24)" in read
+    # and whose driver lives goes on
+    assert planned(first.partitions(end, first.latestOffset(end, ReadAllAvailable()))) == read
