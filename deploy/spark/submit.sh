@@ -20,7 +20,7 @@ read -ra options <<< "${SUBMIT_OPTIONS:-}"
 [ -n "${SPARK_LOGS:-}" ] || options+=(--driver-java-options "-Dlog4j2.configurationFile=file:$here/log4j2.properties")
 exec spark-submit \
   --master "${MASTER:-local[2]}" \
-  --name "gateway ${1:?which job: archive, audit, merge, rollup, replay, compact, export}" \
+  --name "gateway ${1:?which job: archive, audit, merge, rollup, replay, compact, export, report}" \
   --conf spark.ui.showConsoleProgress=false \
   --conf spark.sql.session.timeZone=UTC \
   --conf spark.sql.execution.arrow.pyspark.enabled=true \
