@@ -17,6 +17,7 @@ from gateway.wire.session import Credentials
 from tests.unit.bridges.blip import Blip, blipping
 from tests.unit.bridges.house import Bridged, bridged
 from tests.unit.bridges.peers import Peer, listening, until
+from tests.unit.broker.support import full_disk
 
 VALUES = [b"%04d" % number for number in range(300)]
 
@@ -208,6 +209,24 @@ async def test_what_does_not_fit_goes_to_the_dead_letters_and_holds_nobody_up(tm
         ((value, reason, attempts, _, _),) = await gateway.letters("far.orders.dlq")
         assert (value, reason, attempts) == (b"no json", "transform", 1)
         assert gateway.counts.messages["dead_lettered", "transform"] == 1
+        gateway.check_accounts()
+
+
+async def test_a_letter_that_cannot_be_stored_is_neither_counted_nor_settled(tmp_path: Path, blip: Blip):
+    only_with_a_key = model.Route("r", model.Match(key="wanted"), (model.StoreTarget("{topic}"),))
+    async with bridged(tmp_path, [far(blip.port)], only_with_a_key) as gateway:
+        gateway.bridges.admit()
+        await subscribed(blip)
+        with full_disk(gateway.store):
+            blip.deliver(b"orders", b"nobody's")
+            (ingest,) = gateway.bridges.ingests.all
+            with trio.fail_after(20):
+                await until(lambda: any(source._entry.stuck for source in ingest.sources))
+            assert gateway.counts.messages["dead_lettered", "refused"] == 0
+            assert blip.acknowledged == []
+        await blip.until(lambda: blip.acknowledged == [b"nobody's"])
+        assert gateway.counts.messages["dead_lettered", "refused"] == 1
+        assert [value for value, *_ in await gateway.letters("far.orders.dlq")] == [b"nobody's"]
         gateway.check_accounts()
 
 

@@ -9,9 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from gateway import model
 from gateway.broker.letters import split_headers
+from gateway.errors import StoreError
 from gateway.recorder import ConsumerCounts, NullRecorder
-from gateway.requests import Redelivery, Start
+from gateway.requests import Published, Redelivery, Start
 from tests.unit.broker.house import Client, Opened, opened, values
 from tests.unit.broker.support import full_disk
 
@@ -135,3 +137,20 @@ async def test_positions_that_could_not_be_written_are_written_later(tmp_path: P
         await trio.sleep(30)
     async with opened(tmp_path) as gateway:
         assert values(await gateway.client().take(subscription, hold=5)) == []
+
+
+async def test_a_publish_whose_letter_cannot_be_stored_is_refused_and_counted_nowhere(tmp_path: Path) -> None:
+    recorder = Counts()
+    steps = (model.Filter("value.n > 1"),)
+    route = model.Route("r", model.Match(), (model.StoreTarget("{topic}"),), transform=steps)
+    async with opened(tmp_path, route, recorder=recorder) as gateway:
+        client = gateway.client()
+        with full_disk(gateway.store):
+            assert isinstance(await client.publish("t", b"no json"), StoreError)
+            assert recorder.letters == []
+        assert await reasons(gateway) == []
+        (door,) = gateway.house.doors.counts()
+        assert (door.refused, door.stored, door.unaccounted) == (1, 0, 0)
+        assert isinstance(await client.publish("t", b"no json"), Published)
+        assert recorder.letters == [("transform", 1)]
+        assert await reasons(gateway) == [(b"no json", "transform")]
