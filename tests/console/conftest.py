@@ -7,6 +7,7 @@ import shutil
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +27,7 @@ listeners:
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
+  narrow:  {{protocol: flymq,   bind: "127.0.0.1:0", limits: {{in_flight: 1}}}}
 admin:
   bind: "127.0.0.1:{port}"
   token: may-everything
@@ -33,6 +35,13 @@ admin:
 storage: {{path: "{data}", free_space_floor: 1, durability: none}}
 upstreams:
   warehouse: {{protocol: flymq, address: ["127.0.0.1:9", "127.0.0.1:19"]}}
+  nearby:
+    protocol: flymq
+    address: "127.0.0.1:{nearby}"
+    ingest: [{{from: jobs, into: pulled.jobs, group: console}}]
+topics:
+  typed.avro:     {{schema: reading}}
+  typed.protobuf: {{schema: visit}}
 routes:
   - name: orders
     match: {{protocol: flymq, topic: "orders.*"}}
@@ -46,10 +55,22 @@ routes:
   - name: sensors
     match: {{protocol: felix}}
     to: [{{store: {{topic: "{{topic}}"}}}}]
+  - name: sent
+    match: {{topic: "sent.*"}}
+    to:
+      - store:   {{topic: "{{topic}}"}}
+      - forward: {{upstream: nearby, address: "{{topic}}", accept_loss: all}}
+      - mirror:  {{upstream: nearby, address: "copy.{{topic}}"}}
   - name: everything-else
     match: {{}}
     to: [{{store: {{topic: "{{topic}}"}}}}]
 """
+NEARBY = """
+version: 1
+listeners: {{flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+storage: {{path: "{data}", free_space_floor: 1, durability: none}}
+"""
+"""A broker elsewhere that is there."""
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -95,9 +116,12 @@ class House:
 
 @pytest.fixture(scope="package")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    directory = tmp_path_factory.mktemp("console")
-    config = CONFIG.format(data=directory / "data", port=free_port())
-    with started(directory, config) as served, Senders(served.ports, directory / "data/self-signed.crt") as senders:
+    directory, elsewhere = tmp_path_factory.mktemp("console"), tmp_path_factory.mktemp("nearby")
+    with ExitStack() as stack:
+        nearby = stack.enter_context(started(elsewhere, NEARBY.format(data=elsewhere / "data")))
+        config = CONFIG.format(data=directory / "data", port=free_port(), nearby=nearby.ports["flymq"])
+        served = stack.enter_context(started(directory, config))
+        senders = stack.enter_context(Senders(served.ports, directory / "data/self-signed.crt"))
         made = House(served, senders)
         senders.subscribe("felix", "acme/shop/orders-eu")
         senders.subscribe("blipmq", "alerts", acknowledge=True)

@@ -75,10 +75,14 @@ def test_browsing_by_offset_time_and_key_and_taking_a_range_along(opened: Opened
     expect(offsets).to_have_text([str(n) for n in range(60) if n % 7 == 3])
     page.goto(f"{house.url}/topic?name=many&time=2020-01-01T00:00")
     expect(offsets.first).to_have_text("0")
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download from here").click()
-    lines = [json.loads(line) for line in download.value.path().read_text().splitlines()]
-    assert [one["offset"] for one in lines] == list(range(60))
+    ranged = page.get_by_role("form", name="Download a range")
+    for first, last in ((0, 60), (7, 31)):
+        ranged.locator("[name=start]").fill(str(first))
+        ranged.locator("[name=end]").fill(str(last))
+        with page.expect_download() as download:
+            ranged.get_by_role("button").click()
+        lines = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+        assert [one["offset"] for one in lines] == list(range(first, last))
     assert "60 messages" in str(page.locator("svg.bars").get_attribute("aria-label"))
 
 
@@ -113,7 +117,12 @@ def test_a_configuration_is_checked_planned_and_applied(opened: Opened, house: H
     apply.click()
     confirm(page)
     expect(output).to_contain_text("Applied.")
-    assert [one["name"] for one in house.ask("/v1/routes")["routes"]] == ["orders", "thermometers", "everything-else"]
+    assert [one["name"] for one in house.ask("/v1/routes")["routes"]] == [
+        "orders",
+        "thermometers",
+        "sent",
+        "everything-else",
+    ]
     text.fill(before)
     form.get_by_role("button", name="Check").click()
     expect(output).to_contain_text("route thermometers: removed")

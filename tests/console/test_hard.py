@@ -76,7 +76,7 @@ def test_what_somebody_looks_for_is_text(opened: Opened, house: House) -> None:
 
 
 def test_a_gateway_that_is_restarted_under_an_open_page(browser: Browser, tmp_path: Path) -> None:
-    config = CONFIG.format(data=tmp_path / "data", port=free_port())
+    config = CONFIG.format(data=tmp_path / "data", port=free_port(), nearby=9)
     with started(tmp_path, config) as served, browser.new_context() as context:
         url = f"http://127.0.0.1:{served.ports['admin']}"
         page = context.new_page()

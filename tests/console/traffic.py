@@ -12,7 +12,7 @@ import trio
 
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import Transport, protocol
-from gateway.requests import CommitOffset, Publish, Published, Subscribe, Take
+from gateway.requests import CommitOffset, Publish, Published, RegisterSchema, Subscribe, Take
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext, Credentials
@@ -42,7 +42,7 @@ class Senders:
     def send(
         self, name: str, *values: bytes, address: str = "", keys: Sequence[bytes | None] | None = None
     ) -> Published:
-        """Publish to an address; when this returns it is stored, as far as the protocol says so."""
+        """Publish to an address; when this returns it is stored, as far as the protocol says so. Raises what refused it."""
         batch = Batch(address or ADDRESSES[name], Columns.of(values, keys))
 
         async def publish() -> Published:
@@ -61,6 +61,15 @@ class Senders:
 
         assert self._token is not None
         trio.from_thread.run(commit, trio_token=self._token)
+
+    def register(self, name: str, kind: str, definition: str) -> None:
+        """A schema."""
+
+        async def register() -> None:
+            await self._open["flymq"].request(RegisterSchema(0, name, kind, definition.encode()), timeout=60)
+
+        assert self._token is not None
+        trio.from_thread.run(register, trio_token=self._token)
 
     def subscribe(self, name: str, address: str, *, acknowledge: bool = False, reader: str = "") -> None:
         """Read on an address from now on, without an end."""

@@ -140,7 +140,9 @@ function overview(pulse) {
     const flow = flows.get(edge.dataset.edge), moves = flow && (flow.messages || 0) > 0;
     edge.classList.toggle("flows", Boolean(moves));
     find("path", edge).setAttribute("stroke-width", moves ? Math.min(7, 1.6 + Math.log10(1 + flow.messages)).toFixed(1) : "1.6");
-    find(".rate", edge).textContent = moves ? `${short(flow.messages)}/s` : "";
+    const [rate, weight] = all(".rate tspan", edge);
+    rate.textContent = moves ? `${short(flow.messages)}/s` : "";
+    weight.textContent = moves ? `${size(flow.size || 0)}/s` : "";
   }
   const upstreams = new Map(pulse.upstreams.map(one => [`target:${one.name}`, one]));
   for (const node of all(".node")) {
