@@ -95,10 +95,12 @@ async def open_house(
     acls = AccessLists(store, topics.name)
     schemas = SchemaService(store, offload)
     authorisation = Authorisation(logins, acls, clock)
+    # set here, since authorisation asks the topics what an address means: neither can be made after the other
     topics.may = authorisation.may
     doors = Doors(recorder)
     appending = Appending(store, clock, recorder, doors)
     deduplication = Deduplication(store, clock, doors)
+    # a thread of its own: what checks messages against schemas must not take the threads that logins wait for
     checking = NurseryOffload(threads=1)
     transactions = TransactionService(store, appending, clock, pump, authorisation.permit)
     delays = DelayService(store, appending, clock, pump, offload, owners)
@@ -172,6 +174,7 @@ async def open_house(
             hold=store.hold,
             release=store.release,
             lane=lane,
+            # where this gateway alone writes, what it knows is all there is
             fresh=None if store.capabilities.single_writer else Freshness(store, topics, jobs.start_soon),
         )
         nursery.start_soon(lane.run)
@@ -180,6 +183,7 @@ async def open_house(
         await logins.start(accounts)
         await delays.start()
         await deduplication.start()
+        # until numbers are reserved no subscription could be given one
         await subscriptions.numbers.wait()
         try:
             yield House(

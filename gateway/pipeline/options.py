@@ -88,6 +88,7 @@ class TopicSelection:
     @classmethod
     def parse(cls, text: str, option: str = "topics") -> TopicSelection:
         """A list separated by commas, or a JSON array."""
+        # as Spark's source for Kafka means it: a name there is a name, whatever is in it
         exact = option == "subscribe"
         if text.lstrip().startswith("["):
             found = _json(text, option)
@@ -229,6 +230,7 @@ def checked(options: Mapping[str, str], names: Sequence[str]) -> Mapping[str, st
     given = {key.lower(): value for key, value in options.items()}
     unknown = sorted(set(given) - {name.lower() for name in names})
     if unknown:
+        # Spark itself ignores what it does not know, and a misspelt bound would read everything
         raise InvalidRequest(f"unknown option {', '.join(unknown)}; there are {', '.join(names)}")
     return given
 
@@ -238,6 +240,7 @@ def _source(given: Mapping[str, str]) -> Source:
     if brokers := given.get("kafka"):
         return _kafka(given, brokers)
     if path and url:
+        # which of two logs was meant nobody can say afterwards: they may even hold the same topics
         raise InvalidRequest("path and endpoint exclude each other: the directory of a store, or a running gateway")
     if url:
         return endpoint_of(given)

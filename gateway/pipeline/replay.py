@@ -171,6 +171,7 @@ class ReplayStep:
 def steps(batch: pa.RecordBatch, most: int) -> Iterator[ReplayStep]:
     """Messages of a record batch, by topic and otherwise in their order, at most so many at a time."""
     topics = batch.column("topic").to_numpy(zero_copy_only=False)
+    # an append has one address, and order is promised within a topic
     for topic in dict.fromkeys(topics):
         own = batch.filter(pa.array(topics == topic))
         sizes = np.cumsum(pc.binary_length(own.column("value")).to_numpy())
@@ -279,6 +280,7 @@ class ReplayRun:
 
     def _again(self) -> None:
         # the step in which the last run ended: a target that has it already says so
+        # any other target would have it twice: there a crash may repeat what was under way, and that is said
         if self.target.knows_repeats:
             parts = list(self.selection.ordered(self.progress.begun(), self.progress.started_ms))
             whole = pa.Table.from_batches(parts).combine_chunks()
@@ -290,6 +292,7 @@ class ReplayRun:
         progress = self.progress
         if self.target.knows_repeats:
             progress.pending = dict(step.reached)
+            # before it is sent: after a crash the same step, with the same number, is said again, and the target knows it
             self.file.save(progress)
         refused = self.target.send(step.topic, step.columns, replay=progress.id, step=progress.sequence + 1)
         for index, error in refused.items():

@@ -171,6 +171,7 @@ def bind(source: Template, pattern: Glob, topic: BoundTemplate | None = None) ->
     parts: list[str | int] = []
     for part in source.parts:
         if part == TOPIC:
+            # written out, so that what was made of an address can be read backwards to its captures
             parts.extend(whole)
         elif isinstance(part, str):
             parts.append(part)
@@ -188,6 +189,7 @@ def bound(text: str, parts: Sequence[str | int], wilds: tuple[Wild, ...]) -> Bou
         if isinstance(part, str):
             expression += re.escape(part)
         elif part in seen:  # a capture that stands twice is the same both times
+            # read backwards the same text has to stand at both places, or the name was made of another address
             expression += f"(?P=c{part})"
         else:
             seen.add(part)

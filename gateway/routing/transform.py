@@ -55,6 +55,7 @@ class _Work:
             self.headers = [change(NO_HEADERS)] * self.columns.count
         else:
             self.headers = list(map(change, self.headers))
+        # expressions may look at headers: what was made of the old ones is void, but not what a step has made of the value
         if self._messages:
             self._messages.clear()
             if self.values is not None:
@@ -160,6 +161,7 @@ def _filter(expression: Expression) -> _Step:
 
 def _rewrite_key(expression: Expression) -> _Step:
     def step(work: _Work) -> None:
+        # for every message of the batch: those that are filtered out keep their places until the end
         keys: list[bytes | None] = work.keys if work.keys is not None else [None] * work.columns.count
         work.keys = keys
 
@@ -175,6 +177,7 @@ def _rewrite_key(expression: Expression) -> _Step:
 
 def _project(fields: Mapping[str, Expression]) -> _Step:
     def step(work: _Work) -> None:
+        # from here on the values are not packed any more: only a projection pays for that
         values = work.values if work.values is not None else work.columns.values()
         work.values = values
 

@@ -63,6 +63,7 @@ class RunQueue:
         """Take off the oldest run; also what it cost."""
         head = self._head
         run, cost = self._runs[head], self._costs[head]
+        # a list is not shortened from the front for each: that would move all the others
         self._runs[head] = _GONE
         self._head = head = head + 1
         self.cost -= cost

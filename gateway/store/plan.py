@@ -94,6 +94,7 @@ class Growth(msgspec.Struct, eq=False):
         placement = Placement(self.next, self.time)
         if columns.count:
             alone = len(columns.packed) >= ALONE_BYTES
+            # what is large by itself is a chunk by itself: joined, it would be copied for nothing
             if alone and self.parts:
                 self._close()
             if append.indexes is None:
@@ -116,6 +117,7 @@ class Growth(msgspec.Struct, eq=False):
     def _close(self) -> None:
         topic, number = self.log.topic.name, self.log.number
         columns, count = self.parts[0] if len(self.parts) == 1 else Columns.concat(self.parts), self.count
+        # all records of a commit have one time, as they became durable at one
         whole = Run(topic, number, self.next - count, columns, [self.time] * count, self.batches)
         self.parts, self.batches, self.count = [], [], 0
         if count <= CHUNK_RECORDS and len(columns.packed) <= CHUNK_BYTES:
@@ -212,6 +214,7 @@ class CommitPlan(msgspec.Struct, eq=False):
         self.results.append((ticket, placements))
         if needs_sync(unit, self._config):
             self.synced = True
+        # behind a topic that goes or changes the catalogue is another: what comes next is planned by that
         return self.size < COMMIT_BYTES and not unit.deletes and not unit.alters
 
     def _append_more(self, unit: Unit) -> list[Placement] | None:
@@ -248,6 +251,7 @@ class CommitPlan(msgspec.Struct, eq=False):
             self.synced = True
         elif config.durability is Durability.INTERVAL:
             self.interval = min(config.interval, self.interval or config.interval)
+        # a clock that was put back must not make times go back: the search for a time relies on it
         growth = Growth(log, state.end, max(self.now_ms, state.last_time_ms))
         self.growth[append.topic, append.partition] = growth
         return growth
@@ -268,6 +272,7 @@ class CommitPlan(msgspec.Struct, eq=False):
     def _admit(self, ticket: Ticket) -> list[Placement] | None:
         unit = ticket.unit
         for condition in unit.requires:
+            # units of one commit apply one behind the other: a condition sees the rows of those before it
             found = self.puts.get((condition.table, condition.key), ...)
             value = get_row(self.connection, condition.table, condition.key) if found is ... else found
             if value != condition.value:

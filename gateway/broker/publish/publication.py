@@ -145,6 +145,7 @@ class Publication:
 
     def _reply(self, placements: Sequence[Placement]) -> Published:
         batch, shares = self.batch, self.shares
+        # one append, and all of the batch: its offsets follow each other, and none has to be said for each message
         if len(shares) == 1 and shares[0].indexes is None:
             placement = placements[shares[0].position]
             return published(batch, placement, shares[0].partition)
@@ -181,5 +182,6 @@ def with_ttl(batch: Batch, expires_ms: int) -> Batch:
     """The same messages, each expiring at a time unless it does so earlier by itself."""
     columns = batch.columns
     own = columns.expires if columns.expires is not None else repeat(0, columns.count)
+    # a lifetime can only shorten what the message itself says
     expires = [min(one, expires_ms) if one else expires_ms for one in own]
     return replace(batch, columns=Columns(columns.packed, columns.ends, columns.keys, columns.headers, expires))

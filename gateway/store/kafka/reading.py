@@ -61,6 +61,7 @@ class _Reader:
         if self.place != place or not self.has(offset):
             self._seek(place, offset)
         elif self.next != offset:
+            # whoever asked had no room for all of it: what came is at hand, and need not be fetched again
             self.give_back([one for one in self._last if one.offset() >= offset], offset)
         taken, self.buffer = self.buffer[:messages], self.buffer[messages:]
         held = sum(map(_size, taken))
@@ -71,6 +72,7 @@ class _Reader:
             if not batch:
                 if ended >= end or (taken and taken[-1].offset() + 1 >= end):
                     break
+                # only with nothing at hand it waits, and not for long: what ends the read is looked at in between
                 one = self._consumer.poll(STEP)
                 if one is None:
                     if time.monotonic() > until:
@@ -88,6 +90,7 @@ class _Reader:
                 taken.append(message)
                 one_size = _size(message)
                 held += one_size
+                # how many fit into what is asked for, by what came of late: the library counts messages, and not bytes
                 self._average = max(1, (7 * self._average + one_size) // 8)
         following = taken[-1].offset() + 1 if taken else offset
         if not self.buffer:
@@ -108,6 +111,7 @@ class _Reader:
     def forget(self) -> None:
         """Fetch nothing for the moment."""
         self.place, self.buffer, self._last = None, [], []
+        # a consumer that stays assigned goes on fetching what nobody may ever want
         self._consumer.unassign()
 
     def close(self) -> None:
@@ -170,6 +174,7 @@ class ReaderPool:
             if result.next_offset < following:
                 reader.give_back([one for one in taken if one.offset() >= result.next_offset], result.next_offset)
         except KafkaException as error:
+            # what a consumer does that has failed once is not known: another is made
             reader.close()
             raise StoreError(f"Kafka does not deliver: {error.args[0].str()}") from error
         except GatewayError:

@@ -59,6 +59,7 @@ class Speech:
             self.stock = True
             if not self.seen:
                 self.seen = UNFLAGGED if unflagged else NEWER if newer else NARROW
+            # never back: a client does not change while it is connected, and a sign once given stays one
             self._coded = self._coded or newer
             self._unflagged = self._unflagged or unflagged
 
@@ -89,6 +90,7 @@ class Speech:
         elif self.dialect is Dialect.DOCUMENT:
             payload = AUTH_DOCUMENT.encode(True, "", username, roles)
         else:
+            # which layout the peer reads is not known yet: this one every client takes for a login without roles
             payload = b"\x01" + b"\x00" * 10
         return frame(Op.AUTH_RESPONSE, payload)
 

@@ -114,6 +114,7 @@ class Stream(ABC):
     def eof(self, now: float) -> None:
         """The peer sends no more: a command that is not whole will never be (wire 1.5, row 5)."""
         self._heard_end = True
+        # what came before the end is still worked on: a reply that is awaited decides how
         if self.busy and not self.ending:
             self._finish_after_bytes = True
         else:
@@ -179,6 +180,7 @@ class Stream(ABC):
             while at < len(data) and not self.busy and not self.ending:
                 at = self._command(data, at, now)
         except Incomplete as error:
+            # the buffer says nothing until so much is there: a command that comes byte by byte is not parsed again for each
             wanted = error.wanted - at
         except WireError:
             self.end()
@@ -192,6 +194,7 @@ class Stream(ABC):
             self.send(self.GOODBYE)
         channel = self.channel
         self.context.outbox.put(channel, Finish(channel))
+        # or the client's window would stay spent by what it goes on sending
         if not self._heard_end:
             self.context.outbox.put(channel, StopSending(channel))
         self._closed = True
