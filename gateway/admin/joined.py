@@ -302,14 +302,14 @@ def join_consumers(pages: Sequence[Sequence[Consumers]], skip: int, limit: int) 
 
 
 def _behind(after: int | None, worker: int) -> int | None:
-    """The last number of a process's own that an answer before has shown."""
+    # the last number of a process's own that an answer before has shown
     if after is None or after < worker:
         return None
     return (after - worker) // MOST_WORKERS
 
 
 def _upstream(found: Sequence[Any]) -> Any:
-    """A broker elsewhere as several processes see it: up if it is for one, and otherwise as the worst of them has it."""
+    # a broker elsewhere as several processes see it: up if it is for one, and otherwise as the worst of them has it
     latencies = [one.latency for one in found if one.latency is not None]
     return msgspec.structs.replace(
         found[0],
@@ -356,7 +356,7 @@ Live = AsyncGenerator[tuple[str, bytes] | None]
 
 
 async def _merged(own: Live, theirs: Sequence[Live]) -> Live:
-    """Events of all as they come, until one's own end; reports of all added up."""
+    # events of all as they come, until one's own end; reports of all added up
     ring: deque[tuple[int, tuple[str, bytes] | None]] = deque()
     fresh, room = trio.Event(), trio.Event()
     reports: dict[int, TapReport] = {}

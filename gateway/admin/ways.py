@@ -85,9 +85,8 @@ def way_of(config: model.Config, table: RoutingTable, asked: WayAsked) -> WayTak
 
 
 def _listener(config: model.Config, protocol: str, name: str) -> str:
-    """The listener that is meant: the named one, or the first that speaks the protocol. What is pulled from an upstream comes
-    in as if at a listener of its name.
-    """
+    # The listener that is meant: the named one, or the first that speaks the protocol. What is pulled from an upstream comes
+    # in as if at a listener of its name.
     speaking = [listener.name for listener in config.listeners.values() if protocol in listener.protocols]
     speaking += [one.name for one in config.upstreams.values() if one.ingest and one.protocol == protocol]
     if not name:

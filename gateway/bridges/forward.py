@@ -39,7 +39,7 @@ class ForwardContext(ConsumerContext):
 
 
 def job_of(forward: str, topic: str, partition: int) -> str:
-    """What one gateway at a time does."""
+    """The name under which one gateway at a time owns it."""
     return f"forward {forward} {topic} {partition}"
 
 
@@ -83,7 +83,6 @@ class PartitionForward(Consumer):
 
     @property
     def job(self) -> str:
-        """By what name one gateway at a time owns it."""
         return job_of(self.target.name, self.topic, self.partition)
 
     def guard(self) -> Sequence[Require]:

@@ -32,7 +32,7 @@ STOP_SECONDS = 2.0
 
 
 def job_of(upstream: str, rule: IngestRule) -> str:
-    """What one gateway at a time does."""
+    """The name under which one gateway at a time owns it."""
     return f"ingest {upstream} {rule.ingest.source} {rule.ingest.group}"
 
 

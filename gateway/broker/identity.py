@@ -31,7 +31,7 @@ def identity_of(store: Store) -> bytes:
 
 
 def new_identity(store: Store) -> list[Put]:
-    """What makes it, where there is none."""
+    """The row of a new identity; nothing where there is one."""
     return [] if identity_of(store) else [Put(TABLE, KEY, os.urandom(16))]
 
 
@@ -43,7 +43,6 @@ def came_by(origin: Origin, path: tuple[bytes, ...]) -> Origin:
 
 @functools.lru_cache(maxsize=1024)
 def path_on(via: tuple[str, ...], identity: bytes) -> tuple[bytes, ...]:
-    """What is said to the next gateway."""
     return (*(bytes.fromhex(one) for one in via), identity)
 
 

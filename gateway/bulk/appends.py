@@ -79,12 +79,10 @@ class Appends:
             return await self._append(caller, body, columns)
 
     async def producer(self, name: str) -> Producer:
-        """How far a producer is."""
         head = await self._head(name)
         return Producer(head.epoch, head.sequence, head.timestamp_ms) if head is not None else Producer()
 
     async def run(self) -> None:
-        """Forget producers that are gone, until cancelled."""
         while True:
             await self.sweep()
             await trio.sleep(SWEEP_SECONDS)

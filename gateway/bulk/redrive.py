@@ -94,7 +94,6 @@ class Redrives:
         return [offset for _key, (number, offset) in found if number == partition]
 
     async def forget(self) -> None:
-        """Drop what is known about topics that are gone."""
         lives = {_life(topic.name, topic.epoch) for topic in self._store.topics.values()}
         first = b""
         while rows := await self._store.scan(TABLE, first, ROWS_AT_A_TIME):

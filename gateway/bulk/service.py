@@ -91,7 +91,6 @@ class Bulk:
         return wire.TopicSnapshots([_topic(topics[one], letters) for one in page], dense, following, len(names))
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time."""
         self.ranges.find(RangeAsked(topic, partition, _ANYWHERE))
         return await self._store.offset_for_time(topic, partition, timestamp_ms)
 

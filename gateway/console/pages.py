@@ -400,7 +400,6 @@ def templates() -> jinja2.Environment:
 
 
 def short(value: float) -> str:
-    """A number in a few characters."""
     for unit in ("", "k", "M", "G", "T"):
         if abs(value) < 999.95 or unit == "T":
             return (
@@ -420,7 +419,6 @@ def size(count: float) -> str:
 
 
 def when(timestamp_ms: int) -> str:
-    """A moment, in UTC."""
     if not timestamp_ms:
         return "–"
     try:
@@ -430,7 +428,6 @@ def when(timestamp_ms: int) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long, roughly."""
     if seconds is None:
         return "–"
     for limit, unit, each in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):

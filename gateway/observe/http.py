@@ -38,7 +38,6 @@ def bind_http(host: str, port: int) -> socket.socket:
 
 
 def bind_http_here(path: Path) -> socket.socket:
-    """A listening Unix socket."""
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(str(path))

@@ -274,7 +274,6 @@ GAUGES = {family.name: family for family in FAMILIES if family.kind is MetricTyp
 
 
 def table() -> str:
-    """All metrics as a Markdown table."""
     lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for family in FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels) or "–"

@@ -149,7 +149,7 @@ async def _ask(path: Path, method: str, target: str) -> tuple[int, bytes]:
 
 
 async def _events(stream: trio.SocketStream) -> AsyncGenerator[tuple[str, bytes] | None]:
-    """Of an answer in HTTP/1.0: it has no chunks, and ends with its connection."""
+    # of an answer in HTTP/1.0: it has no chunks, and ends with its connection
     buffer, headed, name = b"", False, ""
     async for data in stream:
         *lines, buffer = (buffer + data).split(b"\n")

@@ -79,7 +79,6 @@ class Planned:
 
 
 def planned(source: Source, to: Path | str, *, topics: TopicSelection | None = None) -> Planned:
-    """Look, and change nothing."""
     options = ReadOptions(source, topics or TopicSelection())
     existing = Archive(to)
     with open_log(source) as reader:
@@ -185,7 +184,7 @@ def _range(file: ArchiveFile) -> Range:
 
 
 def _again(archive: Archive, lost: list[ArchiveFile]) -> dict[Range, list[ArchiveFile]]:
-    """What is to be written again, and all that it takes the place of: files that share a range are made together."""
+    # what is to be written again, and all that it takes the place of: files that share a range are made together
     found: dict[Range, list[ArchiveFile]] = {_range(file): [] for file in lost}
     for file in archive.files() if found else ():
         if _range(file) in found:
@@ -354,7 +353,6 @@ class NewFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
         written: int = self._file.tell()
         return written
 

@@ -49,7 +49,6 @@ class Look:
 
     @property
     def file(self) -> ArchiveFile:
-        """For what they have in common."""
         return self.files[0]
 
 
@@ -178,7 +177,7 @@ def look_at(source: Source, shelf: Shelf, look: Look) -> Seen:
 
 
 def _read(shelf: Shelf, file: ArchiveFile) -> tuple[pa.Table | None, str]:
-    """What is in a file, or what is wrong with it."""
+    # what is in a file, or what is wrong with it
     try:
         opened = shelf.opened(file.path)
     except FileNotFoundError:
@@ -202,9 +201,8 @@ def _read(shelf: Shelf, file: ArchiveFile) -> tuple[pa.Table | None, str]:
 
 
 def _says_otherwise(file: ArchiveFile, table: pa.Table, *, dense: bool) -> str:
-    """In what a stretch is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets have
-    gaps shows when it is compared.
-    """
+    # In what a stretch is not what its manifest says; empty: in nothing. What is missing inside one of a log whose offsets
+    # have gaps shows when it is compared.
     offsets = table["offset"].to_numpy()
     if dense:
         right = np.array_equal(offsets, np.arange(file.start, file.end))

@@ -73,13 +73,11 @@ class EndpointLog(_Client):
 
     @property
     def dense_offsets(self) -> bool:
-        """Whether a gap between offsets means that something is missing."""
         if self._dense is None:
             self.described()
         return self._dense is not False
 
     def topics(self) -> Mapping[str, StoredTopic]:
-        """Every topic, by name; those in memory too."""
         return {one.name: _stored(one) for one in self.described()}
 
     def described(self, name: str = "") -> Sequence[wire.TopicSnapshot]:
@@ -96,7 +94,6 @@ class EndpointLog(_Client):
                 return topics
 
     def topic(self, name: str) -> StoredTopic:
-        """One topic. Raises UnknownTopic."""
         found = self.described(name)
         if not found:
             raise UnknownTopic(f"there is no topic {name} at {self.endpoint.url}")
@@ -107,7 +104,6 @@ class EndpointLog(_Client):
         return self.topic(topic).partition(partition)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """[start, end) of a partition."""
         found = self.partition(topic, partition)
         return found.start, found.end
 
@@ -265,6 +261,5 @@ class EndpointWriter(_Client):
         self._caller.ask("DELETE", f"{wire.TOPICS}?{urlencode(seen)}", wire.TopicSnapshots)
 
     def redrive(self, what: wire.Redrive) -> Sequence[wire.Redriven]:
-        """Publish dead letters again, each at most once."""
         body = msgspec.json.encode(what)
         return self._caller.ask("POST", wire.REDRIVE, wire.RedriveResult, body, wire.JSON).letters

@@ -139,7 +139,6 @@ def named_topic(topic: str) -> str:
 
 
 def checksum(file: pa.NativeFile) -> int:
-    """CRC32C of a file."""
     file.seek(0)
     total = 0
     while block := file.read(1 << 20):
@@ -175,7 +174,6 @@ class Archive:
         return self._history()[0]
 
     def accepted(self) -> list[Gap]:
-        """The gaps that were accepted."""
         return [gap for manifest in self._manifests() for gap in manifest.accepted]
 
     def lost(self) -> list[str]:
@@ -239,7 +237,7 @@ class Archive:
         return {name: found[name] for name in sorted(found) if name.endswith(".json")}
 
     def _manifests(self) -> Sequence[Manifest]:
-        """All of them, in order. One in an object store is read once, since none is written twice."""
+        # All of them, in order. One in an object store is read once, since none is written twice.
         written = self._written()
         fresh = [name for name, mark in written.items() if not mark or (self.shelf.place, name, mark) not in _READ]
         made = {
@@ -315,7 +313,6 @@ class ArchiveWriter(Archive):
         self._held.close()
 
     def made_from(self, store: str) -> None:
-        """Note a store from which records come."""
         known = self.sources()
         if store not in known:
             self.shelf.replace(SOURCES, _json([*known, store]))

@@ -37,7 +37,6 @@ Stretch = Sequence[ArchiveFile]
 
 
 def mergeable(directory: Path | str, *, small: int = SMALL, large: int = LARGE, fewest: int = FEWEST) -> Merged:
-    """What a merge would do; nothing is changed."""
     groups = list(_groups(Archive.existing(directory).files(), small, large, fewest))
     before = sum(len(stretch) for group in groups for stretch in group)
     after = sum(len({file.part for stretch in group for file in stretch}) for group in groups)
@@ -79,15 +78,14 @@ def merge(
 
 
 def _records(stretch: Stretch) -> int:
-    """As far as the manifests say; those of older ones had all their offsets."""
+    # as far as the manifests say; those of older ones had all their offsets
     if any(file.records < 0 for file in stretch):
         return stretch[0].end - stretch[0].start
     return sum(file.records for file in stretch)
 
 
 def _groups(files: Sequence[ArchiveFile], small: int, large: int, fewest: int) -> Iterator[Sequence[Stretch]]:
-    """Small stretches that follow each other in one partition and day, each group up to `large` bytes."""
-
+    # small stretches that follow each other in one partition and day, each group up to `large` bytes
     def place(stretch: Stretch) -> tuple[str, int, int, str]:
         file = stretch[0]
         return file.topic, file.epoch, file.partition, file.day

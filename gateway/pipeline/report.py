@@ -184,7 +184,7 @@ def _step(seconds: float) -> int:
 
 
 def _marked(frame: DataFrame) -> DataFrame:
-    """With what is asked of every row; values and headers themselves are needed for nothing else."""
+    # with what is asked of every row; values and headers themselves are needed for nothing else
     from pyspark.sql import functions as f
 
     def header(name: str) -> Any:
@@ -203,7 +203,7 @@ def _marked(frame: DataFrame) -> DataFrame:
 
 
 def _totals(frame: DataFrame, now_s: float) -> dict[str, list[dict[str, Any]]]:
-    """By each dimension, and of all, in one pass."""
+    # by each dimension, and of all, in one pass
     from pyspark.sql import functions as f
 
     sets = [[f.col(one)] for one in DIMENSIONS]
@@ -297,7 +297,7 @@ def _dead(frame: DataFrame) -> list[tuple[str, str, int]]:
 def _deliveries(
     messages: MessagesToRead, topics: TopicSelection, step: int
 ) -> tuple[dict[tuple[str, str], tuple[int, Sequence[float]]], dict[int, float]]:
-    """From the gateway's own topic, a record at a time."""
+    # from the gateway's own topic, a record at a time
     by_way: dict[tuple[str, str], Counter[int]] = {}
     by_time: dict[int, Counter[int]] = {}
     for one in DeliveryRows(messages, topics).each():

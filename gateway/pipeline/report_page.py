@@ -57,7 +57,6 @@ class Chart:
 
 
 def page(report: LogReport) -> str:
-    """The page, whole."""
     charts = {one: over_time(report, one) for one in DIMENSIONS}
     return _template().render(
         report=report,
@@ -179,7 +178,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _round_up(value: float) -> float:
-    """A round number that is not less; something, even for nothing."""
+    # a round number that is not less; something, even for nothing
     unit = 1.0
     while unit * 10 < value:
         unit *= 10

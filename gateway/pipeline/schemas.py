@@ -54,13 +54,11 @@ class TopicSchema:
 
     @property
     def arrow(self) -> pa.StructType:
-        """The columns of its values."""
         made = _reader_of(self.versions[0]).type
         return made if pa.types.is_struct(made) else pa.struct([pa.field(VALUE, made)])
 
     @property
     def spark(self) -> StructType:
-        """The same in Spark's types."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(pa.schema(list(self.arrow)))

@@ -281,7 +281,7 @@ class ObjectShelf:
 
     @contextlib.contextmanager
     def _told(self, *, looking: bool = False) -> Iterator[None]:
-        """What the store says, in a line. Raises StoreError; and FileNotFoundError for what is not there, if somebody looks."""
+        # What the store says, in a line. Raises StoreError; and FileNotFoundError for what is not there, if somebody looks.
         self._store  # noqa: B018  # what is wrong with the address is said before anything is asked
         from obstore.exceptions import BaseError
 

@@ -131,7 +131,7 @@ class TablePlace:
 
 
 def _held(place: Path | str) -> contextlib.AbstractContextManager[None]:
-    """In a directory one process at a time; elsewhere the table's own commits tell who comes too late."""
+    # in a directory one process at a time; elsewhere the table's own commits tell who comes too late
     shelf = shelf_at(place)
     if isinstance(shelf, DirectoryShelf):
         shelf.directory.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ class Iceberg:
         return pa.schema([*TABLE_SCHEMA, *(pa.field(name, pa.string()) for name in self._where.by or ())])
 
     def _evolve(self) -> None:
-        """A table that an older version began, or that was divided by less, gets what is new; what is there stays as it is."""
+        # a table that an older version began, or that was divided by less, gets what is new; what is there stays as it is
         wanted = self._schema()
         there = {field.name for field in self._table.schema().fields}
         if not there.issuperset(wanted.names):
@@ -276,9 +276,8 @@ class Iceberg:
         return Merged(before, after, rows)
 
     def _first_try(self) -> None:
-        """Let a commit fail where the table has changed: tried again, it would add what the other one may have added, too. This
-        is said to the library here alone, not to the table.
-        """
+        # Let a commit fail where the table has changed: tried again, it would add what the other one may have added, too.
+        # This is said to the library here alone, not to the table.
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
 
     @contextlib.contextmanager

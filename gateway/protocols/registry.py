@@ -82,7 +82,6 @@ class Carries:
     """Refusals by an upstream that are not worth trying again, in words for the documentation."""
 
     def holds(self, size: int) -> bool:
-        """Whether a value of so many bytes can be carried."""
         return self.min_value <= size <= self.max_value
 
 
@@ -200,7 +199,6 @@ class ProtocolSpec:
 
 @functools.cache
 def protocols() -> Mapping[str, ProtocolSpec]:
-    """Every protocol by name."""
     found: dict[str, ProtocolSpec] = {}
     for module in pkgutil.iter_modules(gateway.protocols.__path__):
         if module.ispkg:
@@ -228,7 +226,6 @@ def row_of(name: str, dialect: Dialect) -> str:
 
 
 def protocol(name: str) -> ProtocolSpec:
-    """One protocol; KeyError if there is none of that name."""
     return protocols()[name]
 
 

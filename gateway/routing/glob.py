@@ -30,7 +30,6 @@ class Wild(enum.Enum):
 
     @property
     def symbol(self) -> Symbol:
-        """The wildcard as a part of a pattern."""
         return SEGMENT if self is Wild.SEGMENT else ANYTHING
 
 
@@ -45,7 +44,6 @@ class Glob:
 
     @property
     def wilds(self) -> tuple[Wild, ...]:
-        """The wildcards from left to right."""
         return tuple(part for part in self.parts if isinstance(part, Wild))
 
     @property
@@ -60,7 +58,6 @@ class Glob:
 
 @functools.lru_cache(maxsize=4096)
 def glob(text: str) -> Glob:
-    """Compile a glob; ConfigProblem if it is none."""
     if not text:
         raise ConfigProblem("a glob must not be empty")
     parts: list[str | Wild] = []
@@ -105,7 +102,6 @@ class Template:
 
 
 def template(text: str) -> Template:
-    """Read a template; ConfigProblem if it is none."""
     if not text:
         raise ConfigProblem("a template must not be empty")
     parts: list[str | int] = []

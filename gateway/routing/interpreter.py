@@ -79,7 +79,6 @@ class BoundedRunner(InterpretedRunner):
 
 
 def pattern(text: str) -> Any:
-    """A compiled pattern; `re2.error` if it is none."""
     return re2.compile(text, options=_QUIET)
 
 

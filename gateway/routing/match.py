@@ -32,16 +32,13 @@ class Matcher:
         return self.glob.match(address)
 
     def allows(self, principal: str) -> bool:
-        """Whether this principal's messages may take the route."""
         return self.principal is None or self.principal.match(principal) is not None
 
     @property
     def conditional(self) -> bool:
-        """Whether it depends on each message's key or headers."""
         return self.key is not None or bool(self.headers)
 
     def takes(self, columns: Columns, index: int) -> bool:
-        """Whether one message's key and headers fit."""
         if self.key is not None:
             key = columns.keys[index] if columns.keys is not None else None
             if key is None or self.key.fullmatch(key) is None:
@@ -56,7 +53,6 @@ class Matcher:
 
 
 def compile_match(match: model.Match) -> Matcher:
-    """Compile; ConfigProblem for a bad glob."""
     return Matcher(
         glob=glob(match.topic or ANY),
         protocols=frozenset(match.protocol),

@@ -214,12 +214,10 @@ class RoutingTable:
             return False
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """The settings of a topic, whoever creates it."""
         return self._topics.config(topic)
 
     @property
     def has_schemas(self) -> bool:
-        """Whether the configuration gives any topic a schema."""
         return self._topics.has_schemas
 
     def decides_partitions(self, topic: str) -> bool:

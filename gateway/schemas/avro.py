@@ -48,7 +48,6 @@ class AvroSchema:
         self._read = _reader(recursive=shape.recursive)
 
     def problems(self, value: bytes) -> list[str]:
-        """What is wrong with a value; empty when nothing is."""
         if len(value) > LARGEST_VALUE:
             return ["too large to validate"]
         stream = io.BytesIO(value)

@@ -94,7 +94,6 @@ class _Resolution:
         self._seen: set[tuple[str, str]] = set()
 
     def problems(self, writer: Any, reader: Any, path: str) -> Iterator[str]:
-        """Why values of one schema cannot be read by another."""
         writer = resolve(writer, self._writer_names)
         reader = resolve(reader, self._reader_names)
         wrote, reads = kind_of(writer), kind_of(reader)

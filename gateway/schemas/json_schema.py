@@ -244,7 +244,6 @@ class JsonSchema:
         self._validator = _GUARDED[draft](schema, registry=referencing.Registry())
 
     def problems(self, value: bytes) -> list[str]:
-        """What is wrong with a value; empty when nothing is."""
         if len(value) > LARGEST_VALUE:
             return ["too large to validate"]
         return self._problems(value, [min(FEWEST_STEPS + STEPS_PER_BYTE * len(value), MOST_STEPS)])

@@ -70,7 +70,6 @@ class Topic(TopicState):
         self.memory = self.config.durability is Durability.MEMORY
 
     def grow(self, slots: list[int]) -> None:
-        """Add empty partitions."""
         for slot in slots:
             state = PartitionState()
             self.partitions.append(state)
@@ -111,12 +110,10 @@ class Catalogue:
         return self._boot << EPOCH_BITS | self._epochs
 
     def next_topic_id(self) -> int:
-        """A number for the topics table."""
         self._topic_id += 1
         return self._topic_id
 
     def take_slots(self, count: int) -> list[int]:
-        """Slots that are in use by nothing."""
         if len(self._slots) + count > MAX_SLOT:
             raise Throttled(f"a store holds at most {MAX_SLOT} partitions")
         taken: list[int] = []
@@ -128,7 +125,7 @@ class Catalogue:
         return taken
 
     def free_slot(self, slot: int) -> None:
-        """Its chunks are gone."""
+        # its chunks are gone
         self._slots.discard(slot)
         self.dead.discard(slot)
 
@@ -141,7 +138,6 @@ class Catalogue:
         return found.logs[partition] if found is not None and 0 <= partition < len(found.logs) else None
 
     def config_of(self, topic: str) -> TopicConfig | None:
-        """The settings of a topic that exists."""
         found = self.topics.get(topic)
         return None if found is None else found.config
 

@@ -25,7 +25,6 @@ def fit(columns: Columns, start: int, stop: int, budget: int) -> int:
 
 
 def value_bytes(columns: Columns, start: int, stop: int) -> int:
-    """Size of the values of [start, stop)."""
     ends = columns.ends
     return ends[stop - 1] - (ends[start - 1] if start else 0) - PREFIX * (stop - start) if stop > start else 0
 

@@ -257,7 +257,6 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def meta_number(connection: sqlite3.Connection, name: str) -> int:
-    """One of the numbers that a store keeps about itself."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     if row is None or not isinstance(row[0], int):
         raise StoreDamaged(f"the store has lost its number of the {name}. {WAY_ON}")

@@ -234,9 +234,8 @@ class CommitLoop:
             self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
 
     def _log_is_full(self) -> bool:
-        """The write-ahead log has grown by what was allowed. Begin to carry it over; True: that is under way, and no more is to
-        come before it is done.
-        """
+        # The write-ahead log has grown by what was allowed. Begin to carry it over; True: that is under way, and no more is
+        # to come before it is done.
         if self._carrying:
             return True
         assert self._carrier is not None

@@ -130,7 +130,6 @@ class Trim(Job):
         self._head_ms = log.head_ms
 
     def write(self, writer: Writer) -> None:
-        """Remove what is due in one transaction."""
         log = self._log
         rows = writer.connection.execute(
             "SELECT id, count, last_ms, position, size FROM chunks WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
@@ -177,7 +176,7 @@ class Trim(Job):
         self._owner.trimmed(self._log, self._start, self._size, self._slack, self._head_ms)
 
     def give_up(self) -> None:
-        """Leave it to the next sweep."""
+        # leave it to the next sweep
         self._owner.hold(self._log)
 
 
@@ -210,7 +209,7 @@ class Merge(Job):
         self._slack = log.slack
 
     def _in_memory(self) -> list[Run]:
-        """What of it need not be read."""
+        # what of it need not be read
         runs: list[Run] = []
         records = size = 0
         for run in self._log.hot.since(self._merge_from) or ():
@@ -223,7 +222,6 @@ class Merge(Job):
         return runs
 
     def write(self, writer: Writer) -> None:
-        """Replace the rows in one transaction."""
         log = self._log
         found = self._known(writer.connection) or self._collect(writer.connection)
         if found.chunks < 2:
@@ -247,9 +245,8 @@ class Merge(Job):
         writer.transact(work)
 
     def _known(self, connection: sqlite3.Connection) -> Neighbours | None:
-        """All of it from memory, if the index says that just these records are on disk: to look at each chunk there costs more
-        than all the rest. Some of them may be in one chunk already.
-        """
+        # All of it from memory, if the index says that just these records are on disk: to look at each chunk there costs
+        # more than all the rest. Some of them may be in one chunk already.
         runs = self._hot
         if len(runs) < 2:
             return None
@@ -311,7 +308,7 @@ class Merge(Job):
         return Neighbours(runs, first, last, len(runs), end, size, number)
 
     def apply(self) -> None:
-        """Go on from there the next time."""
+        # go on from there the next time
         log = self._log
         self._recorder.upkeep(MERGED if self._replaced else NOTHING_MERGED, self._replaced, self._size)
         log.state.bytes -= self._saved
@@ -322,13 +319,11 @@ class Merge(Job):
             self._visible.mergeable.add(log)
 
     def give_up(self) -> None:
-        """Leave what is there as it is."""
         self._log.merge_from = self._log.state.end
         self._log.small = 0
 
 
 def concat(runs: Sequence[Run]) -> Run:
-    """Consecutive runs as one."""
     times: list[int] = []
     batches: list[tuple[int, int, BatchMeta]] = []
     known: dict[BatchMeta, BatchMeta] = {}
@@ -374,10 +369,10 @@ class Clear(Job):
         writer.transact(work)
 
     def apply(self) -> None:
-        """The slot may be used again once nothing is left in it."""
+        # the slot may be used again once nothing is left in it
         if self._done:
             self._visible.catalogue.free_slot(self._slot)
 
     def give_up(self) -> None:
-        """Leave it: the next start of the store tries again."""
+        # leave it: the next start of the store tries again
         self._visible.catalogue.dead.discard(self._slot)

@@ -89,7 +89,6 @@ class Growth(msgspec.Struct, eq=False):
     count: int = 0
 
     def add(self, append: Append) -> Placement:
-        """Put an append behind what is there."""
         columns = append.columns
         placement = Placement(self.next, self.time)
         if columns.count:
@@ -266,7 +265,6 @@ class CommitPlan(msgspec.Struct, eq=False):
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything for the disk."""
         return bool(self.growth or self.puts or self.created or self.altered or self.deleted)
 
     def _admit(self, ticket: Ticket) -> list[Placement] | None:

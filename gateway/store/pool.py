@@ -47,7 +47,6 @@ class ReadPool:
         """A connection for small reads, which are made in the event loop."""
 
     async def run(self, work: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
-        """Call `work` with a connection and the arguments."""
         if not self._threads:
             with reported():
                 return work(self.direct, *args)

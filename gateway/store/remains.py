@@ -90,7 +90,6 @@ class Remains:
         return bool(self.lost or self.notes)
 
     def load(self) -> None:
-        """Read everything that is small."""
         self._find_roots()
         for tree in ("meta", "topics", TOPIC_INDEX, "partitions", "rows"):
             before = ""
@@ -150,7 +149,6 @@ class Remains:
         return row[1] if row is not None else self.names.get(topic, f"recovered-{topic}")
 
     def look_at_chunks(self) -> None:
-        """Read every record, and note which are damaged or lost."""
         ends: dict[int, int] = {}
         for row in self.walk("chunks"):
             if isinstance(row, Row):

@@ -119,7 +119,6 @@ def last_before_damage(
 
 
 def translated(connection: sqlite3.Connection, error: sqlite3.Error, place: RowsPlace, offset: int) -> StoreError:
-    """What a failed read means."""
     if getattr(error, "sqlite_errorname", "") in DAMAGE:
         lost = unreadable(connection, row_id(place.slot, offset))
         return CorruptChunk(place.topic, place.partition, *_between(connection, place, *lost, may_fail=True))

@@ -46,7 +46,6 @@ class Visible:
         self._callbacks.append(callback)
 
     def announce(self, keys: Sequence[Key]) -> None:
-        """Tell everybody."""
         if keys:
             for callback in self._callbacks:
                 callback(keys)
@@ -144,7 +143,6 @@ class Visible:
         return [log.key for log in topic.logs]
 
     def trimmed(self, log: Log, start: int, size: int, slack: int, head_ms: int | None) -> None:
-        """Retention has removed the records before `start`."""
         log.state.start = start
         log.state.bytes -= size
         log.slack = slack

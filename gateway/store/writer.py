@@ -61,7 +61,6 @@ class WrittenChunk(msgspec.Struct, frozen=True, eq=False):
 
 
 def chunk_row(log: Log, run: Run, position: int, number: int) -> ChunkRow:
-    """The row of a run."""
     blob = encode(run)
     expires = int.from_bytes(blob[_LATEST_EXPIRY], "little", signed=True)
     return (

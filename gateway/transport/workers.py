@@ -98,7 +98,6 @@ class Handover:
         return give
 
     async def run(self) -> None:
-        """Take what comes, until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             while True:

@@ -109,7 +109,6 @@ class _Version:
         return self.compiled.decoded(value)
 
     def check(self, values: Sequence[bytes]) -> Verdict:
-        """What does not fit, however long that takes."""
         return _verdict([self.problems(value) for value in values])
 
     def check_quickly(self, values: Sequence[bytes]) -> Verdict | None:

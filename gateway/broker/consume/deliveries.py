@@ -147,7 +147,6 @@ class StatsWriter:
             self._recorder.limit_hit("", LIMIT)
 
     async def close(self) -> None:
-        """Write what there is, and wait for it a moment."""
         self._cancel()
         ticket = self.write()
         if ticket is not None:

@@ -47,14 +47,12 @@ class Homes:
         return puts, requires
 
     def removed(self, number: int, topic: str, name: str) -> list[Put]:
-        """What goes with it."""
         if not self.shared:
             return []
         puts = [Put(HOMES, _ID.pack(number), None)]
         return [*puts, Put(NAMES, _name_key(topic, name), None)] if name else puts
 
     def named(self, topic: str, name: str) -> int | None:
-        """The number of one that some gateway has."""
         kept = self._store.table(NAMES).get(_name_key(topic, name)) if self.shared and name else None
         return _ID.unpack(kept)[0] if kept is not None else None
 

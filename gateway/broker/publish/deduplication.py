@@ -241,7 +241,7 @@ class Deduplication:
         return False
 
     def _written_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Another gateway has stored something of these sources, or forgotten them."""
+        # another gateway has stored something of these sources, or forgotten them
         for key, value in rows.items():
             source = key[:16]
             window = self._windows.pop(source, None) or Window()
@@ -255,7 +255,7 @@ class Deduplication:
                 self._windows[source] = window
 
     def _read_again(self, source: bytes, window: Window) -> None:
-        """Where others write too all rows are in memory."""
+        # where others write too all rows are in memory
         table = self._store.table(TABLE)
         self._held -= len(window.segments)
         window.segments.clear()
@@ -266,7 +266,7 @@ class Deduplication:
 
     @staticmethod
     def _load(window: Window, key: bytes, value: bytes | None) -> None:
-        """One of its rows; None: there is no such row."""
+        # one of its rows; None: there is no such row
         if len(key) != _KEY.size:
             window.used_ms = window.written_ms = _USED.unpack(value)[0] if value is not None else 0
             return

@@ -44,7 +44,6 @@ class DelayedRow:
         return ((self.route, 1, len(self.value)),)
 
     def prepared(self, started: float) -> Prepared:
-        """The batch of one that is appended when it is due."""
         columns = Columns.of(
             [self.value],
             [self.key] if self.key is not None else None,
@@ -107,7 +106,6 @@ def id_of(key: bytes) -> str:
 
 
 def key_of_id(delayed_id: str) -> bytes | None:
-    """The key behind what clients say, or None."""
     digits = delayed_id.removeprefix(_PREFIX)
     if len(digits) != 2 * _KEY.size or not delayed_id.startswith(_PREFIX):
         return None

@@ -312,7 +312,6 @@ class DelayService:
     # --- cancelling ---
 
     def cancel(self, caller: Caller, request: CancelDelayed) -> None:
-        """Take a message back that has not fired."""
         key = key_of_id(request.delayed_id)
         missing = NotFound(f"delayed message not found: {request.delayed_id[:64]}")
         if key is None or key in self._firing:

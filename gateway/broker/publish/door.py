@@ -60,7 +60,6 @@ class Doors:
             )
 
     def receive(self, route: str, listener: str, columns: Columns) -> None:
-        """They are here, and held."""
         door = self.of(route)
         door.received += columns.count
         door.held += columns.count

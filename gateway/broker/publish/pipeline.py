@@ -140,7 +140,6 @@ class Pipeline:
             self._publish(caller, request)
 
     def refused(self, caller: Caller, request: Publish, error: GatewayError) -> None:
-        """Count a publish that was refused before it came here."""
         self._refuse_unrouted(caller, request.batch.columns, error)
 
     async def prepare(self, caller: Caller, batch: Batch, *, create: bool = True) -> Prepared:

@@ -161,7 +161,6 @@ class Publication:
 
 
 def published(batch: Batch, placement: Placement, partition: int) -> Published:
-    """The answer where all went to one partition."""
     if placement.offsets is None:
         return Published(batch.address, placement.timestamp_ms, partition, placement.base_offset)
     scattered = [(partition, offset) for offset in placement.offsets]

@@ -81,7 +81,6 @@ def translated(error: KafkaException) -> GatewayError:
 
 
 def settings_of(config: TopicConfig, options: KafkaOptions) -> dict[str, str]:
-    """Kafka's own settings for a topic."""
     seconds, size = config.retention_seconds, config.retention_bytes
     return {
         "retention.ms": "-1" if seconds is None else str(int(seconds * 1000)),
@@ -121,7 +120,6 @@ class KafkaCluster:
         return found
 
     def create(self, name: str, config: TopicConfig) -> Known:
-        """Make a topic; what exists is kept."""
         return self._create(name, config.partitions, settings_of(config, self._options))
 
     def create_state(self) -> None:
@@ -197,7 +195,6 @@ class KafkaCluster:
         return offset if offset >= 0 else None
 
     def settings(self, name: str) -> Mapping[str, str]:
-        """A topic's own settings."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         (future,) = self._admin.describe_configs([resource], request_timeout=self._options.timeout).values()
         return {key: entry.value for key, entry in _wait(future).items()}

@@ -212,7 +212,7 @@ class KafkaStore:
             nursery.start_soon(self._keep_looking)
 
     async def finish(self) -> None:
-        """What is pending is committed first."""
+        # what is pending is committed first
         self._closing = True
         while self._pending:
             self._idle = trio.Event()
@@ -258,7 +258,7 @@ class KafkaStore:
 
     @property
     def lost(self) -> LostRows:
-        """Kafka keeps its own whole."""
+        # Kafka keeps its own whole
         return NOTHING_LOST
 
     # --- writing: the way in ---

@@ -57,7 +57,6 @@ class Gates:
         )
 
     def enter(self, passing: Passing) -> None:
-        """Let it go, now or when its turn comes."""
         for name, mode in passing.needs:
             gate = self._gates.get(name)
             if gate is None:

@@ -47,7 +47,6 @@ class KafkaOptions:
         return f"{self.prefix}__gateway.owners"
 
     def client(self, **others: Any) -> dict[str, Any]:
-        """Settings of any client."""
         return {
             "bootstrap.servers": ",".join(self.brokers),
             "client.id": self.id,
@@ -112,7 +111,6 @@ def security(
     token_url: str = "",
     scope: str = "",
 ) -> dict[str, str]:
-    """librdkafka's settings for TLS and a login."""
     settings = {"security.protocol": ("sasl_" if mechanism else "") + ("ssl" if tls else "plaintext")}
     if tls:
         settings |= {

@@ -55,7 +55,6 @@ class KafkaLogReader:
             self._consumer = None
 
     def topics(self) -> Mapping[str, StoredTopic]:
-        """Every topic under the prefix, as it is now."""
         known = self._cluster.names()
         names = {
             kafka: topic

@@ -104,12 +104,11 @@ class _Reader:
         return self.next == offset or (bool(self._last) and self._last[0].offset() <= offset < self.next)
 
     def give_back(self, messages: list[Any], following: int) -> None:
-        """The last messages of a read were not wanted after all."""
+        # the last messages of a read were not wanted after all
         self.buffer = messages + self.buffer
         self.next = following
 
     def forget(self) -> None:
-        """Fetch nothing for the moment."""
         self.place, self.buffer, self._last = None, [], []
         # a consumer that stays assigned goes on fetching what nobody may ever want
         self._consumer.unassign()

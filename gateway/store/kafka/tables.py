@@ -51,7 +51,6 @@ class Tables:
         self._under_way[table, key, value] += 1
 
     def wrote(self, table: str, key: bytes, value: bytes | None) -> None:
-        """It is known what became of it."""
         row = table, key, value
         self._under_way[row] -= 1
         if not self._under_way[row]:

@@ -49,7 +49,6 @@ class Transactions:
         return made
 
     def write(self, topic: str, partition: int, records: Iterable[Record], time_ms: int = 0) -> Placed:
-        """Add records of one partition."""
         placed: Placed = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -52,7 +52,6 @@ class Admission:
 
     @property
     def handshakes(self) -> int:
-        """Connections that are half open."""
         return self._handshakes.total
 
     @property
@@ -84,7 +83,6 @@ class Admission:
         return Admitted(header.destination_cid, None)
 
     def enter(self, address: Address) -> None:
-        """A connection was made; it is half open."""
         network = network_of(address[0])
         self._handshakes.enter(network)
         self._connections.enter(network)

@@ -99,7 +99,6 @@ class Goodbye:
             self._repeats = [now + (count + 1) * probe for count in range(REPEATS)]
 
     def heard(self) -> None:
-        """The peer goes on talking."""
         self._echoes += 1
 
     def due(self) -> Sequence[float]:

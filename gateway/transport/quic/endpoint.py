@@ -77,7 +77,6 @@ class QuicEndpoint:
 
     @property
     def links(self) -> list[QuicLink]:
-        """All connections, those that are closing included."""
         return list(self._links)
 
     def mark(self, link: QuicLink, turn: bool = True) -> None:
@@ -87,7 +86,6 @@ class QuicEndpoint:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Have a pass soon."""
         parked = self._parked
         if parked is not None:
             self._parked = None

@@ -47,7 +47,6 @@ class Output:
         self._write(channel, data, now, alone)
 
     def finish(self, channel: Channel) -> None:
-        """No more bytes, after what is queued."""
         if channel.send_over or channel.finished:
             return
         channel.finished = True
@@ -56,7 +55,6 @@ class Output:
             self._end(channel)
 
     def reset(self, channel: Channel, code: int) -> None:
-        """Abandon what is queued and this side of the channel."""
         if channel.send_over:
             return
         self.stop(channel)
@@ -113,7 +111,6 @@ class Output:
         return ready
 
     def buffered(self, channel: Channel) -> int:
-        """Bytes of one channel that are queued or not acknowledged."""
         return channel.queued + self._core.unacknowledged(channel.stream_id)
 
     def waiting(self) -> tuple[int, int]:

@@ -82,7 +82,6 @@ class ChannelLink:
         return channel in self._channels.by_number
 
     def buffered(self, channel: int) -> int:
-        """Bytes of a channel that are queued or not acknowledged."""
         found = self._channels.by_number.get(channel)
         return 0 if found is None else self._out.buffered(found)
 

@@ -166,7 +166,6 @@ class UdpSocket:
 
 
 def open_socket(family: int, address: Address, *, offload: bool = True, shared: bool = False) -> UdpSocket:
-    """A UDP socket bound to an address."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:

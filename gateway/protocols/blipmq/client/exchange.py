@@ -147,7 +147,7 @@ class Exchange:
                 return ((request.id, Unsupported(f"BlipMQ has no {type(request).__name__}")),)
 
     def round(self, now: float) -> None:
-        """The idle Takes look again."""
+        # the idle Takes look again
         if self.round_at is None or now < self.round_at:
             return
         self._end_open_poll()

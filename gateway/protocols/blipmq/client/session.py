@@ -46,7 +46,6 @@ class BlipmqClient:
         return ()
 
     def submit(self, request: Request, now: float) -> Completions:
-        """Start a request, or keep it until the handshake is done."""
         if self._over is not None:
             return ((request.id, self._over),)
         if self._closing:

@@ -92,7 +92,6 @@ class Operations:
         return max(len(self._waiting), len(self._replies)) + polls
 
     def handle(self, kind: FrameType, frame: Frame) -> Requests:
-        """A frame of any kind but PUBLISH, allowed by the state."""
         return self._handlers[kind](frame)
 
     def complete(self, request_id: int, outcome: Outcome) -> Requests:
@@ -104,7 +103,6 @@ class Operations:
         self._fill(self._replies.take(), data)
 
     def release(self, out: list[bytes]) -> None:
-        """Move every reply and delivery whose turn has come."""
         out += self._replies.ready()
         if self.polls.groups:
             self.polls.release(out)

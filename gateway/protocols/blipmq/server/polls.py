@@ -59,7 +59,6 @@ class Polls:
         return sum([len(group.cids) for group in self.groups])
 
     def add(self, subscription: int, cid: int, hold_until: float) -> None:
-        """A POLL came in."""
         last = self.groups[-1] if self.groups else None
         if last is not None and last.subscription == subscription and last.slot == self._replies.last:
             last.cids.append(cid)

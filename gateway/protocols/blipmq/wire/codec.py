@@ -239,7 +239,6 @@ def publish(cid: int, qos: int, topic: str, message: bytes) -> bytes:
 
 
 def publish_prefix(qos: int, topic: str) -> bytes:
-    """What stands before the message in a PUBLISH's payload."""
     raw = topic.encode()
     return _QOS_TOPIC.pack(qos, len(raw)) + raw
 

@@ -83,7 +83,6 @@ LONGEST_TEXT = 1024
 
 
 def refusal(error: GatewayError) -> Refusal:
-    """How an error is said."""
     return Refusal(CODES[error.status], _shortened(error.message))
 
 
@@ -96,7 +95,6 @@ def publish_refusal(error: GatewayError) -> Refusal:
 
 
 def upstream_error(code: int, text: str) -> TargetRefused:
-    """What an upstream's NACK is to the rest of the house."""
     return TargetRefused(f"{code} {text}", refusal=STATUSES.get(code, Status.INTERNAL), final=code in FINAL)
 
 

@@ -106,7 +106,6 @@ class Publisher:
 
 
 def some(copies: Copies, start: int, stop: int) -> Copies:
-    """What messages [start, stop) of a batch are copies of."""
     ranges = []
     first = 0
     for offset, batch_id, index, count in copies.ranges:

@@ -79,7 +79,6 @@ def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> Sender:
 
 
 def success(sender: Sender) -> bytes:
-    """A whole frame, or nothing."""
     match sender.answering, sender.request_id:
         case Answering.STOCK, request_id if request_id is not None:
             return encode(PublishOk(request_id))
@@ -105,14 +104,12 @@ def failure(sender: Sender, text: str, *, document: bool) -> bytes:
 
 
 def error(text: str, request_id: Id | None = None, *, document: bool = False) -> bytes:
-    """A whole frame."""
     if document:
         return encode(DocumentError(UNSET if request_id is None else request_id, text))
     return encode(Error(text, request_id))
 
 
 def cache_ok(request_id: Id | None, *, document: bool) -> bytes:
-    """A whole frame."""
     if isinstance(request_id, int) and not document:
         return encode(CacheOk(request_id))
     return encode(Ok(request_id))

@@ -77,7 +77,6 @@ class Gathering:
         return Columns.concat(self.columns)
 
     def copied(self) -> Copies | None:
-        """What all of it is copies of."""
         return Copies(self.source, self.copies, self.path) if self.source else None
 
     def gather_values(self) -> None:

@@ -155,12 +155,10 @@ def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
 
 
 def encoded_size(copies: Copies) -> int:
-    """Bytes of what `encode_copies` makes."""
     return _COPIES.size + (len(copies.ranges) + len(copies.path)) * _RANGE.size
 
 
 def encode_copies(copies: Copies) -> bytes:
-    """The same, to be sent."""
     parts = [_COPIES.pack(copies.source, len(copies.ranges) + len(copies.path))]
     parts += [_RANGE.pack(0, gateway, 0, 0) for gateway in copies.path]
     parts += [_RANGE.pack(*one) for one in copies.ranges]

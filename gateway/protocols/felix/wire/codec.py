@@ -270,7 +270,6 @@ def decode_client(payload: bytes, *, repair: bool = False) -> ClientMessage:
 
 
 def decode_server(payload: bytes) -> ServerMessage:
-    """A server's message."""
     try:
         message: ServerMessage = _SERVER.decode(payload)
     except _FAILURES as error:
@@ -279,7 +278,6 @@ def decode_server(payload: bytes) -> ServerMessage:
 
 
 def encode(message: Message) -> bytes:
-    """A whole frame."""
     return frame(msgspec.json.encode(message))
 
 

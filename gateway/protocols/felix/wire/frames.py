@@ -60,5 +60,4 @@ def check_header(magic: int, version: int, length: int, most: int = MAX_PAYLOAD)
 
 
 def frame(payload: bytes, flags: int = JSON) -> bytes:
-    """A payload behind its header."""
     return HEADER.pack(MAGIC, VERSION, flags, len(payload)) + payload

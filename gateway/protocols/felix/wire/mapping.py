@@ -44,7 +44,6 @@ FINAL_REFUSALS = ("stream not found", "forbidden", "tenant mismatch")
 
 
 def text_of(error: GatewayError, subject: str, *, document: bool) -> str:
-    """What a client is told."""
     if document and error.status is Status.DENIED:
         return UNAUTHORIZED
     return TEXTS[error.status].format(subject, error.message)
@@ -79,7 +78,6 @@ def escape(part: str) -> str:
 
 
 def unescape(part: str) -> str:
-    """The part an escaped one stands for."""
     return part.replace("%2F", "/").replace("%25", "%") if "%" in part else part
 
 
@@ -100,7 +98,6 @@ def names_of(address: str, scope: str) -> Names:
 
 
 def cache_name(tenant: str, namespace: str, cache: str) -> str:
-    """The full name of a cache."""
     return f"{escape(tenant)}/{escape(namespace)}/{escape(cache)}"
 
 

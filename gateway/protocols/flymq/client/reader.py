@@ -60,7 +60,6 @@ class Reader:
     attempts: dict[tuple[int, int], int] = attrs.Factory(dict)
 
     def hand_out(self, run: Run, attempt: int = 1) -> Delivered:
-        """A run with tags, if anybody will settle it."""
         if not self.acknowledge:
             return Delivered(run, 0, attempt)
         first = self.next_tag

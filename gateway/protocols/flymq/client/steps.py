@@ -46,11 +46,9 @@ class Upstream:
     last_reader: int = 1
 
     def request(self, op: Op, *values: object) -> bytes:
-        """A request's payload, from its row in the table."""
         return REQUESTS[op].encode(*values)
 
     def ask(self, op: Op, *values: object) -> Answer:
-        """Ask, and read the answer by its row in the table."""
         payload = yield Ask(op, self.request(op, *values))
         return read_reply(op, payload or b"")
 

@@ -61,7 +61,7 @@ def _info(user: UserInfo) -> tuple[object, ...]:
 
 @_guarded
 def user_create(call: Call, payload: bytes) -> Steps:
-    """An account with its roles; it starts enabled."""
+    # an account with its roles; it starts enabled
     name, password, _, roles, _ = REQUESTS[call.op].decode(payload)
     if not name or not password:
         raise InvalidRequest("username and password are required")

@@ -75,7 +75,7 @@ def get_lag(call: Call, payload: bytes) -> Steps:
 
 
 def reset_offset(call: Call, payload: bytes) -> Steps:
-    """Moves a group to the log's start, its end, or an offset."""
+    # moves a group to the log's start, its end, or an offset
     topic, group, partition, mode, offset = read_reset(payload)
     _subject(call, topic, group, partition)
     check_group(group)

@@ -169,7 +169,7 @@ def cancel_delayed(call: Call, payload: bytes) -> Steps:
 
 
 def produce_with_ttl(call: Call, payload: bytes) -> Steps:
-    """Never delivered once its time is over; 0 means it stays."""
+    # never delivered once its time is over; 0 means it stays
     topic, data, ttl = REQUESTS[call.op].decode(payload)
     call.subject = Subject(topic)
     if not 0 <= ttl <= LONGEST_TTL_MS:
@@ -181,7 +181,7 @@ def produce_with_ttl(call: Call, payload: bytes) -> Steps:
 
 
 def begin(call: Call, _payload: bytes) -> Steps:
-    """Opens a transaction that ends with this connection."""
+    # opens a transaction that ends with this connection
     begun = expect(Begun, (yield Begin(call.id())))
     return call.answer(begun.transaction, True)
 
@@ -220,7 +220,7 @@ def join(call: Call, payload: bytes) -> Steps:
 
 
 def leave(call: Call, _payload: bytes) -> Steps:
-    """Leaves the other gateways; the last one cannot."""
+    # leaves the other gateways; the last one cannot
     answer = expect(ClusterAnswer, (yield ClusterLeave(call.id())))
     return call.answer(answer.done, answer.message)
 

@@ -89,11 +89,9 @@ class Call:
         """(topic, group) this connection is already counted for."""
 
     def id(self) -> int:
-        """A number for the next request."""
         return self._ids()
 
     def answer(self, *values: object) -> bytes:
-        """This operation's answer, from its row in the table."""
         return frame(self.op, REPLIES[self.op].encode(*values))
 
     def listed(self, pieces: Sequence[bytes], before: bytes = b"", behind: bytes = b"") -> bytes:

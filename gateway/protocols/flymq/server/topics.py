@@ -150,7 +150,6 @@ def delete_topic(call: Call, payload: bytes) -> Steps:
 
 
 def list_topics(call: Call, _payload: bytes) -> Steps:
-    """All names, sorted."""
     return call.listed((yield from every_topic(call, lambda topic: STR.encode(topic.address))))
 
 

@@ -85,7 +85,6 @@ def _check_single(run: Run) -> None:
 
 
 def encode(runs: Sequence[Run], next_offset: int, *, server: bool) -> bytes:
-    """The payload for records that `fit`."""
     count = sum(run.columns.count for run in runs)
     pieces: list[bytes] = [_SERVER_HEADER.pack(count, next_offset) if server else _COUNT.pack(count)]
     for run in runs:
@@ -193,7 +192,6 @@ def _decode_document(reader: Reader) -> tuple[list[Record], int]:
 
 
 def to_columns(records: Sequence[Record]) -> Columns:
-    """Records as columns."""
     keys = [key for _, key, _ in records]
     values = [value for _, _, value in records]
     return Columns.of(values, keys if any(key is not None for key in keys) else None)

@@ -43,7 +43,6 @@ class Target:
         self._pack = struct.Struct(f">{len(self._head)}siQqii").pack
 
     def answer(self, published: Published, index: int, key_size: int, value_size: int) -> bytes:
-        """The answer to one frame."""
         if published.scattered is None:
             partition, offset = published.partition, published.base_offset + index
         else:
@@ -112,7 +111,6 @@ class Collector:
         self._targets: dict[bytes, Target] = {}
 
     def target(self, prefix: bytes) -> Target:
-        """The topic whose length and name these bytes are."""
         target = self._targets.get(prefix)
         if target is None:
             if len(self._targets) >= self.KNOWN:

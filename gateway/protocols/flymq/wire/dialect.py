@@ -82,7 +82,6 @@ class Speech:
         return frame(op, FLAG_ONLY.encode(True) if self.stock else FLAG.encode(True, message))
 
     def logged_in(self, username: str, roles: Sequence[str]) -> bytes:
-        """A successful AUTH (FlyMQ document, AUTH; FlyMQ wire 2.3)."""
         if self._unflagged:
             payload = Layout(BOOL, STR).encode(True, username) + NO_ROLES
         elif self.stock:

@@ -74,7 +74,6 @@ class Layout:
                 self._steps += [field.decode for field in some]
 
     def read(self, reader: Reader) -> tuple[Any, ...]:
-        """The fields at the reader's position."""
         values: list[Any] = []
         for step in self._steps:
             if isinstance(step, struct.Struct):
@@ -98,7 +97,6 @@ class Layout:
         return values if reader.left == 0 else None
 
     def encode(self, *values: Any) -> bytes:
-        """The payload."""
         return b"".join([field.encode(value) for field, value in zip(self.fields, values, strict=True)])
 
 

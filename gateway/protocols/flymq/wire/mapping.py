@@ -65,7 +65,6 @@ class Subject:
 
 
 def words(error: GatewayError, subject: Subject) -> str:
-    """The text of the ERROR frame."""
     if isinstance(error, SchemaViolation) and error.problems:
         return f"schema validation failed: [{' '.join(error.problems)}]"
     template = NAMED.get(type(error)) or WORDS[error.status]

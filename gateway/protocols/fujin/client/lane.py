@@ -96,7 +96,6 @@ class Lane:
         self.over = True
 
     def reply(self, op: int, data: bytes, at: int, now: float) -> int:
-        """One reply; returns where the next begins."""
         return at + 1
 
     def stopping(self) -> None:

@@ -121,7 +121,6 @@ class Stream(ABC):
             self.end()
 
     def abandon(self) -> None:
-        """The peer has reset its side, or reads no more."""
         self._heard_end = True
         self.busy = False
         self.end()
@@ -154,7 +153,7 @@ class Stream(ABC):
         self.context.outbox.send(self.channel, data)
 
     def send_apart(self, data: bytes, *, notify: bool = False, alone: bool = False) -> None:
-        """Bytes for the client with a wish."""
+        # bytes for the client with a wish
         self.context.outbox.send_apart(self.channel, data, notify=notify, alone=alone)
 
     def end(self, *, silent: bool = False) -> None:

@@ -74,7 +74,6 @@ def begin(cid: int, route: bytes) -> bytes:
 
 
 def bound_command(op: BoundOp, cid: int) -> bytes:
-    """COMMIT or ROLLBACK."""
     return _OP_U32.pack(op, cid)
 
 
@@ -89,7 +88,6 @@ def bound_fetch(cid: int, route: bytes, most: int, *, auto: bool, headered: bool
 
 
 def bound_settle(op: BoundOp, cid: int, subscription: int, ids: Sequence[bytes]) -> bytes:
-    """ACK or NACK."""
     return struct.pack(">BIBI", op, cid, subscription, len(ids)) + b"".join(map(string, ids))
 
 

@@ -374,7 +374,6 @@ class SettleCommand:
 
 
 def decode_bound_settle(data: bytes, at: int) -> SettleCommand:
-    """ACK or NACK."""
     kind = BoundReply.ACK if data[at] == BoundOp.ACK else BoundReply.NACK
     need(data, at + 10)
     cid, subscription, count = struct.unpack_from(">IBI", data, at + 1)
@@ -449,7 +448,6 @@ def handed_out(kind: BoundReply, cid: int, subscription: int, items: Sequence[by
 
 
 def bound_settled(kind: BoundReply, cid: int, results: Sequence[tuple[bytes, Failure | None]]) -> bytes:
-    """ACK or NACK with one result per id."""
     parts = [_U32.pack(len(results))]
     for raw, failure in results:
         parts += (string(raw), envelope(failure) if failure is not None else b"\0")

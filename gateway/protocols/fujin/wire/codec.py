@@ -52,7 +52,6 @@ class RefusedCommand(WireError):
 
 
 def need(data: bytes, end: int) -> None:
-    """Go on only if the command is there up to `end`."""
     if end > len(data):
         raise Incomplete(end)
 
@@ -248,7 +247,6 @@ def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
 
 
 def reader_reply(error: str | None, largest: int = 506) -> bytes:
-    """The answer to CONNECT READER (wire 1.4)."""
     return bytes((Reply.READER,)) + error_field(error, largest)
 
 
@@ -273,7 +271,6 @@ def messages(columns: Columns) -> bytes:
 
 
 def messages_with_ids(columns: Columns, subscription: int, first_tag: int) -> bytes:
-    """MSG for every message, with ids."""
     packed, start = columns.packed, 0
     pack = _MESSAGE_ID.pack
     parts: list[bytes] = []
@@ -318,12 +315,10 @@ def connect_writer(writer_id: bytes = b"") -> bytes:
 
 
 def connect_reader(kind: ReaderKind, name: bytes, *, auto_commit: bool) -> bytes:
-    """CONNECT READER."""
     return bytes((Op.CONNECT_READER, kind, auto_commit)) + string(name)
 
 
 def command(op: Op, cid: int) -> bytes:
-    """BEGIN, COMMIT or ROLLBACK."""
     return _OP_U32.pack(op, cid)
 
 
@@ -343,5 +338,4 @@ def fetch(cid: int, count: int) -> bytes:
 
 
 def settle(op: Op, cid: int, ids: Sequence[bytes]) -> bytes:
-    """ACK or NACK."""
     return _OP_U32_U32.pack(op, cid, len(ids)) + b"".join(map(string, ids))

@@ -56,7 +56,6 @@ def decode_error(data: bytes, at: int) -> tuple[str | None, int]:
 
 
 def decode_answer(data: bytes, at: int) -> Answer:
-    """A reply of the most common shape."""
     need(data, at + 6)
     error, end = decode_error(data, at + 5)
     return Answer(_U32.unpack_from(data, at + 1)[0], error, end)

@@ -22,7 +22,7 @@ class Hop(Generic[T]):
         self.closed = False
 
     def put(self, items: Sequence[T]) -> None:
-        """From any thread."""
+        # from any thread
         if not items:
             return
         with self._lock:

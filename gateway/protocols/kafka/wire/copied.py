@@ -34,7 +34,6 @@ class Copied:
 
     @property
     def next_offset(self) -> int:
-        """Behind the highest."""
         return self._stops[-1] if self._stops else 0
 
     def __contains__(self, offset: int) -> bool:

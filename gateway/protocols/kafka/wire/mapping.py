@@ -55,7 +55,6 @@ AUTHORISATION = frozenset({30, 31, 53})
 
 
 def target_error(error: LibraryError) -> GatewayError:
-    """What became of a request that ended with this."""
     code, text = error.code(), error.str()
     if code in UNAUTHENTICATED:
         return TargetRefused(text, refusal=Status.UNAUTHENTICATED)

@@ -75,5 +75,4 @@ def _headers(record: Record) -> Headers:
 
 
 def size_of(record: Record) -> int:
-    """About the bytes that it takes."""
     return len(record.value() or b"") + len(record.key() or b"") + 64

@@ -134,7 +134,6 @@ class Poller:
         return min((taking.due for taking in self._taking.values() if taking.due is not None), default=None)
 
     def poll(self, now: float) -> None:
-        """Read again where it is time, or give up."""
         self.now = now
         for taking in list(self._taking.values()):
             if taking.due is not None and taking.due <= now:
@@ -366,7 +365,6 @@ def _run(address: str, partition: int, base: int, columns: Columns) -> Run:
 
 
 def fetched(request: requests.Fetch, answer: Answer) -> requests.Fetched:
-    """The broker's reply for what a Fetch brought."""
     if not isinstance(answer, Pulled):
         return requests.Fetched((), request.offset, 0, request.offset)
     runs: list[Run] = []

@@ -114,7 +114,6 @@ class Desk:
         self._pending.clear()
 
     def say(self, encoding: frames.Encoding, answer: frames.Answer) -> None:
-        """Answer without asking anybody, in turn."""
         self.publish()
         self.replies.put(CODECS[encoding].encode(answer))
 
@@ -145,7 +144,6 @@ class Desk:
             self.gathering.add(encoding, operation)
 
     def publish(self) -> None:
-        """Ask for everything gathered to be appended, as one batch."""
         gathering = self.gathering
         if not gathering.counts:
             return

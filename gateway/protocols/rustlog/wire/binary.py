@@ -194,7 +194,6 @@ _ANSWERS: Mapping[type[frames.Answer], Callable[..., bytes]] = {
 
 
 def encode_answer(answer: frames.Answer) -> bytes:
-    """A whole frame."""
     return _ANSWERS[type(answer)](answer)
 
 

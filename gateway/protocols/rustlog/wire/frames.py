@@ -62,7 +62,6 @@ class UnknownOperation(Undecodable):
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload behind its length."""
     return LENGTH.pack(len(payload)) + payload
 
 
@@ -75,7 +74,6 @@ def check_length(length: int) -> None:
 
 
 def check_count(records: int) -> None:
-    """Refuse a Produce by the number of its records alone."""
     if records > MOST_MESSAGES:
         raise Undecodable(f"too many records: {records} (max: {MOST_MESSAGES})")
 

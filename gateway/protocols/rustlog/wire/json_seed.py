@@ -165,7 +165,6 @@ def u64(value: int) -> int:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """A whole frame."""
     match answer:
         case Produced():
             said = _Answer(Produce=_Produced(list(range(answer.base, answer.base + answer.count))))
@@ -200,7 +199,6 @@ def fits_alone(value: bytes) -> bool:
 
 
 def encode_request(operation: Operation) -> bytes:
-    """A whole frame."""
     match operation:
         case Produce(topic, partition, columns):
             said = _Request(Produce=_Produce(topic, partition, list(map(list, columns.values()))))

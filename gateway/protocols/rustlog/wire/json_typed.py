@@ -217,7 +217,6 @@ def _u64(value: int) -> int:
 
 
 def encode_answer(answer: frames.Answer) -> bytes:
-    """A whole frame."""
     if isinstance(answer, frames.Records):
         return frames.frame(_encode_records(answer))
     return frames.frame(msgspec.json.encode(_said(answer)))
@@ -276,5 +275,4 @@ def _encode_records(answer: frames.Records) -> bytes:
 
 
 def fits_alone(value: bytes) -> bool:
-    """Whether an answer can hold this record."""
     return len(value) <= (frames.MAX_FRAME - 256) // 4 * 3
