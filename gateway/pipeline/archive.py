@@ -20,8 +20,9 @@ from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, Gap, 
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
 from gateway.pipeline.shelves import Shelf
-from gateway.pipeline.source import ReadableLog, Source, open_log, shown
+from gateway.pipeline.source import Source, open_log, shown
 from gateway.pipeline.spread import Here, Spread
+from gateway.store.reader import ReadableLog
 
 FILE_SCHEMA = chosen([name for name in COLUMNS if name != "topic"])
 """The topic is said by the directory."""

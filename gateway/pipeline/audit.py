@@ -20,9 +20,9 @@ from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, checksum, toget
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records, selected
 from gateway.pipeline.shelves import Shelf
-from gateway.pipeline.source import ReadableLog, Source, open_log
+from gateway.pipeline.source import Source, open_log
 from gateway.pipeline.spread import Here, Spread
-from gateway.store.reader import StoredTopic
+from gateway.store.reader import ReadableLog, StoredTopic
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
     endpoint = Endpoint.of("https://gateway:9600", token="...", ca="ca.pem")
 
-    with EndpointLog(endpoint) as log:              # has the methods of `gateway.store.reader.LogReader`
+    with EndpointLog(endpoint) as log:              # as `gateway.store.reader.LogReader` is
         log.topics()                                # name -> StoredTopic (epoch, partitions with start, end)
         for run in log.read_chunks("orders", 0, 17, 99): ...      # Runs, as from the store itself
         log.offset_for_time("orders", 0, 1_700_000_000_000)
@@ -34,12 +34,12 @@ import msgspec
 from gateway.bulk import wire
 from gateway.bulk.wire import Appended, Producer
 from gateway.envelope import Columns, Run
-from gateway.errors import GatewayError, TooLarge, UnknownTopic
+from gateway.errors import GatewayError, TooLarge
 from gateway.pipeline.endpoint_http import Cut, Endpoint, EndpointCaller
 from gateway.store.chunk import decode
 from gateway.store.interface import Durability, Stored, TopicConfig
 from gateway.store.position import Position
-from gateway.store.reader import StoredPartition, StoredTopic
+from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
 
 __all__ = ["Appended", "Endpoint", "EndpointLog", "EndpointWriter", "Producer"]
 
@@ -62,13 +62,14 @@ class _Client:
         self._caller.close()
 
 
-class EndpointLog(_Client):
-    """The log of a running gateway, with the methods of `LogReader`."""
+class EndpointLog(_Client, ReadableLog):
+    """The log of a running gateway."""
 
     has_chunks = True
 
     def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+        _Client.__init__(self, endpoint)
+        ReadableLog.__init__(self, f"at {endpoint.url}")
         self._dense: bool | None = None
 
     @property
@@ -96,26 +97,12 @@ class EndpointLog(_Client):
     def topic(self, name: str) -> StoredTopic:
         found = self.described(name)
         if not found:
-            raise UnknownTopic(f"there is no topic {name} at {self.endpoint.url}")
+            raise self._unknown(name)
         return _stored(found[0])
-
-    def partition(self, topic: str, partition: int) -> StoredPartition:
-        """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
-        return self.topic(topic).partition(partition)
-
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        found = self.partition(topic, partition)
-        return found.start, found.end
 
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
-        """The records of [start, end), in order and without a gap; what has expired is among them.
-
-        Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
-        log's start, also when retention gets there first, CorruptChunk at a damaged chunk, after all before it, and
-        UnknownTopic when the topic is deleted meanwhile, or is another one than that of the `epoch` given.
-        """
         if start is None or end is None or epoch is None:
             known = self.topic(topic)
             found = known.partition(partition)
@@ -130,7 +117,6 @@ class EndpointLog(_Client):
     def read_stored(
         self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
-        """As `read_chunks`, but chunks as they are stored, not checked, about so many records or bytes at a time."""
         held: list[Stored] = []
         count = taken = 0
         try:
@@ -190,7 +176,6 @@ class EndpointLog(_Client):
                     raise wire.error_of(msgspec.json.decode(payload, type=wire.Problem))
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the end if there is none."""
         query = urlencode({"topic": topic, "partition": partition, "timestamp_ms": timestamp_ms})
         return self._caller.ask("GET", f"{wire.OFFSET_FOR_TIME}?{query}", wire.OffsetFound).offset
 

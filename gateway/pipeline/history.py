@@ -14,7 +14,7 @@ from gateway.pipeline.manifest import Archive, ArchiveFile, Gap
 from gateway.pipeline.options import ReadOptions
 from gateway.pipeline.ranges import WAY_ON, HistoryGone, Range, meant, selected
 from gateway.pipeline.shelves import shelf_at
-from gateway.pipeline.source import ReadableLog
+from gateway.store.reader import ReadableLog
 
 EPOCH = "epoch"
 """The one column more than a message has: which life of its topic it is from."""

@@ -15,9 +15,8 @@ from gateway.envelope import Run
 from gateway.errors import CorruptChunk, OffsetOutOfRange, StoreError, UnknownPartition, UnknownTopic
 from gateway.errors import Status as _Status
 from gateway.pipeline.options import EARLIEST, FROM_THE_START, LATEST, ReadOptions, Where
-from gateway.pipeline.source import ReadableLog
 from gateway.store.position import Position
-from gateway.store.reader import StoredPartition, StoredTopic
+from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
 
 P = TypeVar("P", Run, Block)
 

@@ -8,9 +8,10 @@ retention has removed what it asks for.
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import attrs
 
@@ -57,15 +58,17 @@ class StoredTopic:
         return self.partitions[number]
 
 
-class LogReader:
-    """A store, opened read-only. Raises NotAStore for a path that is none. Not for use by two threads at a time."""
+class ReadableLog(ABC):
+    """A log as others read it: from the directory of its store, from a running gateway, or from Kafka. Not for use by two
+    threads at a time.
+    """
 
-    dense_offsets = Capabilities().dense_offsets
-    has_chunks = True
+    has_chunks: ClassVar[bool]
+    """Whether it can be had as it is stored (`read_stored`)."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self._connection = connect_read_only(StoreFiles(self.path))
+    def __init__(self, where: str) -> None:
+        """`where`, for who is told that something is not there."""
+        self._where = where
 
     def __enter__(self) -> Self:
         return self
@@ -73,38 +76,80 @@ class LogReader:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        self._connection.close()
+    @abstractmethod
+    def close(self) -> None: ...
 
-    def topics(self) -> Mapping[str, StoredTopic]:
-        """Every topic that is stored, by name."""
-        return self._read(_topics)
+    @property
+    @abstractmethod
+    def dense_offsets(self) -> bool:
+        """Whether a gap between offsets means that something is missing."""
+
+    @abstractmethod
+    def topics(self) -> Mapping[str, StoredTopic]: ...
 
     def topic(self, name: str) -> StoredTopic:
         """One topic. Raises UnknownTopic."""
         found = self.topics().get(name)
         if found is None:
-            raise UnknownTopic(f"there is no topic {name} in {self.path}")
+            raise self._unknown(name)
         return found
 
+    def _unknown(self, name: str) -> UnknownTopic:
+        return UnknownTopic(f"there is no topic {name} {self._where}")
+
     def partition(self, topic: str, partition: int) -> StoredPartition:
-        """One partition of a topic. Raises UnknownTopic or UnknownPartition."""
+        """Raises UnknownTopic or UnknownPartition."""
         return self.topic(topic).partition(partition)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """[start, end) of a partition."""
         found = self.partition(topic, partition)
         return found.start, found.end
 
+    @abstractmethod
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
-        """The records of [start, end), chunk by chunk, in order and without a gap; what has expired is among them.
+        """The records of [start, end), in order, and without a gap where offsets are dense; what has expired is among them.
 
         Without bounds: all there is at the moment of the call. Raises OffsetOutOfRange if the range begins below the
         log's start, also when retention gets there first, CorruptChunk at a damaged chunk, after all before it, and
         UnknownTopic when the topic is deleted meanwhile, or is another one than that of the `epoch` given.
         """
+
+    @abstractmethod
+    def read_stored(
+        self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
+    ) -> Iterator[Sequence[Stored]]:
+        """As `read_chunks`, but chunks as they are stored, whole and not checked, about so many records or bytes at a time.
+        The first of each holds the offset where the one before ended, and may begin before it: a store merges small chunks
+        meanwhile. The last may reach behind `end`.
+        """
+
+    @abstractmethod
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the end if there is none."""
+
+
+class LogReader(ReadableLog):
+    """A store, opened read-only. Raises NotAStore for a path that is none."""
+
+    dense_offsets = Capabilities().dense_offsets
+    has_chunks = True
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        super().__init__(f"in {self.path}")
+        self._connection = connect_read_only(StoreFiles(self.path))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def topics(self) -> Mapping[str, StoredTopic]:
+        return self._read(_topics)
+
+    def read_chunks(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
+    ) -> Iterator[Run]:
         epoch, found = self._found(topic, partition, epoch)
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
@@ -121,10 +166,7 @@ class LogReader:
     def read_stored(
         self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
-        """As `read_chunks`, but chunks as they are stored, whole and not checked: a transaction's worth at a time, of about
-        so many records or bytes. The first of each holds the offset where the one before ended, and may begin before it: the
-        store merges small chunks meanwhile. The last may reach behind `end`.
-        """
+        # a transaction's worth at a time
         epoch, found = self._found(topic, partition, epoch)
         stop = min(end, found.end)
         place = RowsPlace(topic, partition, found.slot, stop)
@@ -149,7 +191,6 @@ class LogReader:
         raise CorruptChunk(place.topic, place.partition, *self._read(hole, place, offset))
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the end if there is none."""
         found = self.partition(topic, partition)
         place = RowsPlace(topic, partition, found.slot, found.end)
         return self._read(offset_for_time, place, found.start, timestamp_ms)

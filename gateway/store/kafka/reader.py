@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -19,7 +19,7 @@ from gateway.store.kafka.cluster import KafkaCluster, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import runs
-from gateway.store.reader import StoredPartition, StoredTopic
+from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
 
 OURS = "__gateway."
 """How the topics begin, behind the prefix, that hold no messages."""
@@ -31,23 +31,18 @@ OUT_OF_RANGE = frozenset({-140, 1})
 """_AUTO_OFFSET_RESET, OFFSET_OUT_OF_RANGE."""
 
 
-class KafkaLogReader:
-    """A log on Kafka. Raises StoreReadOnly where its brokers cannot be reached. Not for use by two threads at a time."""
+class KafkaLogReader(ReadableLog):
+    """A log on Kafka. Raises StoreReadOnly where its brokers cannot be reached."""
 
     dense_offsets = False
     has_chunks = False
 
     def __init__(self, options: KafkaOptions) -> None:
+        super().__init__(f"under {options.prefix} on Kafka")
         self._options = options
         self._cluster = KafkaCluster(options)
         self._consumer: Consumer | None = None
         self._topics: dict[str, StoredTopic] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -74,25 +69,10 @@ class KafkaLogReader:
         self._topics = found
         return found
 
-    def topic(self, name: str) -> StoredTopic:
-        """One topic. Raises UnknownTopic."""
-        found = self.topics().get(name)
-        if found is None:
-            raise UnknownTopic(f"there is no topic {name} under {self._options.prefix} on Kafka")
-        return found
-
-    def partition(self, topic: str, partition: int) -> StoredPartition:
-        return self.topic(topic).partition(partition)
-
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """[start, end) of a partition."""
-        found = self.partition(topic, partition)
-        return found.start, found.end
-
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
-        """The records of [start, end) in order. Between two runs there may be offsets at which there is no record."""
+        # between two runs there may be offsets at which there is no record
         known = self.topic(topic)
         if epoch is not None and known.epoch != epoch:
             raise UnknownTopic(f"{topic} was made again")
@@ -116,7 +96,6 @@ class KafkaLogReader:
         raise Unsupported("Kafka has no chunks of ours")
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the end if there is none."""
         self.partition(topic, partition)
         found = self._cluster.offset_at(kafka_name(self._options.prefix, topic), partition, timestamp_ms)
         return self.bounds(topic, partition)[1] if found is None else found
