@@ -201,16 +201,6 @@ def decode(blob: bytes, topic: str, partition: int, base: int, count: int) -> Ru
     )
 
 
-def intact(blob: bytes, base: int, count: int) -> bool:
-    """Whether the bytes of a chunk are those that were written, and for these records."""
-    if len(blob) < HEAD.size:
-        return False
-    magic, _version, _present, checksum, offset, *_times, found = HEAD.unpack_from(blob)[:9]
-    if magic != MAGIC or (offset, found) != (base, count):
-        return False
-    return bool(google_crc32c.extend(google_crc32c.value(blob[:4]), blob[SUMMED_FROM:]) == checksum)
-
-
 def _bytes_of(column: array[int]) -> bytes:
     if _BIG_ENDIAN:
         column = column[:]

@@ -381,6 +381,44 @@ def test_a_damaged_chunk_is_named_after_what_is_good(tmp_path: Path) -> None:
             urllib.request.urlopen(f"{served.url}{wire.LOG}?topic=t&partition=0").read()
 
 
+def test_chunks_go_out_as_they_lie_on_the_disk(tmp_path: Path) -> None:
+    """Whole ones: damaged or not, since whoever takes them apart looks at their checksums. What has to be cut is looked at."""
+    import sqlite3
+
+    async def fill(log: Log) -> None:
+        await log.create("t")
+        for number in range(5):
+            await log.append("t", [b"%d" % number] * 10)
+
+    def frames(served: Any, start: int, end: int) -> list[tuple[int, bytes]]:
+        url = f"{served.url}{wire.LOG}?topic=t&partition=0&start={start}&end={end}"
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": wire.CHUNKS})) as answer:
+            body, found = answer.read(), []
+        while body:
+            size, kind = wire.FRAME.unpack_from(body)
+            found.append((kind, body[wire.FRAME.size : wire.FRAME.size + size]))
+            body = body[wire.FRAME.size + size :]
+        return found
+
+    filled(tmp_path / "store", fill)
+    database = sqlite3.connect(tmp_path / "store" / "log.sqlite")
+    with database:
+        ((row, data),) = database.execute("SELECT id, data FROM chunks ORDER BY id LIMIT 1 OFFSET 3")
+        database.execute("UPDATE chunks SET data = ? WHERE id = ?", (data[:-1] + b"\0", row))
+        chunks = [data for (data,) in database.execute("SELECT data FROM chunks ORDER BY id")]
+    database.close()
+    with gateway(tmp_path / "store") as served:
+        *sent, end = frames(served, 0, 50)
+        places = [wire.PLACE.pack(base, 10) for base in range(0, 50, 10)]
+        assert sent == [(wire.CHUNK_FRAME, place + chunk) for place, chunk in zip(places, chunks, strict=True)]
+        assert end == (wire.END_FRAME, wire.NEXT.pack(50))
+        # the damaged one is to be cut: what is before it goes out, and then what is wrong
+        good, (kind, said) = frames(served, 20, 35)
+        assert good == (wire.CHUNK_FRAME, places[2] + chunks[2])
+        assert kind == wire.PROBLEM_FRAME
+        assert b"CorruptChunk" in said
+
+
 def test_a_reader_goes_on_after_the_gateway_was_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.observe.http.STALLED_MS", 200)  # the first reader takes nothing while it goes down
 
