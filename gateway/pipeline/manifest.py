@@ -42,6 +42,8 @@ from gateway.pipeline.shelves import STAGING, shelf_at
 VERSION = 1
 SOURCES = "_sources.json"
 LAYOUT = "_layout.json"
+SPARSE_SOURCE = "kafka://"
+"""How the name of a log begins that has offsets without a record (`gateway.pipeline.source`)."""
 MANIFESTS = "_manifests"
 TRIES = 8
 """How often a claim is tried again when others commit meanwhile."""
@@ -207,6 +209,11 @@ class Archive:
 
     def sources(self) -> Sequence[str]:
         return [str(one) for one in self._noted(SOURCES) or ()]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it is of a log that has offsets without a record."""
+        return any(one.startswith(SPARSE_SOURCE) for one in self.sources())
 
     def layout(self) -> Mapping[str, str]:
         """Names and expressions that it is divided by, beside topic and day."""

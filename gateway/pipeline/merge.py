@@ -37,7 +37,7 @@ Stretch = Sequence[ArchiveFile]
 
 
 def mergeable(directory: Path | str, *, small: int = SMALL, large: int = LARGE, fewest: int = FEWEST) -> Merged:
-    groups = list(_groups(Archive.existing(directory).files(), small, large, fewest))
+    groups = list(_groups(Archive.existing(directory), small, large, fewest))
     before = sum(len(stretch) for group in groups for stretch in group)
     after = sum(len({file.part for stretch in group for file in stretch}) for group in groups)
     return Merged(before, after, sum(_records(stretch) for group in groups for stretch in group))
@@ -56,7 +56,7 @@ def merge(
     spread = spread or Here()
     Archive.existing(directory)
     with ArchiveWriter(directory) as writer:
-        groups = list(_groups(writer.files(), small, large, fewest))
+        groups = list(_groups(writer, small, large, fewest))
         if groups:
             writer.claim()
         total = sum(len(stretch) for group in groups for stretch in group)
@@ -84,8 +84,10 @@ def _records(stretch: Stretch) -> int:
     return sum(file.records for file in stretch)
 
 
-def _groups(files: Sequence[ArchiveFile], small: int, large: int, fewest: int) -> Iterator[Sequence[Stretch]]:
+def _groups(archive: Archive, small: int, large: int, fewest: int) -> Iterator[Sequence[Stretch]]:
     # small stretches that follow each other in one partition and day, each group up to `large` bytes
+    files, gaps, sparse = archive.files(), archive.accepted(), archive.sparse
+
     def place(stretch: Stretch) -> tuple[str, int, int, str]:
         file = stretch[0]
         return file.topic, file.epoch, file.partition, file.day
@@ -93,16 +95,28 @@ def _groups(files: Sequence[ArchiveFile], small: int, large: int, fewest: int) -
     def size(stretch: Stretch) -> int:
         return sum(file.size for file in stretch)
 
-    stretches = (stretch for stretch in together(files) if size(stretch) < small)
-    ordered = sorted(stretches, key=lambda stretch: (*place(stretch), stretch[0].start))
+    def follows(one: ArchiveFile, other: ArchiveFile) -> bool:
+        if one.end == other.start or not sparse:
+            return one.end == other.start
+        # what lies between two files of such a log has no record, or was accepted as lost
+        life = one.topic, one.epoch, one.partition
+        return not any(
+            (gap.topic, gap.epoch, gap.partition) == life and one.end < gap.end and gap.start < other.start
+            for gap in gaps
+        )
+
+    ordered = sorted(together(files), key=lambda stretch: (*place(stretch), stretch[0].start))
     for _, neighbours in itertools.groupby(ordered, key=place):
         group: list[Stretch] = []
         for stretch in neighbours:
-            if group and (group[-1][0].end != stretch[0].start or sum(map(size, group)) + size(stretch) > large):
+            is_small = size(stretch) < small
+            fits = is_small and sum(map(size, group)) + size(stretch) <= large
+            if group and not (fits and follows(group[-1][0], stretch[0])):
                 if len(group) >= fewest:
                     yield tuple(group)
                 group = []
-            group.append(stretch)
+            if is_small:
+                group.append(stretch)
         if len(group) >= fewest:
             yield tuple(group)
 

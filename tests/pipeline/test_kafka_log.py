@@ -13,9 +13,11 @@ import trio
 from gateway.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from gateway.pipeline.archive import archive
 from gateway.pipeline.audit import audit
+from gateway.pipeline.manifest import Archive
+from gateway.pipeline.merge import merge
 from gateway.pipeline.options import ReadOptions
 from gateway.pipeline.source import open_log
-from gateway.store.interface import Unit
+from gateway.store.interface import Put, Unit
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
 from tests.kafka.foreign import produce_all
@@ -92,6 +94,30 @@ async def test_it_is_archived_and_the_archive_is_what_it_is(kafka: Kafka, topics
     found = await trio.to_thread.run_sync(audit, source, tmp_path)
     assert (found.compared, found.archived, found.findings) == (7, 7, ())
     assert found.routes["orders", 0, "kafka"] + found.routes["orders", 1, "kafka"] == 1
+
+
+async def test_its_small_files_become_one(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    """Between two of them there may be an offset without a record: the end of a transaction."""
+    source = options(kafka, topics).source
+    await write(kafka, topics)
+    for _ in range(3):
+        await trio.to_thread.run_sync(produce_all, kafka, f"{topics}orders", [b"from elsewhere"], b"key")
+        async with store(kafka, topics) as opened:
+            for number in (0, 1):  # each a transaction
+                unit = Unit([append("orders", b"%d" % number, partition=number)], [Put("rows", b"%d" % number, b"")])
+                await opened.submit(unit).wait()
+        await trio.to_thread.run_sync(archive, source, tmp_path)
+    before = await trio.to_thread.run_sync(audit, source, tmp_path)
+    files = Archive.existing(tmp_path).files()
+    assert sum(file.records for file in files) == before.archived == 15
+    assert any(file.records < file.end - file.start for file in files)
+    assert len(files) > 2
+    done = await trio.to_thread.run_sync(merge, tmp_path)
+    assert (done.before, done.after, done.records) == (len(files), 2, 15)
+    assert sum(file.records for file in Archive.existing(tmp_path).files()) == 15
+    found = await trio.to_thread.run_sync(audit, source, tmp_path)
+    assert (found.compared, found.archived, found.findings) == (15, 15, ())
+    assert (await trio.to_thread.run_sync(archive, source, tmp_path)).records == 0
 
 
 async def test_what_kafka_has_removed_is_said(kafka: Kafka, topics: str) -> None:
