@@ -52,6 +52,7 @@ from gateway.protocols.registry import Transport, protocol
 from gateway.reload import Reloads
 from gateway.routing.table import compile_table
 from gateway.store.interface import Store
+from gateway.store.moved import refuse_unfinished
 from gateway.store.serving import Address
 from gateway.store.serving import note as note_serving
 from gateway.store.sqlite import StoreOptions, open_store
@@ -67,6 +68,7 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
 
     from gateway.admin.inside import Inside
     from gateway.observe.workers import Others
+    from gateway.store.kafka.options import KafkaOptions
     from gateway.supervisor import WorkerPart
     from gateway.transport.quic.certificates import CertificateFiles
     from gateway.transport.quic.trust import ClientTrust
@@ -329,9 +331,12 @@ class Gateway:
         storage = self._config.storage
         if storage.kafka is not None:
             make_private_directory(Path(storage.path))
-            return await stack.enter_async_context(_kafka_store(self._config, storage.kafka, self.recorder))
+            shared = await stack.enter_async_context(_kafka_store(self._config, storage.kafka, self.recorder))
+            await refuse_unfinished(shared)
+            return shared
         options = StoreOptions(storage.tail_cache, storage.page_cache, storage.free_space_floor)
         store = await stack.enter_async_context(open_store(storage.path, options, recorder=self.recorder))
+        await refuse_unfinished(store)
         # until the forwards run, what they had reached is what is written: retention must not take what they have not sent
         store.set_retention_floor(stored_floor(store))
         return store
@@ -568,12 +573,18 @@ def _kafka_store(
 ) -> contextlib.AbstractAsyncContextManager[Store]:
     try:
         from gateway.store.kafka.opening import open_kafka_store
-        from gateway.store.kafka.options import KafkaOptions, security
     except ModuleNotFoundError as error:
         raise Unsupported(NO_CLIENT) from error
+    return open_kafka_store(kafka_options(config, kafka), recorder=recorder)
+
+
+def kafka_options(config: Config, kafka: Kafka) -> KafkaOptions:
+    """How the cluster that a configuration names is reached."""
+    from gateway.store.kafka.options import KafkaOptions, security
+
     tls, sasl = kafka.tls, kafka.sasl
     trust = tls if isinstance(tls, TlsTrust) else TlsTrust()
-    options = KafkaOptions(
+    return KafkaOptions(
         brokers=[show_endpoint(host, port) for host, port in kafka.brokers],
         prefix=kafka.prefix,
         replication=kafka.replication,
@@ -594,7 +605,6 @@ def _kafka_store(
         tail_cache=config.storage.tail_cache,
         id=config.cluster.id,
     )
-    return open_kafka_store(options, recorder=recorder)
 
 
 def _cluster(config: Config, bound: Sequence[Bound]) -> ClusterSettings:

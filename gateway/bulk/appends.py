@@ -21,7 +21,7 @@ from gateway.broker.service import Caller, Clock
 from gateway.bulk.wire import LONGEST_PRODUCER, Appended, AppendRequest, Producer, Refusal, Stretch, columns_of
 from gateway.envelope import Batch, Columns
 from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, OutcomeUnknown, RequestError
-from gateway.store.interface import Placement, Put, Require, Store, Unit, read_placements
+from gateway.store.interface import Placement, Put, Require, Store, Unit, packed_placements, read_placements
 
 TABLE = "producers"
 APPENDS = "producer_appends"
@@ -207,6 +207,17 @@ def _digest(body: AppendRequest, columns: Columns) -> bytes:
 def _encode(row: _AppendRow) -> bytes:
     data = msgspec.msgpack.encode(row)
     return len(data).to_bytes(4, "big") + data
+
+
+def moved_row(value: bytes, place: Callable[[str, int, int], int]) -> bytes:
+    """What is kept of an append whose messages are elsewhere now: `place` says where what was there in a partition is."""
+    size = 4 + int.from_bytes(value[:4], "big")
+    row = msgspec.msgpack.decode(value[4:size], type=_AppendRow)
+    placements = [
+        Placement(place(topic, partition, one.base_offset), one.timestamp_ms)
+        for (topic, partition, _count), one in zip(row.parts, read_placements(value[size:]), strict=False)
+    ]
+    return value[:size] + packed_placements(placements)
 
 
 def _repeated(body: AppendRequest, stored: bytes, digest: bytes) -> Appended:

@@ -56,6 +56,18 @@ def _life(topic: str, epoch: int) -> bytes:
     return topic.encode() + b"\0" + _LIFE.pack(epoch)
 
 
+def row_key(topic: str, epoch: int, partition: int, offset: int) -> bytes:
+    """The row of a letter that was redriven."""
+    return _life(topic, epoch) + _OFFSET.pack(partition, offset)
+
+
+def read_key(key: bytes) -> tuple[str, int, int, int]:
+    """The opposite of `row_key`."""
+    life, place = key[: -_OFFSET.size], key[-_OFFSET.size :]
+    partition, offset = _OFFSET.unpack(place)
+    return life[: -_LIFE.size - 1].decode(), _LIFE.unpack(life[-_LIFE.size :])[0], partition, offset
+
+
 class Redrives:
     def __init__(self, store: Store, pipeline: Pipeline, appending: Appending, clock: Clock) -> None:
         self._store = store
@@ -106,7 +118,7 @@ class Redrives:
 
     async def _begin(self, caller: Caller, asked: Redrive, offset: int) -> Redriven | _UnderWay:
         # submit a letter's message; the commits of many letters are shared
-        key = _life(asked.topic, asked.epoch) + _OFFSET.pack(asked.partition, offset)
+        key = row_key(asked.topic, asked.epoch, asked.partition, offset)
         before = await self._store.get(TABLE, key)
         if before is not None:
             return Redriven(offset, "before", before.decode())

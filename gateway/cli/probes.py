@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from gateway import model
-from gateway.app import NO_CLIENT
+from gateway.app import NO_CLIENT, kafka_options
 from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
 from gateway.config.circles import check_circles, resolved, warn_of_pulling_back
@@ -160,9 +160,14 @@ def _first_existing(place: Path) -> Path:
 
 
 async def probe_live(config: model.Config, notes: Notebook) -> None:
-    """Bind every port, and let them go; log in at every upstream; see whether another process has the store."""
+    """Bind every port, and let them go; log in at every upstream; see whether another process has the store, or what the brokers
+    say that are to have it.
+    """
     files = StoreFiles(Path(config.storage.path))
-    if files.lock.exists():
+    kafka = config.storage.kafka
+    if kafka is not None:
+        await trio.to_thread.run_sync(_probe_brokers, config, kafka, notes)
+    elif files.lock.exists():
         try:
             with Lock(files.lock):
                 pass
@@ -173,6 +178,16 @@ async def probe_live(config: model.Config, notes: Notebook) -> None:
         for upstream in config.upstreams.values():
             for host, port in upstream.addresses if upstream.protocol in protocols() else ():
                 nursery.start_soon(_probe_upstream, upstream, host, port, notes)
+
+
+def _probe_brokers(config: model.Config, kafka: model.Kafka, notes: Notebook) -> None:
+    if importlib.util.find_spec("confluent_kafka") is None:
+        return  # that was said
+    from gateway.store.kafka.examination import examine_brokers
+
+    for found in examine_brokers(kafka_options(config, kafka)):
+        key = found.key if notes.has(kafka, found.key) else "brokers"
+        (notes.warn if found.warning else notes.complain)(kafka, key, found.message)
 
 
 async def _probe_ports(config: model.Config, notes: Notebook) -> None:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from gateway.cli.options import examples, output_option
+from gateway.cli.pipeline_parts import reported, show, with_bar
 
 if TYPE_CHECKING:
     from gateway.store.salvage import Salvage
@@ -24,10 +26,14 @@ path_option = click.option(
 
 
 @click.group(
-    epilog=examples("gateway store check --path ./data", "gateway store salvage --path ./data --accept-loss"),
+    epilog=examples(
+        "gateway store check --path ./data",
+        "gateway store salvage --path ./data --accept-loss",
+        "gateway store copy --from ./data --to kafka://10.0.0.1:9092/gw.",
+    ),
 )
 def command() -> None:
-    """Check a store that no gateway serves at the moment, or accept what it has lost."""
+    """Check a store that no gateway serves at the moment, accept what it has lost, or copy it to Kafka and back."""
 
 
 @command.command(
@@ -67,6 +73,104 @@ def salvage(context: click.Context, path: Path, accept_loss: bool, output: str) 
     _show(found, output, accepted=accept_loss)
     if (found.lost_commits or found.notes) and not accept_loss:
         context.exit(EXIT_FINDINGS)
+
+
+@command.command(
+    name="copy",
+    epilog=examples(
+        "gateway store copy --from ./data --to kafka://10.0.0.1:9092/gw. --dry-run",
+        "gateway store copy --from ./data --to kafka://10.0.0.1:9092/gw. --report copy.json",
+        "gateway store copy --from kafka://10.0.0.1:9092/gw. --to ./back",
+        "gateway store copy --from ./data --to kafka://10.0.0.1:9092/gw. --audit",
+    ),
+)
+@click.option(
+    "--from", "source", required=True, metavar="PLACE", help="The store: a directory, or kafka://HOST:PORT,.../PREFIX."
+)
+@click.option(
+    "--to", "target", required=True, metavar="PLACE", help="Where to; there must be nothing, or this very copy."
+)
+@click.option("--replication", default=1, show_default=True, help="Brokers that are to have each of Kafka's topics.")
+@click.option("--min-insync", default=None, type=int, help="Of which so many acknowledge; 2 where there are 3 or more.")
+@click.option(
+    "--kafka-settings", metavar="JSON", envvar="GATEWAY_KAFKA_SETTINGS", help="librdkafka's settings: TLS, a login."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--audit", "only_audit", is_flag=True, help="Copy nothing: compare both, record by record.")
+@output_option
+@reported
+@click.pass_context
+def copy_store(
+    context: click.Context,
+    source: str,
+    target: str,
+    replication: int,
+    min_insync: int | None,
+    kafka_settings: str | None,
+    output: str,
+    *,
+    dry_run: bool,
+    only_audit: bool,
+) -> None:
+    """Copy a store that nobody serves to the other kind, with all its state, and prove it record by record.
+
+    Interrupted, it goes on where it was when it is called again. Exit code 0: all is there; 1: the audit found differences;
+    2: could not do it.
+    """
+    import trio
+
+    from gateway.moving.copying import copy, plan
+    from gateway.moving.places import place_at
+    from gateway.moving.proof import prove
+
+    insync = min_insync if min_insync is not None else 2 if replication > 2 else 1
+    settings = _settings(kafka_settings)
+    here, there = (
+        place_at(one, settings=settings, replication=replication, min_insync=insync) for one in (source, target)
+    )
+    if dry_run:
+        wanted = attrs.asdict(plan(here, there))
+        text = ", ".join(f"{value} {name}" for name, value in wanted.items() if not isinstance(value, bool))
+        show(output, wanted, f"{'would go on with' if wanted['resumes'] else 'would copy'} {text}")
+        return
+    result: dict[str, object] = {"from": here.shown, "to": there.shown}
+    if not only_audit:
+        done = with_bar("copied", lambda progress: trio.run(copy, here, there, progress))
+        result |= {"copied": attrs.asdict(done)}
+    proof = with_bar("compared", lambda progress: prove(here, there, progress))
+    result |= {
+        "good": proof.good,
+        "records": proof.records,
+        "different": proof.different,
+        "differences": proof.differences,
+    }
+    result |= {
+        "rows": dict(proof.rows),
+        "left": proof.left,
+        "partitions": [attrs.asdict(one) for one in proof.partitions],
+    }
+    lines = [f"differs: {one}" for one in proof.differences]
+    lines += [
+        f"left behind: {count} rows of {table} that belong to nothing" for table, count in sorted(proof.left.items())
+    ]
+    lines.append(
+        f"{proof.records} records in {len(proof.partitions)} partitions and {sum(proof.rows.values())} rows are the same in both"
+        if proof.good
+        else f"{proof.different} differences"
+    )
+    show(output, result, "\n".join(lines))
+    if not proof.good:
+        context.exit(EXIT_FINDINGS)
+
+
+def _settings(text: str | None) -> dict[str, str]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise click.UsageError(f"--kafka-settings is not JSON: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise click.UsageError("--kafka-settings is an object of texts, as librdkafka's settings are")
+    return found
 
 
 def _show(found: Salvage, output: str, *, accepted: bool) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.errors import StoreDamaged, Throttled
@@ -56,6 +56,11 @@ class AckWindow:
     def settled_above(self) -> int:
         """How many offsets above `low` are settled."""
         return sum(self._ends) - sum(self._starts)
+
+    @property
+    def settled_ranges(self) -> Sequence[tuple[int, int]]:
+        """What is settled above `low`."""
+        return list(zip(self._starts, self._ends, strict=True))
 
     @property
     def room(self) -> int:

@@ -80,6 +80,13 @@ class Append(msgspec.Struct, frozen=True, eq=False):
     """Index of the first record inside its batch, when a batch was spread over partitions contiguously."""
     indexes: Sequence[int] | None = None
     """The index of each record inside its batch, when it was spread by key."""
+    as_read: Run | None = None
+    """A copy from another log keeps the batches and times of what was read there: these count, and not the other fields."""
+
+
+def copied(run: Run) -> Append:
+    """Append what was read, as it was read."""
+    return Append(run.topic, run.partition, run.columns, run.batches[0][2], as_read=run)
 
 
 class MakeTopic(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ def mend_rows(files: StoreFiles, writer: Writer) -> LostRows:
                 connection.execute("INSERT INTO lost VALUES (NULL,?,?,?,?,?,'rows')", (*low, *high, since))
 
         writer.transact(work, synced=True)
-    return _read_lost(connection)
+    return read_lost(connection)
 
 
 def mend_meta(files: StoreFiles) -> None:
@@ -127,8 +127,8 @@ def mend_meta(files: StoreFiles) -> None:
 # --- inside ---
 
 
-def _read_lost(connection: sqlite3.Connection) -> LostRows:
-    # what was written down
+def read_lost(connection: sqlite3.Connection) -> LostRows:
+    """What was written down."""
     if not _tables(connection, LOST):
         return NOTHING_LOST
     query = "SELECT low_name, low_key, high_name, high_key, since, what FROM lost ORDER BY number"

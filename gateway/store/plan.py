@@ -90,6 +90,8 @@ class Growth(msgspec.Struct, eq=False):
 
     def add(self, append: Append) -> Placement:
         columns = append.columns
+        if append.as_read is not None:
+            return self._take_in(append.as_read)
         placement = Placement(self.next, self.time)
         if columns.count:
             alone = len(columns.packed) >= ALONE_BYTES
@@ -107,6 +109,15 @@ class Growth(msgspec.Struct, eq=False):
                 self._close()
         return placement
 
+    def _take_in(self, run: Run) -> Placement:
+        if self.parts:
+            self._close()
+        placement = Placement(self.next, run.times[0])
+        topic, number = self.log.topic.name, self.log.number
+        self._cut(Run(topic, number, self.next, run.columns, run.times, run.batches))
+        self.next += run.count
+        return placement
+
     def runs(self) -> list[Run]:
         """What has grown, in runs of the size of a chunk."""
         if self.parts:
@@ -119,6 +130,10 @@ class Growth(msgspec.Struct, eq=False):
         # all records of a commit have one time, as they became durable at one
         whole = Run(topic, number, self.next - count, columns, [self.time] * count, self.batches)
         self.parts, self.batches, self.count = [], [], 0
+        self._cut(whole)
+
+    def _cut(self, whole: Run) -> None:
+        columns, count = whole.columns, whole.count
         if count <= CHUNK_RECORDS and len(columns.packed) <= CHUNK_BYTES:
             self.closed.append(whole)
             return
@@ -152,7 +167,9 @@ def lone(tickets: Sequence[Ticket], catalogue: Catalogue) -> Lone | None:
         return None
     append = unit.appends[0]
     columns = append.columns
-    if append.indexes is not None or not 0 < columns.count <= CHUNK_RECORDS or len(columns.packed) > CHUNK_BYTES:
+    if append.indexes is not None or append.as_read is not None:
+        return None
+    if not 0 < columns.count <= CHUNK_RECORDS or len(columns.packed) > CHUNK_BYTES:
         return None
     log = appendable(catalogue, append)
     if log is None:

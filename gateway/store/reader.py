@@ -22,7 +22,7 @@ from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, forget
 from gateway.store.interface import Capabilities, Stored, TopicConfig
 from gateway.store.position import Position
 from gateway.store.raw import read_stored
-from gateway.store.rows import RowsPlace, get_row, hole, offset_for_time, read_runs, scan_rows
+from gateway.store.rows import RowsPlace, get_row, hole, offset_for_time, read_runs, scan_rows, table_names
 
 READ_CHUNKS_BYTES = 8 << 20
 """About how many bytes of values `read_chunks` takes in one transaction."""
@@ -208,6 +208,10 @@ class LogReader(ReadableLog):
         while page := self.scan(table, first):
             yield from page
             first = page[-1][0] + b"\0"
+
+    def tables(self) -> Sequence[str]:
+        """The names of all tables that have rows."""
+        return self._read(table_names)
 
     def commit_number(self) -> int:
         """The last commit there is a trace of."""

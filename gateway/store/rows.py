@@ -228,6 +228,11 @@ def scan_rows(connection: sqlite3.Connection, table: str, first: bytes, limit: i
         ).fetchall()
 
 
+def table_names(connection: sqlite3.Connection) -> Sequence[str]:
+    with naming(connection, "rows"):
+        return [name for (name,) in connection.execute("SELECT DISTINCT name FROM rows ORDER BY name")]
+
+
 def all_rows(connection: sqlite3.Connection, table: str) -> dict[bytes, bytes]:
     with naming(connection, table):
         return dict(connection.execute("SELECT key, value FROM rows WHERE name = ?", (table,)))

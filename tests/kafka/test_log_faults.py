@@ -30,6 +30,8 @@ async def until(condition: Callable[[], object]) -> None:
 class Ledger:
     """What a publisher was told."""
 
+    padding: bytes = b""
+    """At the end of each value."""
     issued: list[bytes] = attrs.Factory(list)
     acknowledged: list[bytes] = attrs.Factory(list)
     refused: list[GatewayError] = attrs.Factory(list)
@@ -37,7 +39,7 @@ class Ledger:
     async def publish(self, store: Any, topic: str) -> None:
         """One at a time, each as often as it takes, until cancelled."""
         while True:
-            value = b"%06d" % len(self.issued)
+            value = b"%06d" % len(self.issued) + self.padding
             self.issued.append(value)
             while value not in self.acknowledged[-1:]:
                 try:

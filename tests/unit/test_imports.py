@@ -147,6 +147,11 @@ RULES = [
         ("aioquic", "socket", "hypercorn"),
     ),
     Rule(
+        "gateway/moving",
+        (*VALUES, "gateway.moving", "gateway.store", "gateway.broker", "gateway.bridges", "gateway.bulk"),
+        ("aioquic", "socket", "hypercorn"),
+    ),
+    Rule(
         "gateway/console",
         ("gateway", "gateway.admin", "gateway.bulk.wire", "gateway.console", "gateway.errors"),
         ("aioquic", "socket", "hypercorn", "structlog"),

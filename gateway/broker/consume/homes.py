@@ -41,7 +41,7 @@ class Homes:
             return [], []
         puts, requires = [Put(HOMES, _ID.pack(number), self._name)], []
         if name:
-            key = _name_key(topic, name)
+            key = name_key(topic, name)
             puts.append(Put(NAMES, key, _ID.pack(number)))
             requires.append(Require(NAMES, key, None))
         return puts, requires
@@ -50,10 +50,10 @@ class Homes:
         if not self.shared:
             return []
         puts = [Put(HOMES, _ID.pack(number), None)]
-        return [*puts, Put(NAMES, _name_key(topic, name), None)] if name else puts
+        return [*puts, Put(NAMES, name_key(topic, name), None)] if name else puts
 
     def named(self, topic: str, name: str) -> int | None:
-        kept = self._store.table(NAMES).get(_name_key(topic, name)) if self.shared and name else None
+        kept = self._store.table(NAMES).get(name_key(topic, name)) if self.shared and name else None
         return _ID.unpack(kept)[0] if kept is not None else None
 
     def is_elsewhere(self, number: int) -> bool:
@@ -76,5 +76,5 @@ class Homes:
                 self._lost(_ID.unpack(key)[0])
 
 
-def _name_key(topic: str, name: str) -> bytes:
+def name_key(topic: str, name: str) -> bytes:
     return topic.encode() + b"\0" + name.encode()

@@ -48,6 +48,15 @@ _SOON = frozenset(
     }
 )
 """Another broker will know, or this one a moment later."""
+_COORDINATED_SOON = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    }
+)
+"""The same of a group."""
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_PARTITIONS,
@@ -103,6 +112,28 @@ class KafkaCluster:
         except KafkaException as error:
             raise translated(error) from error
         return {name: len(one.partitions) for name, one in found.topics.items() if one.error is None}
+
+    def identity(self) -> str:
+        """What tells this cluster from all others."""
+        try:
+            return str(self._admin.list_topics(timeout=self._options.timeout).cluster_id)
+        except KafkaException as error:
+            raise translated(error) from error
+
+    def members(self, group: str) -> int:
+        """How many there are of a group now."""
+        until = time.monotonic() + self._options.timeout
+        while True:
+            found = self._admin.describe_consumer_groups([group], request_timeout=self._options.timeout)[group]
+            try:
+                return len(found.result().members)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                    return 0
+                if code not in _COORDINATED_SOON or time.monotonic() > until:
+                    raise translated(error) from error
+            self._pause.wait(ASK_AGAIN)
 
     def describe(self, names: Iterable[str]) -> dict[str, Known]:
         """Those of them that exist."""

@@ -62,17 +62,14 @@ from gateway.store.kafka.reading import ReaderPool
 from gateway.store.kafka.records import heaviest, records, runs
 from gateway.store.kafka.sending import Sender
 from gateway.store.kafka.slots import SLOTS, Slots
-from gateway.store.kafka.tables import Change, Tables, record_key
+from gateway.store.kafka.tables import MARK, Change, Tables, record_key
 from gateway.store.kafka.tail import FollowedLog, FollowedTopic
+from gateway.store.kafka.topic_rows import TOPICS, read_topic_row, topic_row
 from gateway.store.kafka.transactions import Transactions
 from gateway.store.lost import NOTHING_LOST, LostRows
 
 STATE = ""
 """The gate of all tables: no topic is called so."""
-TOPICS = "topics"
-"""A table: what the topics are that gateways have made."""
-MARK = record_key("mark", b"")
-"""A record of the state's log that is no row: where a transaction begins, or whether writes are taken."""
 COMMIT_BYTES = 8 << 20
 """A transaction ends here and leaves the units behind it to the next."""
 ROW_BYTES = 1 << 10
@@ -84,40 +81,6 @@ TURN_SECONDS = 0.005
 """How often a transaction in line asks whether it is its turn."""
 ABORT_SECONDS = 15.0
 """Beyond its own time-out Kafka takes this long to end the transaction of a gateway that froze."""
-
-
-class _TopicRow(msgspec.Struct, frozen=True, array_like=True):
-    epoch: int
-    partitions: int
-    durability: str
-    interval: float
-    retention_seconds: float | None
-    retention_bytes: int | None
-    schema: str
-
-    def config(self) -> TopicConfig:
-        return TopicConfig(
-            self.partitions,
-            Durability(self.durability),
-            self.interval,
-            self.retention_seconds,
-            self.retention_bytes,
-            self.schema,
-        )
-
-
-def _row(epoch: int, config: TopicConfig) -> bytes:
-    return msgspec.msgpack.encode(
-        _TopicRow(
-            epoch,
-            config.partitions,
-            config.durability.value,
-            config.interval,
-            config.retention_seconds,
-            config.retention_bytes,
-            config.schema,
-        )
-    )
 
 
 class _Job(msgspec.Struct, eq=False):
@@ -355,7 +318,7 @@ class KafkaStore:
             self._end([(job, [Placement(log.state.end, time_ms)], None)])
             return
         done = functools.partial(self._sent, job, topic, append.partition, count)
-        self._sender.send(topic.kafka, append.partition, records(append), count, time_ms, done)
+        self._sender.send(topic.kafka, append.partition, records(append, time_ms), count, done)
 
     def _sent(
         self,
@@ -429,7 +392,7 @@ class KafkaStore:
             self.tables.wrote(table, key, value)
 
         self._sender.send(
-            self._options.state_topic, 0, [(value, record_key(table, key), None)], 1, self._now_ms(), written
+            self._options.state_topic, 0, [(value, record_key(table, key), None, self._now_ms())], 1, written
         )
 
     def _row_written(self, offset: int, table: str, key: bytes, value: bytes | None) -> None:
@@ -529,7 +492,7 @@ class KafkaStore:
         # in a thread: begin a transaction that stands in line for conditions; where it stands
         work = self._transactions
         work.begin()
-        placed = work.write(self._options.turns_topic, 0, [(b"", MARK, None)])
+        placed = work.write(self._options.turns_topic, 0, [(b"", MARK, None, 0)])
         work.flush()
         return placed[0][0]
 
@@ -590,7 +553,7 @@ class KafkaStore:
                     work.abort()
                     raise UnknownTopic
                 time_ms = self._time(topic.logs[append.partition])
-                one.placed.append(work.write(topic.kafka, append.partition, records(append), time_ms))
+                one.placed.append(work.write(topic.kafka, append.partition, records(append, time_ms)))
                 appended = True
         if appended:
             work.flush()
@@ -608,7 +571,7 @@ class KafkaStore:
                     value += packed_placements(one.placements)
                 one.rows.append((put.table, put.key, value))
             if one.rows:
-                rows = [(value, record_key(table, key), None) for table, key, value in one.rows]
+                rows = [(value, record_key(table, key), None, 0) for table, key, value in one.rows]
                 written.append(work.write(self._options.state_topic, 0, rows))
         if written:
             work.flush()
@@ -675,14 +638,14 @@ class KafkaStore:
         kafka = kafka_name(self._options.prefix, name)
         found: Known = await self._in_thread(self.cluster.create, kafka, config)
         config = attrs.evolve(config, partitions=found.partitions)
-        await self._state_row(TOPICS, name.encode(), _row(found.epoch, config))
+        await self._state_row(TOPICS, name.encode(), topic_row(found.epoch, config))
         self._know(name, found, config)
 
     async def _alter(self, name: str, config: TopicConfig) -> None:
         topic = self._topics[name]
         more = config.partitions > len(topic.logs)
         await self._in_thread(self.cluster.alter, topic.kafka, config, more)
-        await self._state_row(TOPICS, name.encode(), _row(topic.epoch, config))
+        await self._state_row(TOPICS, name.encode(), topic_row(topic.epoch, config))
         self._know(name, Known(topic.epoch, config.partitions), config)
 
     async def _delete(self, name: str, seen: tuple[int, int] | None) -> None:
@@ -787,7 +750,7 @@ class KafkaStore:
         raw = self.tables.get(TOPICS, name.encode())
         if raw is None:
             return None
-        row = msgspec.msgpack.decode(raw, type=_TopicRow)
+        row = read_topic_row(raw)
         return attrs.evolve(row.config(), partitions=known.partitions) if row.epoch == known.epoch else None
 
     def _topics_changed(self, changes: Mapping[bytes, bytes | None]) -> None:
@@ -799,7 +762,7 @@ class KafkaStore:
                 if topic is not None and not self._gates.changing(name):
                     self._drop(topic)
                 continue
-            row = msgspec.msgpack.decode(raw, type=_TopicRow)
+            row = read_topic_row(raw)
             if not self._gates.changing(name):
                 self._know(name, Known(row.epoch, row.partitions), row.config())
 
@@ -820,7 +783,7 @@ class KafkaStore:
                 good.append(error is None)
                 answered.set()
 
-            self._sender.send(self._options.state_topic, 0, [(b"", MARK, None)], 1, self._now_ms(), done)
+            self._sender.send(self._options.state_topic, 0, [(b"", MARK, None, self._now_ms())], 1, done)
             await answered.wait()
             if good[0] and not self.health.writable:
                 self.health = StoreHealth(writable=True)
@@ -829,18 +792,13 @@ class KafkaStore:
     # --- what others write ---
 
     def _took_state(self, messages: Sequence[Any]) -> None:
-        rows: list[tuple[int, bytes, bytes | None]] = []
+        changes = self.tables.take_in(messages)
         until = self._read_until
-        for message in messages:
-            if message.error() is None:
-                offset, key = message.offset(), message.key()
-                until = offset + 1
-                if key is not None and key != MARK:
-                    rows.append((offset, key, message.value()))
-            else:
-                until = max(until, end_of(message) or 0)
-        changes = self.tables.read(rows)
-        self._read_until = until
+        for message in reversed(messages):
+            following = message.offset() + 1 if message.error() is None else end_of(message)
+            if following is not None:
+                until = self._read_until = max(until, following)
+                break
         self._known_until = max(self._known_until, until)
         if changes and self._started:
             self._tell_rows(changes)

@@ -42,6 +42,11 @@ class KafkaOptions:
         return f"{self.prefix}__gateway.turns"
 
     @property
+    def owners_group(self) -> str:
+        """Whose members serve the log."""
+        return f"{self.prefix}__gateway.owners"
+
+    @property
     def owners_topic(self) -> str:
         """Nothing is written to it: whose its partitions are says who does what only one may do."""
         return f"{self.prefix}__gateway.owners"

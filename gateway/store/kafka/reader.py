@@ -10,20 +10,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, StoreReadOnly, UnknownTopic, Unsupported
 from gateway.store.interface import Stored, TopicConfig
-from gateway.store.kafka.cluster import KafkaCluster, translated
+from gateway.store.kafka.cluster import KafkaCluster, Known, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import runs
+from gateway.store.kafka.tables import Tables
+from gateway.store.kafka.topic_rows import TOPICS, read_topic_row
 from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
 
 OURS = "__gateway."
 """How the topics begin, behind the prefix, that hold no messages."""
 BATCH = 5_000
+ASKED_AT_ONCE = 500
 STEP = 0.2
 END = -191
 """_PARTITION_EOF."""
@@ -42,7 +46,7 @@ class KafkaLogReader(ReadableLog):
         self._options = options
         self._cluster = KafkaCluster(options)
         self._consumer: Consumer | None = None
-        self._topics: dict[str, StoredTopic] = {}
+        self._read_tables: Tables | None = None
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -50,24 +54,78 @@ class KafkaLogReader(ReadableLog):
             self._consumer = None
 
     def topics(self) -> Mapping[str, StoredTopic]:
-        known = self._cluster.names()
         names = {
             kafka: topic
-            for kafka in known
+            for kafka in self._cluster.names()
             if (topic := topic_name(self._options.prefix, kafka)) is not None and not topic.startswith(OURS)
         }
-        described = self._cluster.describe(names)
+        return self._stored(names)
+
+    def topic(self, name: str) -> StoredTopic:
+        found = self._stored({kafka_name(self._options.prefix, name): name}).get(name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def _stored(self, names: Mapping[str, str]) -> dict[str, StoredTopic]:
+        """Of these names of Kafka's, and what they are called here, those that there are."""
+        described: dict[str, Known] = {}
+        asked = list(names)
+        for begin in range(0, len(asked), ASKED_AT_ONCE):
+            described |= self._cluster.describe(asked[begin : begin + ASKED_AT_ONCE])
         places = [(name, number) for name, one in described.items() for number in range(one.partitions)]
         bounds = self._cluster.bounds(places)
-        found = {}
+        found: dict[str, StoredTopic] = {}
         for name, one in described.items():
             partitions = [
                 StoredPartition(number, *bounds.get((name, number), (0, 0)), 0, 0, 0)
                 for number in range(one.partitions)
             ]
             found[names[name]] = StoredTopic(names[name], one.epoch, TopicConfig(one.partitions), partitions)
-        self._topics = found
         return found
+
+    def configured(self, topic: StoredTopic) -> TopicConfig:
+        """What a topic is set to: as a gateway has said, or else as Kafka has it."""
+        row = self._tables().get(TOPICS, topic.name.encode())
+        if row is not None and (known := read_topic_row(row)).epoch == topic.epoch:
+            return attrs.evolve(known.config(), partitions=len(topic.partitions))
+        settings = self._cluster.settings(kafka_name(self._options.prefix, topic.name))
+        kept, size = int(settings.get("retention.ms", -1)), int(settings.get("retention.bytes", -1))
+        return attrs.evolve(
+            topic.config,
+            retention_seconds=kept / 1000 if kept >= 0 else None,
+            retention_bytes=size * len(topic.partitions) if size >= 0 else None,
+        )
+
+    def served(self) -> bool:
+        """Whether there are gateways that serve the log."""
+        return self._cluster.members(self._options.owners_group) > 0
+
+    def identity(self) -> str:
+        """What tells this log from all others, however its brokers are named."""
+        return f"kafka:{self._cluster.identity()}/{self._options.prefix}"
+
+    def tables(self) -> Sequence[str]:
+        """The names of all tables that have rows."""
+        return self._tables().names()
+
+    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """All rows of a table in key order."""
+        return iter(sorted(self._tables().table(table).items()))
+
+    def _tables(self) -> Tables:
+        """As they were when they were first asked for."""
+        if self._read_tables is None:
+            self._read_tables = Tables()
+            state = self._options.state_topic
+            bounds = self._cluster.bounds([(state, 0)]).get((state, 0)) if state in self._cluster.names() else None
+            if bounds is not None and bounds[0] < bounds[1]:
+                consumer = self._reading()
+                consumer.assign([TopicPartition(state, 0, bounds[0])])
+                for messages in self._batches(consumer, bounds[1], StoredPartition(0, *bounds, 0, 0, 0)):
+                    self._read_tables.take_in(messages)
+                consumer.unassign()
+        return self._read_tables
 
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
@@ -111,7 +169,8 @@ class KafkaLogReader(ReadableLog):
         ended = False
         while not ended:
             messages: list[Any] = []
-            for message in consumer.consume(BATCH, STEP):
+            first = consumer.poll(STEP)
+            for message in (first, *consumer.consume(BATCH - 1, 0)) if first is not None else ():
                 error = message.error()
                 if error is None:
                     ended = ended or message.offset() >= stop - 1

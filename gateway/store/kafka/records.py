@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -58,8 +59,25 @@ def _source(data: bytes) -> tuple[Origin, str, Delivery]:
     )
 
 
-def records(append: Append) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
-    """Value, key and headers of each message."""
+KafkaRecord = tuple[bytes | None, bytes | None, list[tuple[str, bytes]] | None, int]
+"""Value, key, headers and time."""
+
+
+def records(append: Append, time_ms: int) -> Iterator[KafkaRecord]:
+    """Each message of an append; a copy has times of its own."""
+    run = append.as_read
+    if run is None:
+        yield from _records(append, repeat(time_ms))
+        return
+    ends = [*(first for first, _inner, _meta in run.batches[1:]), run.count]
+    for (first, inner, meta), end in zip(run.batches, ends, strict=True):
+        part = Append(append.topic, append.partition, run.columns.slice(first, end), meta, inner)
+        for value, key, headers, at in _records(part, run.times[first:end]):
+            deleted = not value and headers is not None and headers[-1] == ABSENT
+            yield (None, key, headers[:-1], at) if deleted and headers is not None else (value, key, headers, at)
+
+
+def _records(append: Append, times: Iterable[int]) -> Iterator[KafkaRecord]:
     columns, meta = append.columns, append.meta
     source = _origin_header(meta.origin, meta.route, meta.delivery)
     batch = meta.id
@@ -68,13 +86,13 @@ def records(append: Append) -> Iterator[tuple[bytes, bytes | None, list[tuple[st
     else:
         indexes = append.indexes
     keys, given, expires = columns.keys, columns.headers, columns.expires
-    for position, (index, value) in enumerate(zip(indexes, columns.values(), strict=True)):
+    for position, (index, value, time_ms) in enumerate(zip(indexes, columns.values(), times, strict=False)):
         headers = [(ID, batch + index.to_bytes(4, "big")), source]
         if expires is not None and expires[position]:
             headers.append((EXPIRES, b"%d" % expires[position]))
         if given is not None:
             headers += given[position]
-        yield value, keys[position] if keys is not None else None, headers
+        yield value, keys[position] if keys is not None else None, headers, time_ms
 
 
 def heaviest(columns: Columns, bound: int) -> int:

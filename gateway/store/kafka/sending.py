@@ -17,13 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.errors import GatewayError, OutcomeUnknown, StoreReadOnly, TooLarge, UnknownTopic
 from gateway.store.kafka.options import KafkaOptions
+from gateway.store.kafka.records import KafkaRecord
 
 POLL_SECONDS = 0.5
 SLICE_RECORDS = 500
 SLICE_BYTES = 4 << 20
 """So much is handed in without a look at anything else: a few milliseconds."""
-Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes]] | None]
-"""Value, key, headers."""
 Done = Callable[[Sequence[tuple[int, int]], GatewayError | None], None]
 """Hears offset and time of each record that was asked about, or why they are not stored."""
 
@@ -64,9 +63,8 @@ class _Handing:
     heard: list[_Sent]
     topic: str
     partition: int
-    records: Iterator[Record]
+    records: Iterator[KafkaRecord]
     count: int
-    time_ms: int
     handed: int = 0
 
 
@@ -86,14 +84,12 @@ class Sender:
         self._thread = threading.Thread(target=self._listen, name="kafka-sender", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, partition: int, records: Iterable[Record], count: int, time_ms: int, done: Done) -> None:
+    def send(self, topic: str, partition: int, records: Iterable[KafkaRecord], count: int, done: Done) -> None:
         """Hand in records of one partition. Asked about are the first and the last, or all where there are few: Kafka may put
         records of others between those of one call.
         """
         asked = count if count <= MOST_ASKED else 2
-        handing = _Handing(
-            _Sent(done, asked), self._producer, self._heard, topic, partition, iter(records), count, time_ms
-        )
+        handing = _Handing(_Sent(done, asked), self._producer, self._heard, topic, partition, iter(records), count)
         waiting = self._waiting.get((topic, partition))
         if waiting is not None:
             waiting.append(handing)
@@ -117,7 +113,7 @@ class Sender:
         # hand in a slice; whether that was the last
         sent, count, topic, partition = handing.sent, handing.count, handing.topic, handing.partition
         index, last, few = handing.handed, handing.count - 1, handing.count <= MOST_ASKED
-        produce, time_ms = handing.producer.produce, handing.time_ms
+        produce = handing.producer.produce
         if handing.producer is not self._producer:
             self._refuse(sent, OutcomeUnknown("Kafka's client had to begin anew while this was handed in"))
             return True
@@ -135,7 +131,7 @@ class Sender:
 
         size = 0
         try:
-            for value, key, headers in islice(handing.records, SLICE_RECORDS):
+            for value, key, headers, time_ms in islice(handing.records, SLICE_RECORDS):
                 asked = delivered if few or not index or index == last else None
                 produce(topic, value, key, partition, on_delivery=asked, timestamp=time_ms, headers=headers)
                 index += 1

@@ -42,7 +42,7 @@ class Slots:
         consumer = Consumer(
             options.client(
                 **{
-                    "group.id": f"{options.prefix}__gateway.owners",
+                    "group.id": options.owners_group,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "latest",
                     "partition.assignment.strategy": "cooperative-sticky",

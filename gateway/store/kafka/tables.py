@@ -9,12 +9,17 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 Change = tuple[str, bytes, bytes | None]
 
 
 def record_key(table: str, key: bytes) -> bytes:
     return table.encode() + b"\0" + key
+
+
+MARK = record_key("mark", b"")
+"""A record of the state's log that is no row: where a transaction begins, or whether writes are taken."""
 
 
 class Tables:
@@ -29,6 +34,10 @@ class Tables:
         self._under_way: Counter[Change] = Counter()
         self._position = 0
         """What is before it in the log was read."""
+
+    def names(self) -> Sequence[str]:
+        """The tables that have rows."""
+        return sorted(name for name, rows in self._rows.items() if rows)
 
     def table(self, name: str) -> Mapping[bytes, bytes]:
         return MappingProxyType(self._rows.setdefault(name, {}))
@@ -63,6 +72,16 @@ class Tables:
         if offset > self._ahead.get((table, key), -1):
             self._ahead[table, key] = offset
             self._set(table, key, value)
+
+    def take_in(self, messages: Iterable[Any]) -> list[Change]:
+        """What Kafka has delivered of the log, in its order; returns what has changed by others."""
+        rows: list[tuple[int, bytes, bytes | None]] = []
+        for message in messages:
+            if message.error() is None:
+                key = message.key()
+                if key is not None and key != MARK:
+                    rows.append((message.offset(), key, message.value()))
+        return self.read(rows)
 
     def read(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> list[Change]:
         """Records of the log, in its order; returns what has changed by others."""

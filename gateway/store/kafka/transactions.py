@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.errors import CommitFailed, GatewayError, OutcomeUnknown, TooLarge, UnknownTopic
 from gateway.store.kafka.options import KafkaOptions
-from gateway.store.kafka.sending import Record, translated
+from gateway.store.kafka.records import KafkaRecord
+from gateway.store.kafka.sending import translated
 
 Placed = list[tuple[int, int]]
 """Offset and time of each record; filled by `flush`."""
@@ -48,7 +49,7 @@ class Transactions:
         made.init_transactions(self._options.timeout)
         return made
 
-    def write(self, topic: str, partition: int, records: Iterable[Record], time_ms: int = 0) -> Placed:
+    def write(self, topic: str, partition: int, records: Iterable[KafkaRecord]) -> Placed:
         placed: Placed = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -59,7 +60,7 @@ class Transactions:
 
         assert self._producer is not None
         try:
-            for value, key, headers in records:
+            for value, key, headers, time_ms in records:
                 self._producer.produce(
                     topic,
                     value,

@@ -1,0 +1,215 @@
+"""The two kinds of places a store can be in, as somebody who copies sees them: what is there, and a store to write into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from gateway.envelope import Run
+from gateway.errors import InvalidRequest, StoreDamaged, StoreInUse, Unsupported
+from gateway.store.database import Lock, StoreFiles, connect_read_only
+from gateway.store.interface import Store, TopicConfig
+from gateway.store.mend import read_lost
+from gateway.store.reader import LogReader, StoredTopic
+from gateway.store.sqlite import open_store
+
+if TYPE_CHECKING:
+    from gateway.store.kafka.options import KafkaOptions
+    from gateway.store.kafka.reader import KafkaLogReader
+
+KAFKA_URL = "kafka://"
+
+
+class CopyReader(Protocol):
+    """What is read of a store, whatever it is kept in."""
+
+    dense_offsets: bool
+
+    def topics(self) -> Mapping[str, StoredTopic]: ...
+
+    def read_chunks(
+        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
+    ) -> Iterator[Run]: ...
+
+    def tables(self) -> Sequence[str]: ...
+
+    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class CopyPlace(Protocol):
+    """Where a store is, or is to be."""
+
+    on_kafka: bool
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is a store."""
+        ...
+
+    def occupied(self) -> bool:
+        """Whether there is anything in it that a copy would be mixed up with."""
+        ...
+
+    def unserved(self) -> AbstractContextManager[None]:
+        """While nobody serves it, and, where that can be seen to, nobody begins to. Raises StoreInUse."""
+        ...
+
+    def reading(self) -> AbstractContextManager[CopyReader]: ...
+
+    def identity(self, reader: CopyReader) -> str:
+        """What tells this store from all others."""
+        ...
+
+    def config(self, reader: CopyReader, topic: StoredTopic) -> TopicConfig: ...
+
+    def refuse_name(self, topic: str) -> None:
+        """Raise InvalidRequest where a topic cannot be called so here."""
+        ...
+
+    def writing(self) -> AbstractAsyncContextManager[Store]: ...
+
+
+@attrs.frozen
+class DirectoryPlace:
+    """A store in a directory."""
+
+    path: Path
+    on_kafka = False
+
+    @property
+    def shown(self) -> str:
+        return str(self.path)
+
+    def exists(self) -> bool:
+        return StoreFiles(self.path).database.is_file()
+
+    def occupied(self) -> bool:
+        if not self.exists():
+            return False
+        with self.reading() as reader:
+            return bool(reader.topics()) or bool(reader.tables())
+
+    @contextmanager
+    def unserved(self) -> Iterator[None]:
+        files = StoreFiles(self.path)
+        if not files.lock.exists():
+            yield  # where there was no store nobody serves one
+            return
+        with Lock(files.lock):
+            yield
+
+    def reading(self) -> AbstractContextManager[LogReader]:
+        with closing(connect_read_only(StoreFiles(self.path))) as connection:
+            lost = read_lost(connection)
+        if lost.ranges:
+            raise StoreDamaged(f"rows of {self.path} are lost with a damaged page. {lost.way_on}")
+        return LogReader(self.path)
+
+    def identity(self, reader: CopyReader) -> str:
+        del reader
+        return f"directory:{self.path.resolve()}"
+
+    def config(self, reader: CopyReader, topic: StoredTopic) -> TopicConfig:
+        del reader
+        return topic.config
+
+    def refuse_name(self, topic: str) -> None:
+        """Here every name will do."""
+
+    def writing(self) -> AbstractAsyncContextManager[Store]:
+        return open_store(self.path)
+
+
+@attrs.frozen
+class KafkaPlace:
+    """A store on Kafka: all topics that begin with its prefix."""
+
+    options: KafkaOptions
+    on_kafka = True
+
+    @property
+    def shown(self) -> str:
+        return f"{KAFKA_URL}{','.join(self.options.brokers)}/{self.options.prefix}"
+
+    def _reader(self) -> KafkaLogReader:
+        from gateway.store.kafka.reader import KafkaLogReader
+
+        return KafkaLogReader(self.options)
+
+    def exists(self) -> bool:
+        return self.occupied()
+
+    def occupied(self) -> bool:
+        with self._reader() as reader:
+            return bool(reader.topics()) or bool(reader.tables())
+
+    @contextmanager
+    def unserved(self) -> Iterator[None]:
+        with self._reader() as reader:
+            if reader.served():
+                raise StoreInUse(f"{self.shown} is served by a gateway: stop those that serve it")
+        yield
+
+    def reading(self) -> AbstractContextManager[KafkaLogReader]:
+        return self._reader()
+
+    def identity(self, reader: CopyReader) -> str:
+        return _on_kafka(reader).identity()
+
+    def config(self, reader: CopyReader, topic: StoredTopic) -> TopicConfig:
+        return _on_kafka(reader).configured(topic)
+
+    def refuse_name(self, topic: str) -> None:
+        from gateway.store.kafka.names import kafka_name
+
+        kafka_name(self.options.prefix, topic)
+
+    def writing(self) -> AbstractAsyncContextManager[Store]:
+        from gateway.store.kafka.opening import open_kafka_store
+
+        return open_kafka_store(self.options)
+
+
+def _on_kafka(reader: CopyReader) -> KafkaLogReader:
+    from gateway.store.kafka.reader import KafkaLogReader
+
+    assert isinstance(reader, KafkaLogReader)
+    return reader
+
+
+def place_at(
+    text: str, *, settings: Mapping[str, str] | None = None, replication: int = 1, min_insync: int = 1
+) -> CopyPlace:
+    """A directory, or `kafka://host:port,host:port/prefix`. Raises InvalidRequest for what is neither."""
+    if not text.startswith(KAFKA_URL):
+        if "://" in text:
+            raise InvalidRequest(f"{text!r} is neither a directory nor {KAFKA_URL}host:port,.../prefix")
+        return DirectoryPlace(Path(text))
+    try:
+        from gateway.store.kafka.options import KafkaOptions
+    except ModuleNotFoundError:
+        raise Unsupported("a log on Kafka needs its client: pip install 'gateway[kafka]'") from None
+    brokers, _slash, prefix = text.removeprefix(KAFKA_URL).partition("/")
+    if not brokers or not all(
+        host and port.isdecimal() for host, _, port in (b.rpartition(":") for b in brokers.split(","))
+    ):
+        raise InvalidRequest(f"{text!r}: brokers are host:port, with commas between them")
+    return KafkaPlace(
+        KafkaOptions(
+            brokers.split(","),
+            prefix=prefix or "gw.",
+            replication=replication,
+            min_insync=min(min_insync, replication),
+            security=dict(settings or {}),
+            tail_cache=1 << 20,
+            timeout=30.0,
+        )
+    )

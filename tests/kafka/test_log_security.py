@@ -1,0 +1,163 @@
+"""Who has a log on Kafka is let in as the brokers want it, and `gateway check --live` says what they will not have."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.app import kafka_options
+from gateway.config.load import parse
+from gateway.store.kafka.examination import examine_brokers
+from gateway.store.kafka.opening import open_kafka_store
+from gateway.store.kafka.options import KafkaOptions
+from tests.kafka.foreign import make
+from tests.kafka.node import PASSWORD, USER, Kafka
+from tests.kafka.test_upstream import unsigned
+from tests.store.kit import create, everything, publish
+
+PATIENCE = 120
+CONFIG = """
+version: 1
+listeners: {{in: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+storage: {{path: "{data}", kafka: {{brokers: [{brokers}], prefix: "{prefix}", replication: {copies}, timeout: 5s{more}}}}}
+"""
+
+
+class _Tokens(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.dumps({"access_token": unsigned(), "token_type": "Bearer", "expires_in": 3600}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def token_endpoint() -> Iterator[str]:
+    """Gives a token to everybody."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Tokens) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+
+
+def login(kafka: Kafka, how: str, token_url: str) -> tuple[str, str]:
+    """Where, and what the configuration says of it."""
+    trusted, own = kafka.certificates.ca, kafka.certificates.client
+    if how == "tls":
+        return "TLS", f', tls: {{ca: "{trusted}"}}'
+    if how == "mtls":
+        return "MTLS", f', tls: {{ca: "{trusted}", cert: "{own}", key: "{own}"}}'
+    more = f', token_url: "{token_url}"' if how == "oauthbearer" else ""
+    return "SASL", f", sasl: {{mechanism: {how}, username: {USER}, password: {PASSWORD}{more}}}"
+
+
+def config(kafka: Kafka, listener: str, prefix: str, more: str, *, copies: int = 1, data: str = "x") -> str:
+    brokers = ", ".join(f'"{one}"' for one in kafka.listening(listener).split(","))
+    return CONFIG.format(data=data, brokers=brokers, prefix=prefix, copies=copies, more=more)
+
+
+def options(text: str) -> KafkaOptions:
+    read = parse(text)
+    assert read.storage.kafka is not None
+    return kafka_options(read, read.storage.kafka)
+
+
+@pytest.mark.parametrize("how", ["tls", "mtls", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"])
+async def test_it_is_let_in(kafka: Kafka, topics: str, how: str) -> None:
+    with trio.fail_after(PATIENCE), token_endpoint() as tokens:
+        listener, more = login(kafka, how, tokens)
+        asked = options(config(kafka, listener, topics, more))
+        async with open_kafka_store(asked) as store:
+            await create(store, "orders")
+            await publish(store, "orders", b"hello")
+            assert await everything(store, "orders") == [b"hello"]
+        assert await trio.to_thread.run_sync(list, examine_brokers(asked)) == []
+
+
+async def live(path: Path, text: str) -> tuple[int, list[str]]:
+    """The exit code of `gateway check --live`, and what it says of the brokers."""
+    file = path / "routes.yaml"
+    await trio.Path(file).write_text(text)
+    done = await trio.run_process(
+        [sys.executable, "-m", "gateway", "check", str(file), "--live"], capture_stdout=True, check=False
+    )
+    return done.returncode, [line for line in done.stdout.decode().splitlines() if "storage.kafka" in line]
+
+
+async def test_what_the_brokers_say_is_said_with_its_place(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    wrong = f", sasl: {{mechanism: scram-sha-256, username: {USER}, password: wrong}}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()[1]
+    with trio.fail_after(PATIENCE):
+        code, said = await live(tmp_path, config(kafka, "SASL", topics, wrong, data=data))
+        assert code == 1
+        assert "routes.yaml:4: storage.kafka.sasl: the brokers do not let us in: " in said[0]
+        code, said = await live(tmp_path, config(kafka, "PLAIN", topics, "", copies=3, data=data))
+        assert code == 1
+        assert "storage.kafka.replication: 3 copies are wanted, and there are 1 brokers" in said[0]
+        text = config(kafka, "PLAIN", topics, "", data=data)
+        code, said = await live(tmp_path, text.replace("brokers: [", f'brokers: ["127.0.0.1:{nobody}", '))
+        assert code == 1
+        assert f"storage.kafka.brokers: 127.0.0.1:{nobody} does not answer: Connection refused" in said[0]
+        code, said = await live(tmp_path, config(kafka, "TLS", topics, "", data=data))
+        assert code == 1
+        assert "storage.kafka.brokers: " in said[0]
+        code, said = await live(tmp_path, config(kafka, "TLS", topics, ", tls: system", data=data))
+        assert code == 1
+        assert "does not agree on TLS: " in said[0]
+        code, said = await live(tmp_path, text)
+        assert (code, len(said)) == (0, 1)
+        assert "a message is acknowledged when one broker has it" in said[0]
+        make(kafka, f"{topics}__gateway.state", unclean_leader_election_enable="true")
+        code, said = await live(tmp_path, text)
+        assert code == 0
+        assert "unclean.leader.election.enable" in said[-1]
+        assert f"{topics}__gateway.check" not in kafka.admin.list_topics().topics
+
+
+async def test_what_is_no_kafka_is_said(tmp_path: Path) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+            port = listener.socket.getsockname()[1]
+            text = CONFIG.format(data="x", brokers=f'"127.0.0.1:{port}"', prefix="gw.", copies=1, more="")
+            (found,) = await trio.to_thread.run_sync(list, examine_brokers(options(text)))
+            nursery.cancel_scope.cancel()
+    assert (found.key, found.message) == ("brokers", f"127.0.0.1:{port} is no Kafka")
+
+
+@pytest.mark.kafka
+async def test_rights_that_are_missing_are_said(tmp_path: Path, topics: str) -> None:
+    rules = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Kafka(tmp_path / "kafka", settings=rules) as kafka, trio.fail_after(PATIENCE):
+        listener, more = login(kafka, "scram-sha-512", "")
+        asked = options(config(kafka, listener, topics, more))
+        found = await trio.to_thread.run_sync(list, examine_brokers(asked))
+        assert [one.message.split(":")[0] for one in found] == [
+            f"we may not make topics that begin with {topics}",
+            f"we may not be a member of the group {topics}__gateway.owners",
+        ]
+        assert {one.key for one in found} == {"sasl"}
