@@ -118,7 +118,7 @@ class Listener:
     transport: Transport | None = None
     """None: what its protocols run over where nothing else is said. A Unix socket's path is the host."""
     mode: int = 0o600
-    """Of a Unix socket."""
+    """The mode of a Unix socket's file."""
     origins: tuple[str, ...] = ()
     """Pages that may connect over WebSocket."""
 

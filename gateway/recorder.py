@@ -288,7 +288,7 @@ class IngestPlace:
 
     upstream: str
     source: str
-    """Its `from`."""
+    """What its `from` says in the configuration."""
     address: str
     state: str
     position: int | None
@@ -325,7 +325,7 @@ class ConnectionSnapshot:
     principal: str
     dialect: str
     sign: str
-    """By which the dialect was recognised."""
+    """The sign by which the dialect was recognised."""
     handshaken: bool
     age: float
     """Seconds since it was opened."""

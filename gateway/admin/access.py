@@ -66,7 +66,7 @@ class Hand:
     method: str
     path: str
     headers: Mapping[str, str]
-    """Names in small letters."""
+    """By names in small letters, as HTTP/2 writes them."""
     scheme: str = "http"
     peer: str = ""
 

@@ -9,7 +9,7 @@ import msgspec
 from gateway.errors import InvalidRequest
 
 SHOWN_BYTES = 64 << 10
-"""Of a value, a key or a header."""
+"""What is shown of a value, a key or a header at most."""
 DECODED_BYTES = 256 << 10
 """A larger value is not made into JSON."""
 

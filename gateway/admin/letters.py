@@ -19,7 +19,7 @@ from gateway.envelope import Envelope, Headers, Origin
 from gateway.errors import UnknownTopic
 
 MOST_TOPICS = 50
-"""Looked at in one answer."""
+"""Topics that are looked at for one answer."""
 MOST_COUNTED = 5_000
 """Letters of a topic that are grouped; the newest."""
 MOST_LETTERS = 100

@@ -18,14 +18,14 @@ from gateway.requests import GroupReset
 
 MOST_OFFSETS = 10_000
 MOST_TOPICS = 1_000
-"""In one answer."""
+"""Topics in one answer."""
 
 Named = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class TopicsAsked(Query, frozen=True, kw_only=True):
     name: str = ""
-    """Only this one."""
+    """The topic of this name alone."""
     search: str = ""
     """Only those whose names contain this."""
     dead_letters: bool | None = None

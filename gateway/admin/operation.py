@@ -59,7 +59,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Nothing(Query, frozen=True, kw_only=True):
-    """Nothing may."""
+    """Of an operation without parameters."""
 
 
 @attrs.frozen

@@ -38,7 +38,7 @@ MOST_LAGS = 100
 MOST_GROUPS = 2_000
 """Positions of groups among which those are looked for."""
 MOST_PROBLEMS = 20
-"""Kept of each upstream."""
+"""Problems of an upstream that are remembered."""
 
 
 class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +46,7 @@ class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     edge: str
     messages: float = 0.0
-    """A second."""
+    """Messages a second."""
     size: float = 0.0
     """Bytes a second."""
 

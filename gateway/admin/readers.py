@@ -18,7 +18,7 @@ from gateway.notation import show_endpoint
 from gateway.recorder import ConnectionSnapshot, ConsumerCounts, IngestPlace, MirrorPlace, UnderWay
 
 MOST = 200
-"""In one answer."""
+"""Connections, or consumers, in one answer."""
 MOST_UNDER_WAY = 200
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
@@ -48,7 +48,7 @@ class Closed(msgspec.Struct, frozen=True):
 
 class ConsumersAsked(Query, frozen=True, kw_only=True):
     search: str = ""
-    """In name or topic."""
+    """What the name of a consumer, or of its topic, has to contain."""
     skip: Small = 0
     limit: Limit = 100
 

@@ -22,7 +22,7 @@ from gateway.store.interface import PartitionState
 from gateway.wire.anatomy import FramePart
 
 MOST_RECORDS = 100
-"""In one answer."""
+"""Messages in one answer."""
 MOST_SCANNED = 20_000
 """Records looked at in one answer when they are searched by key."""
 SCAN_BYTES = 16 << 20
@@ -33,7 +33,7 @@ MOST_DOWNLOADED = 100_000
 LINES = "application/x-ndjson"
 THIS, ONE_WAY = "this message", Way.BRIDGE
 FRAME_BYTES = 4 << 10
-"""Of a frame."""
+"""What is shown of a frame at most."""
 
 
 class RecordShown(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class RecordsFound(msgspec.Struct, frozen=True):
     end: int
     """The offset behind its last."""
     following: int
-    """Where to go on."""
+    """The offset to ask for next."""
     previous: int | None
     """Where a page would begin that ends where this one begins."""
 
@@ -113,7 +113,7 @@ class MessageSent(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     value: bytes
     protocol: str = ""
-    """By which it came."""
+    """The protocol by which the message came."""
     key: bytes | None = None
     headers: Sequence[HeaderSent] = ()
 

@@ -32,7 +32,7 @@ from gateway.routing.transform import Transformed
 RATE = 200.0
 """Messages a second that one who looks is shown at most."""
 PER_BATCH = 8
-"""Messages of one batch."""
+"""Messages that are kept of one batch."""
 RING = 256
 MOST_READERS = 8
 KEPT_BYTES = 64 << 10
@@ -49,7 +49,7 @@ class TapAsked(Query, frozen=True, kw_only=True):
     expression: str = ""
     """CEL over `value`, `key` and `headers` of the message as it came."""
     sample: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
-    """One message of so many."""
+    """One of so many messages is shown."""
     stage: Annotated[str, msgspec.Meta(pattern="^(both|before|after)$")] = "both"
     """What is shown: the message as it came, what its route made of it, or both."""
     redact: bool = False

@@ -109,7 +109,7 @@ class Preference:
     """
 
     addresses: int
-    """How many there are."""
+    """How many addresses the upstream has."""
     current: int = 0
     _candidate: int = 0
     _answers: int = 0

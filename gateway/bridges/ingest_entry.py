@@ -38,7 +38,7 @@ class Stored:
 
     messages: int = 0
     errors: list[GatewayError] = attrs.Factory(list)
-    """What went wrong on the way there."""
+    """What was refused before it was stored."""
     fenced: bool = False
     """Not all of them: another gateway does this now."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 _NAMES = frozenset({"route", "kind", "name", "topic", "partition", "start", "end", "unaccounted"})
-"""What is no count of messages."""
+"""Fields of an account that are no count of messages."""
 
 Account = Mapping[str, Any]
 

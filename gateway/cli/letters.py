@@ -30,7 +30,7 @@ NO_LETTER = "(no dead letter)"
 class Letter:
     envelope: Envelope
     headers: Headers
-    """The message's own."""
+    """The headers that the message came with."""
     facts: Facts
     redriven: bool
 

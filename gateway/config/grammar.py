@@ -521,7 +521,7 @@ class ListenerShape:
 
     specs: Specs
     elsewhere: frozenset[str] = frozenset()
-    """Protocols that are dialled alone."""
+    """Protocols that are dialled and not served."""
 
     def read(self, place: Place) -> Any:
         """The listener; INVALID when a protocol of it is not there."""

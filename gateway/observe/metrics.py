@@ -270,7 +270,7 @@ FAMILIES: Sequence[Family] = tuple(value for value in list(globals().values()) i
 """Every family, in the order of declaration."""
 
 GAUGES = {family.name: family for family in FAMILIES if family.kind is MetricType.GAUGE}
-"""What `Recorder.gauge` may set."""
+"""The gauges that `Recorder.gauge` may set."""
 
 
 def table() -> str:

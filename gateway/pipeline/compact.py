@@ -22,7 +22,7 @@ class Compacted:
     messages: int
     """Messages that were looked at; those without a key have no last value and are left out."""
     keys: int
-    """Keys that have a value."""
+    """Keys whose last value is no tombstone."""
     topics: int
 
 

@@ -106,7 +106,7 @@ def _makes_sense(one: ArchiveFile | Gap) -> bool:
 
 @attrs.frozen
 class Manifest:
-    """What one of them says."""
+    """What one manifest says."""
 
     name: str
     files: Sequence[ArchiveFile]

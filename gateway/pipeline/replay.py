@@ -48,7 +48,7 @@ class Target(Protocol):
     carries_keys: bool
     carries_headers: bool
     step_messages: int
-    """How many it takes at a time."""
+    """How many messages it takes at a time."""
 
     def send(self, topic: str, columns: Columns, *, replay: str, step: int) -> Mapping[int, GatewayError]:
         """Publish messages that were of one topic; which were refused. Raises GatewayError if nothing is known of it."""
@@ -66,7 +66,7 @@ class Replayed:
     """False: it was stopped, and the next run goes on."""
     resumed: bool = False
     refusals: tuple[str, ...] = ()
-    """The first of them, with their places."""
+    """The first of the refusals, with their places."""
 
 
 @attrs.frozen

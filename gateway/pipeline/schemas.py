@@ -71,7 +71,7 @@ class Decoded:
     good: DataFrame
     """What fits, with `data` instead of the value."""
     aside: DataFrame
-    """What does not, with the problem."""
+    """The rows whose values do not fit, with the problem."""
 
 
 def schema_of(store: str, topic: str = "", *, schema: str = "", version: int | None = None) -> TopicSchema:

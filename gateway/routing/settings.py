@@ -29,7 +29,7 @@ class TopicRules:
         self._known: dict[str, tuple[TopicConfig, bool]] = {}
         settings = [*(one for _template, one in self._templates), *config.topics.values()]
         self.has_schemas = any(one.schema for one in settings)
-        """Whether any topic has one."""
+        """Whether the configuration gives any topic a schema."""
 
     def config(self, topic: str) -> TopicConfig:
         return self._lookup(topic)[0]

@@ -93,7 +93,7 @@ class Driver:
         self._sizes: dict[int, int] = {}
         self._writing = 0
         self._counted = False
-        """As somebody who writes."""
+        """Whether this connection is counted among the writers of the budget."""
         self._charged = 0
         self._paused = False
         self._fed = 0
@@ -105,7 +105,7 @@ class Driver:
         """The limit because of which nothing is read."""
         self._closed = False
         self._cut = ""
-        """Why we ended it, if we did."""
+        """Why the gateway ended the connection, if it did."""
         self._busy = False
         self._stirred = False
         """The session was told something since its outputs were taken."""

@@ -38,12 +38,12 @@ class Pipe(Protocol):
         ...
 
     def goodbye(self) -> bytes:
-        """Its last word."""
+        """What is sent last: a close frame, or close_notify."""
         ...
 
 
 class SecuredPipe(Pipe, Protocol):
-    """One that knows whose it is."""
+    """A pipe that knows the certificate of the other side."""
 
     def peer_certificate(self) -> bytes | None: ...
 

@@ -14,9 +14,9 @@ class FramePart(msgspec.Struct, frozen=True):
     start: int
     end: int
     shows: str
-    """What they say."""
+    """What the bytes say, for people."""
     says: str = ""
-    """What they are for."""
+    """What the bytes are for."""
     holds: str = ""
     """What of the message is in them: `value`, `key`, `offset`, `time`, `partition`, or nothing."""
 

@@ -120,7 +120,7 @@ class Consumer:
         self.window = window = place.window
         self.tally = place.tally
         self.next = window.low
-        """What is read next."""
+        """The offset that is read next."""
         self.reading = False
         self.unreadable: GatewayError | None = None
         """Why it cannot read on at the moment."""
@@ -129,7 +129,7 @@ class Consumer:
         self.unwritable = ""
         """Why what it knows cannot be written."""
         self.on_disk = window.low
-        """Retention may go no further."""
+        """Below this offset everything is settled, and written to be: retention may go no further."""
         self.letters: list[tuple[ConsumedMessage, str]] = []
         """What is given up and not stored yet, with the reason. Nothing is read while there are any: that is their bound."""
         self.letters_topic = letters_topic

@@ -99,7 +99,7 @@ class Subscription:
         self.go_on: Callable[[], None]
         self.redelivery_due: Alarm
         self.grace_over: Alarm
-        """All three are the service's."""
+        """The service sets these three: what is done soon, when a redelivery is due, when nobody has come back in time."""
         self.clients: set[int] = set()
         self.ended = False
         self.watched = False

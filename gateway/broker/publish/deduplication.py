@@ -99,7 +99,7 @@ class _Claim:
     marks: dict[int, tuple[int, int]]
     """Slot and mark of each new message, by its index in the batch."""
     slots: Iterable[int] = ()
-    """All that it keeps from others."""
+    """Slots that nobody else may write until it is known how this batch ends."""
     before: dict[int, int] = attrs.Factory(dict)
     """What was noted in the slots that it has written."""
 
@@ -114,9 +114,9 @@ class Deduplication:
         self._clock = clock
         self._doors = doors
         self._windows: dict[bytes, Window] = {}
-        """In the order they were last used."""
+        """By source, in the order they were last used."""
         self._held = 0
-        """Segments of all of them."""
+        """Segments of all windows together."""
         self._alone = store.capabilities.single_writer
         store.on_rows(TABLE, self._written_elsewhere)
 

@@ -28,7 +28,7 @@ JOB = "delays"
 LONGEST_DELAY_MS = 86_400_000
 MOST_WAITING = 1_000_000
 MOST_BYTES = 4 << 30
-"""Of rows, on disk."""
+"""What all rows together may take on disk."""
 HEAD = 512
 """Rows in memory at least, if there are so many; at most twice as many."""
 FIRED_TOGETHER = 256

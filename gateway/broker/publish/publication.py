@@ -39,7 +39,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     letters: Sequence[tuple[str, str, int]] = ()
     """(route, reason, messages) among the parts that are dead letters."""
     puts: Sequence[Put] = ()
-    """Rows that belong to the same unit."""
+    """Rows that are written by the commit that appends."""
     requires: Sequence[Require] = ()
     """What has to be so for it to be stored."""
 

@@ -26,7 +26,7 @@ LONGEST_TIMEOUT = 900.0
 MOST_PER_CONNECTION = 16
 MOST_OPEN = 10_000
 MOST_MESSAGES = 100_000
-"""In one transaction."""
+"""Messages in one transaction."""
 MOST_BYTES = 32 << 20
 """In one transaction; a commit is one unit, and others wait behind it."""
 MOST_BYTES_TOGETHER = 128 << 20

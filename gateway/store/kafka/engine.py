@@ -90,7 +90,7 @@ class _Job(msgspec.Struct, eq=False):
     admin: frozenset[str]
     """The topics that it makes, changes or drops."""
     whole: bool
-    """Whether it takes a transaction."""
+    """Whether the unit takes a transaction of Kafka."""
     blocked: int = 0
 
 

@@ -105,7 +105,7 @@ class Exchange:
     def __init__(self, cids: Iterator[int]) -> None:
         self._cids = cids
         self.out: list[bytes] = []
-        """What is to be sent."""
+        """Bytes that are to be sent."""
         self._local_tag = LOCAL_TAG
         self._brackets: deque[_Bracket] = deque()
         self._idle: list[_Bracket] = []

@@ -41,7 +41,7 @@ class BlipmqServer:
         self._stalled = False
         """Deliveries wait until the peer has read the ones before."""
         self._notify = False
-        """The next Send asks when that is."""
+        """The next Send asks to be told when the peer has read it."""
         self._ending = False
         """Nothing more is received; close when everything is answered."""
         self._closed = False

@@ -29,7 +29,7 @@ class Peer:
     outputs: list[Output] = attrs.Factory(list)
     asked: list[Request] = attrs.Factory(list)
     closed: list[int] = attrs.Factory(list)
-    """Streams that are through."""
+    """Streams that have ended."""
     owed: int = 0
     """Replies that are not handed out yet, over all streams."""
     held: int = 0

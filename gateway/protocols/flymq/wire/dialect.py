@@ -47,7 +47,7 @@ class Speech:
         self.dialect = dialect
         self.stock = dialect is Dialect.STOCK
         self.seen = ""
-        """The first sign."""
+        """The first sign that the peer is a shipped client."""
         self._coded = False
         self._unflagged = False
 

@@ -117,7 +117,7 @@ class Inflation:
             raise Unsupported(f"unsupported compression: {COMPRESSIONS.get(method, f'0x{method:02x}')}")
         self._left = payload
         self.size = 0
-        """Bytes it has come to."""
+        """Bytes that were unpacked so far."""
         self._most = most
         self._inflate = zlib.decompressobj(wbits=31)
         self._slices: list[bytes] = []

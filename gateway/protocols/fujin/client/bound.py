@@ -67,7 +67,7 @@ _TX = frozenset((BoundReply.BEGIN, BoundReply.COMMIT, BoundReply.ROLLBACK))
 class Subscription:
     request: Subscribe
     number: int
-    """As the rest of the house calls it."""
+    """The subscription's number, as the broker of this house knows it."""
     inbox: Inbox
     headered: bool
     auto: bool

@@ -47,7 +47,7 @@ class Lane:
         self.channel = channel
         self.over = False
         self.leaving = False
-        """Our `0a` is out."""
+        """The goodbye (`0a`) has been sent."""
         self._cids = itertools.count(1)
         self._buffer = ReceiveBuffer()
         core.outbox.put(channel, Open(channel, Kind.DUPLEX))

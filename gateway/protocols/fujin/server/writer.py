@@ -50,7 +50,7 @@ class Writer:
     def __init__(self, stream: SeedStream) -> None:
         self._stream = stream
         self._headered = _headered(stream.context.settings, stream.context.dialect)
-        """None until the first WRITE tells."""
+        """Whether WRITEs carry headers; None until the first one tells."""
         self._transaction = ""
         stream.machine.step(Event.CONNECT_WRITER)
 

@@ -47,7 +47,7 @@ class CopyJob:
     publish: PublishJob
     source: str
     offsets: Sequence[int]
-    """In the log that they come from."""
+    """Where the messages are in the log that they come from."""
 
     @property
     def request(self) -> Publish:

@@ -65,7 +65,7 @@ class KafkaRemote:
     """One cluster, over as many connections as the library makes."""
 
     nursery: trio.Nursery
-    """While it is open."""
+    """For tasks that live as long as the connection is open."""
 
     def __init__(self, where: Reach) -> None:
         self._where = where
