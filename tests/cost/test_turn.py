@@ -45,12 +45,12 @@ TABLE: Mapping[str, Cost] = {
     "BlipMQ PUBLISH and PING, interval": Cost(116, 250, 9),
     "BlipMQ POLL, delivery, ACK": Cost(214, 290, 10),
     "BlipMQ, one to ten": Cost(2182, 2700, 66),
-    "Felix publish, memory": Cost(209, 610, 5),
-    "Felix, one to ten": Cost(3090, 6320, 20),
-    "Fujin WRITE, memory": Cost(187, 603, 5),
-    "Fujin push, acknowledged": Cost(480, 1321, 15),
-    "Fujin 0.5 PRODUCE, memory": Cost(190, 604, 5),
-    "Fujin 0.5 push, acknowledged": Cost(646, 1512, 17),
+    "Felix publish, memory": Cost(227, 447, 5),
+    "Felix, one to ten": Cost(3080, 4550, 20),
+    "Fujin WRITE, memory": Cost(205, 441, 5),
+    "Fujin push, acknowledged": Cost(516, 974, 15),
+    "Fujin 0.5 PRODUCE, memory": Cost(208, 443, 5),
+    "Fujin 0.5 push, acknowledged": Cost(664, 1159, 17),
     "Forward, FlyMQ to FlyMQ": Cost(282, 465, 11),
 }
 

@@ -18,10 +18,12 @@ from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionSt
 from aioquic.quic.packet import pull_quic_transport_parameters
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicPacketBuilderStop
 
-from gateway.transport.quic import aioquic_credit, aioquic_private
+from gateway.transport.quic import aioquic_credit, aioquic_established, aioquic_private
 from gateway.transport.quic.certificates import CertificateFiles
 
-QUARANTINE = [Path(inspect.getfile(module)) for module in (aioquic_credit, aioquic_private)]
+QUARANTINE = [Path(inspect.getfile(module)) for module in (aioquic_credit, aioquic_private, aioquic_established)]
+COMPARED = QUARANTINE[-1]
+"""What it assumes, `test_established.py` holds against aioquic itself, state and all."""
 SERVER, CLIENT = ("192.0.2.1", 443), ("192.0.2.2", 555)
 
 
@@ -456,6 +458,7 @@ OURS = {
     "_fresh",
     "_ours",
     "_packet_full",
+    "_packets_lost",
     "_peer_payload_limit",
     "_queue",
     "_reset_token",
@@ -476,6 +479,7 @@ def test_every_private_name_has_its_check() -> None:
     used = {
         node.attr
         for path in QUARANTINE
+        if path != COMPARED
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
     }

@@ -1,7 +1,7 @@
-"""Every private name of aioquic that this package uses is here or in `aioquic_credit.py`, and nowhere else;
-`tests/quic/test_contract.py` holds a test for each. What is changed, and why:
+"""Every private name of aioquic that this package uses is here, in `aioquic_credit.py` or in `aioquic_established.py`, and
+nowhere else; `tests/quic/test_contract.py` holds a test for each. What is changed, and why:
 
-* Receive credit: see `aioquic_credit.py`.
+* Receive credit: see `aioquic_credit.py`. The packets of a connection that is established: `aioquic_established.py`.
 * Streams are walked twice per packet. With a hundred open streams that is most of the time; here both walks see only the
   streams that have something to do, and the second ends when the packet is full.
 * ALPN is decided from the ClientHello, where "none offered" is a choice like any other.
@@ -27,7 +27,7 @@ from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
 from cryptography.x509 import Certificate
 
-from gateway.transport.quic.aioquic_credit import CreditedConnection
+from gateway.transport.quic.aioquic_established import FRAME_MIN, EstablishedConnection
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
@@ -50,8 +50,6 @@ __all__ = [
 ]
 
 UDP_MAX = 65_527
-FRAME_MIN = 24
-"""Room that a STREAM frame with any byte in it needs (RFC 9000, 19.8)."""
 REASON_MAX = 400
 """A close frame has to fit a packet, whole; aioquic raises while it builds one that does not, its own ones included."""
 
@@ -83,7 +81,7 @@ class _SendQueue(list[CoreStream]):
                 return
 
 
-class Core(CreditedConnection):
+class Core(EstablishedConnection):
     """One aioquic connection with the changes named above."""
 
     _sending = False
@@ -124,13 +122,11 @@ class Core(CreditedConnection):
         self._ending: dict[int, CoreStream] = {}
         self._sweep = False
         self._peer_payload_limit = UDP_MAX
-        detect = self._loss._on_packets_lost
+        self._loss._on_packets_lost = self._packets_lost  # type: ignore[method-assign]
 
-        def packets_lost(*, packets: Iterable[Any], **arguments: Any) -> None:
-            self._sweep = self._sweep or bool(packets)
-            detect(packets=packets, **arguments)
-
-        self._loss._on_packets_lost = packets_lost  # type: ignore[method-assign]
+    def _packets_lost(self, *, packets: Iterable[Any], **arguments: Any) -> None:
+        self._sweep = self._sweep or bool(packets)
+        type(self._loss)._on_packets_lost(self._loss, packets=packets, **arguments)
 
     # --- TLS ---
 

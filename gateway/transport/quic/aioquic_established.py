@@ -1,0 +1,589 @@
+"""Packets of an established connection, read and written in one go.
+
+aioquic takes every packet the way that is right for all of them: some sixty calls and as many objects for a request and its
+answer. Here is the way of those that are nearly all of them once the handshake is over: a short header, the path, the id and
+the keys that are in use, ACK and STREAM frames. Whatever else comes up goes aioquic's way, a datagram or a flight as a whole,
+or from the frame on where it begins. All state is aioquic's own, so both ways may follow each other at any time, and
+`tests/quic/test_established.py` holds them against each other datagram for datagram.
+
+Apart from `aioquic_credit`, which changes what aioquic does: this does the same.
+"""
+
+# ruff: noqa: SLF001 (private names are what this module is for)
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from aioquic import tls
+from aioquic.quic import connection as engine
+from aioquic.quic.congestion.base import K_GRANULARITY
+from aioquic.quic.connection import END_STATES, QuicConnectionError, QuicConnectionState, QuicReceiveContext
+from aioquic.quic.crypto import CryptoContext
+from aioquic.quic.events import StreamDataReceived
+from aioquic.quic.packet import QuicPacketType
+from aioquic.quic.packet_builder import QuicDeliveryState
+from aioquic.quic.recovery import MAX_ACK_RANGES
+from aioquic.quic.stream import QuicStream as CoreStream
+from aioquic.quic.stream import QuicStreamSender
+from cryptography.exceptions import InvalidTag
+
+from gateway.transport.quic.aioquic_credit import CreditedConnection
+
+ACK: Final = 0x02
+STREAM: Final = range(0x08, 0x10)
+END, LENGTH, OFFSET = 0x01, 0x02, 0x04
+"""Bits of a STREAM frame's type (RFC 9000, 19.8)."""
+FORM_AND_FIXED, SHORT = 0xC0, 0x40
+"""Of a short header's first byte (RFC 9000, 17.3.1), and the bits below that its protection covers (RFC 9001, 5.4.1)."""
+SPIN, RESERVED, KEY_PHASE, NUMBER_LENGTH, PROTECTED = 0x20, 0x18, 0x04, 0x03, 0x1F
+SAMPLED: Final = 4
+"""A sample begins where a packet number of the full length would end (RFC 9001, 5.4.2)."""
+SAMPLE: Final = 16
+TAG: Final = 16
+NONCE: Final = 12
+NUMBER: Final = 2
+"""Bytes of a packet number that is sent."""
+FRAME_MIN: Final = 24
+"""Room that a STREAM frame with any byte in it needs (RFC 9000, 19.8)."""
+IDLE_PROBES: Final = 3
+"""An idle time-out is no shorter than so many probe time-outs (RFC 9000, 10.1)."""
+
+CONNECTED: Final = QuicConnectionState.CONNECTED
+ONE_RTT: Final = tls.Epoch.ONE_RTT
+ZERO_RTT: Final = tls.Epoch.ZERO_RTT
+ACKED: Final = QuicDeliveryState.ACKED
+_DATA_DELIVERY: Final = QuicStreamSender.on_data_delivery
+_ACK_DELIVERY: Final = engine.QuicConnection._on_ack_delivery
+_WAS_SENT: Final = attrgetter("was_sent")
+
+
+class _OtherFrame(Exception):
+    """A frame that goes aioquic's way. Nothing of it has been taken in."""
+
+
+class _PlainPacket:
+    """What aioquic's recovery asks of one, and no more: most are forgotten within a turn."""
+
+    __slots__ = ("delivery_handlers", "in_flight", "is_ack_eliciting", "packet_number", "sent_bytes", "sent_time")
+
+    epoch = ONE_RTT
+    is_crypto_packet = False
+    packet_type = QuicPacketType.ONE_RTT
+    quic_logger_frames: Sequence[dict[str, Any]] = ()
+
+    def __init__(
+        self, number: int, size: int, now: float, eliciting: bool, handlers: list[tuple[Callable[..., None], Any]]
+    ) -> None:
+        self.packet_number = number
+        self.sent_bytes = size
+        self.sent_time = now
+        self.in_flight = self.is_ack_eliciting = eliciting
+        self.delivery_handlers = handlers
+
+
+class _PacketKeys:
+    """One direction's, until they are replaced."""
+
+    __slots__ = ("aead", "crypt", "iv", "mask")
+
+    def __init__(self, context: CryptoContext, receiving: bool) -> None:
+        aead: Any = context.aead
+        protection: Any = context.hp
+        self.aead = aead
+        self.crypt: Callable[[bytes, bytes, bytes], bytes] = aead._aead.decrypt if receiving else aead._aead.encrypt
+        self.iv: int = aead._iv
+        self.mask: Callable[[bytes], bytes] = (
+            protection._mask if protection._is_chacha20 else protection._encryptor.update
+        )
+
+
+class EstablishedConnection(CreditedConnection):
+    """The plain way of packets, where it can be gone."""
+
+    _receiving: _PacketKeys | None = None
+    _writing: _PacketKeys | None = None
+
+    # --- receiving ---
+
+    def receive_datagram(self, data: bytes, addr: Any, now: float) -> None:
+        cid = self.host_cid
+        begin = 1 + len(cid)
+        if (
+            not self._handshake_confirmed
+            or self._state is not CONNECTED
+            or self._close_event is not None
+            or len(data) < begin + SAMPLED + SAMPLE
+            or data[0] & FORM_AND_FIXED != SHORT
+            or data[1:begin] != cid
+            or (path := self._network_paths[0]).addr != addr
+            or not path.is_validated
+            or self._quic_logger is not None
+        ):
+            super().receive_datagram(data, addr, now)
+            return
+        pair = self._cryptos[ONE_RTT]
+        context = pair.recv
+        keys = self._receiving
+        if keys is None or keys.aead is not context.aead:
+            if self._cryptos[ZERO_RTT].recv.aead is not None:
+                super().receive_datagram(data, addr, now)
+                return
+            keys = self._receiving = _PacketKeys(context, receiving=True)
+
+        mask = keys.mask(data[begin + SAMPLED : begin + SAMPLED + SAMPLE])
+        first = data[0] ^ (mask[0] & PROTECTED)
+        if (first & KEY_PHASE) >> 2 != context.key_phase or first & RESERVED:
+            super().receive_datagram(data, addr, now)
+            return
+        length = (first & NUMBER_LENGTH) + 1
+        start = begin + length
+        truncated = int.from_bytes(data[begin:start], "big") ^ int.from_bytes(mask[1 : 1 + length], "big")
+        space = self._spaces[ONE_RTT]
+        number = _whole(truncated, 8 * length, space.expected_packet_number)
+        header = b"%c%b%b" % (first, cid, truncated.to_bytes(length, "big"))
+        try:
+            payload = keys.crypt((keys.iv ^ number).to_bytes(NONCE, "big"), data[start:], header)
+        except InvalidTag:
+            return
+        received = space.received_packets
+        if number < received._lower or number in received._received:
+            return  # twice the same
+        if number > space.expected_packet_number:
+            space.expected_packet_number = number + 1
+        if number > self._spin_highest_pn:
+            spin = bool(first & SPIN)
+            self._spin_bit = not spin if self._is_client else spin
+            self._spin_highest_pn = number
+
+        try:
+            eliciting = self._frames(payload, now)
+        except QuicConnectionError as error:
+            self._logger.warning(error)
+            self.close(error_code=error.error_code, frame_type=error.frame_type, reason_phrase=error.reason_phrase)
+            return
+        if self._close_pending or self._state in END_STATES:
+            return
+
+        self._close_at = now + self._idle_timeout()
+        self._ack_eliciting_sent_since_receipt = False
+        if number > space.largest_received_packet:
+            space.largest_received_packet = number
+            space.largest_received_time = now
+        queue = space.ack_queue
+        ranges = queue._RangeSet__ranges  # type: ignore[attr-defined]
+        if ranges and ranges[-1].stop == number:
+            ranges[-1] = range(ranges[-1].start, number + 1)
+        else:
+            queue.add(number)
+            if len(ranges) > MAX_ACK_RANGES:
+                queue.shift()
+        received.add(number)
+        if eliciting and space.ack_at is None:
+            space.ack_at = now + self._ack_delay
+
+    def _frames(self, payload: bytes, now: float) -> bool:
+        """Take in what a packet says. Whether it has to be acknowledged."""
+        position, end = 0, len(payload)
+        eliciting = False
+        try:
+            while position < end:
+                kind = payload[position]
+                if kind in STREAM:
+                    position = self._stream(payload, position + 1, end, kind)
+                    eliciting = True
+                elif kind == ACK:
+                    position = self._acknowledgement(payload, position + 1, now)
+                else:
+                    raise _OtherFrame
+        except (_OtherFrame, IndexError):
+            context = QuicReceiveContext(
+                epoch=ONE_RTT,
+                host_cid=self.host_cid,
+                network_path=self._network_paths[0],
+                quic_logger_frames=None,
+                time=now,
+                version=None,
+            )
+            more, _probing = self._payload_received(context, payload[position:])
+            return eliciting or more
+        if not end:
+            self._payload_received(None, payload)  # type: ignore[arg-type]  # says what is wrong with it
+        return eliciting
+
+    def _stream(self, payload: bytes, position: int, end: int, kind: int) -> int:
+        """The next bytes of a stream that is there, in order. Where they end."""
+        offset = 0
+        number = payload[position]
+        position += 1
+        if number >= 0x40:
+            number, position = _varint(payload, position - 1)
+        if kind & OFFSET:
+            offset, position = _varint(payload, position)
+        if kind & LENGTH:
+            length, position = _varint(payload, position)
+        else:
+            length = end - position
+        stop = position + length
+        stream = self._streams.get(number)
+        if stream is None or kind & END or not length or stop > end:
+            raise _OtherFrame
+        receiver = stream.receiver
+        reached = offset + length
+        limit = self._local_max_data
+        fresh = reached - receiver.highest_offset
+        if (
+            receiver._buffer_start != offset
+            or receiver._buffer
+            or receiver._final_size is not None
+            or receiver.is_finished
+            or fresh < 0
+            or reached > stream.max_stream_data_local
+            or limit.used + fresh > limit.value
+        ):
+            raise _OtherFrame
+        receiver._buffer_start = receiver.highest_offset = reached
+        limit.used += fresh
+        self._events.append(StreamDataReceived(payload[position:stop], False, number))
+        return stop
+
+    def _acknowledgement(self, payload: bytes, position: int, now: float) -> int:
+        """What the peer has received (RFC 9000, 19.3). Where that ends."""
+        largest, position = _varint(payload, position)
+        delay, position = _varint(payload, position)
+        more, position = _varint(payload, position)
+        first, position = _varint(payload, position)
+        low = largest - first
+        if more or low < 0:
+            raise _OtherFrame
+        loss = self._loss
+        loss.peer_completed_address_validation = True
+        space = self._spaces[ONE_RTT]
+        space.largest_acked_packet = max(space.largest_acked_packet, largest)
+        sent = space.sent_packets
+        numbers = list(sent)
+        numbers = numbers[bisect_left(numbers, low) : bisect_left(numbers, largest + 1)]
+        if not numbers:
+            return position
+        eliciting = False
+        control = loss._cc
+        for number in numbers:
+            packet: Any = sent.pop(number)
+            if packet.is_ack_eliciting:
+                eliciting = True
+                space.ack_eliciting_in_flight -= 1
+            if packet.in_flight:
+                control.on_packet_acked(packet=packet, now=now)
+            for handler, arguments in packet.delivery_handlers:
+                function = handler.__func__
+                if function is _DATA_DELIVERY:
+                    _data_acknowledged(handler.__self__, *arguments)
+                elif function is _ACK_DELIVERY:
+                    _forget_acknowledged(*arguments)
+                else:
+                    handler(ACKED, *arguments)
+        if numbers[-1] == largest and eliciting:
+            self._measure(now - packet.sent_time, (delay << self._remote_ack_delay_exponent) / 1_000_000, now)
+        if sent and next(iter(sent)) <= space.largest_acked_packet:
+            loss._detect_loss(now=now, space=space)
+        else:
+            space.loss_time = None
+        loss._pto_count = 0
+        return position
+
+    def _measure(self, latest: float, delay: float, now: float) -> None:
+        """A round trip took so long, of which the peer may have waited some (RFC 9002, 5)."""
+        loss = self._loss
+        if not loss._rtt_initialized:
+            loss._rtt_first_sample_time = now
+        delay = min(delay, loss.max_ack_delay)
+        adjusted = max(latest, K_GRANULARITY)
+        lowest = loss._rtt_min = min(loss._rtt_min, adjusted)
+        if adjusted > lowest + delay:
+            adjusted -= delay
+        loss._rtt_latest = adjusted
+        if loss._rtt_initialized:
+            loss._rtt_variance = 3 / 4 * loss._rtt_variance + 1 / 4 * abs(lowest - adjusted)
+            loss._rtt_smoothed = 7 / 8 * loss._rtt_smoothed + 1 / 8 * adjusted
+        else:
+            loss._rtt_initialized = True
+            loss._rtt_variance = latest / 2
+            loss._rtt_smoothed = latest
+        loss._cc.on_rtt_measurement(now=now, rtt=latest)
+        loss._pacer.update_rate(congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed)
+
+    # --- sending ---
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
+        if not self._says_nothing_special(now):
+            return super().datagrams_to_send(now)
+        context = self._cryptos[ONE_RTT].send
+        keys = self._writing
+        if keys is None or keys.aead is not context.aead:
+            keys = self._writing = _PacketKeys(context, receiving=False)
+        loss, space = self._loss, self._spaces[ONE_RTT]
+        control: Any = loss._cc
+        pacer: Any = loss._pacer
+        path = self._network_paths[0]
+        address = path.addr
+        cid = self._peer_cid.cid
+        overhead = 1 + len(cid) + NUMBER + TAG
+        first = SHORT | self._spin_bit << 5 | context.key_phase << 2 | (NUMBER - 1)
+        window = control.congestion_window - control.bytes_in_flight
+        size = self._max_datagram_size
+        number = self._packet_number
+        datagrams: list[tuple[bytes, Any]] = []
+        self._pacing_at = None
+        while True:
+            due = space.ack_at
+            if due is None or due >= now:
+                self._pacing_at = pacer.next_send_time(now=now)
+                if self._pacing_at is not None:
+                    break
+            parts: list[Any] = []
+            handlers: list[tuple[Callable[..., None], Any]] = []
+            room = min(size, window) - overhead
+            if due is not None and due <= now:
+                frame = _ack_frame(space, now, self._local_ack_delay_exponent)
+                parts.append(frame)
+                handlers.append((self._on_ack_delivery, (space, space.largest_received_packet)))
+                space.ack_at = None
+                room -= len(frame)
+            eliciting = self._stream_frames(room, parts, handlers)
+            if not parts:
+                break
+            header = b"%c%b%b" % (first, cid, (number & 0xFFFF).to_bytes(NUMBER, "big"))
+            sealed = keys.crypt((keys.iv ^ number).to_bytes(NONCE, "big"), b"".join(parts), header)
+            mask = keys.mask(sealed[SAMPLED - NUMBER : SAMPLED - NUMBER + SAMPLE])
+            hidden = (number & 0xFFFF) ^ int.from_bytes(mask[1 : 1 + NUMBER], "big")
+            datagram = b"%c%b%b%b" % (first ^ (mask[0] & PROTECTED), cid, hidden.to_bytes(NUMBER, "big"), sealed)
+            length = len(datagram)
+            packet: Any = _PlainPacket(number, length, now, eliciting, handlers)
+            space.sent_packets[number] = packet
+            if eliciting:
+                space.ack_eliciting_in_flight += 1
+                loss._time_of_last_sent_ack_eliciting_packet = now
+                control.on_packet_sent(packet=packet)
+                window -= length
+                if not self._ack_eliciting_sent_since_receipt:
+                    self._close_at = now + self._idle_timeout()
+                    self._ack_eliciting_sent_since_receipt = True
+            path.bytes_sent += length
+            datagrams.append((datagram, address))
+            number += 1
+            pacer.update_after_send(now=now)
+        self._packet_number = number
+        return datagrams
+
+    def _says_nothing_special(self, now: float) -> bool:
+        """Whether all there may be to send is an acknowledgement and bytes of streams."""
+        if (
+            not self._handshake_confirmed
+            or self._state is not CONNECTED
+            or self._close_event is not None
+            or self._quic_logger is not None
+            or self._handshake_done_pending
+            or self._retire_connection_ids
+            or self._streams_blocked_pending
+            or self._ping_pending
+            or self._probe_pending
+            or self._datagrams_pending
+            or self._table.granted
+            or len(self._network_paths) > 1
+        ):
+            return False
+        path, data = self._network_paths[0], self._local_max_data
+        space, pair = self._spaces[ONE_RTT], self._cryptos[ONE_RTT]
+        return (
+            path.is_validated
+            and not path.remote_challenges
+            and data.value == data.sent
+            and not (space.ack_at is not None and space.ack_at <= now and len(space.ack_queue) != 1)
+            and not pair._update_key_requested
+            and self._crypto_streams[ONE_RTT].sender.buffer_is_empty
+            and all(map(_WAS_SENT, self._host_cids))
+            and not any(
+                limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent
+                for limit in (self._local_max_streams_bidi, self._local_max_streams_uni)
+            )
+            and not any(
+                stream.receiver.stop_pending or stream.sender.reset_pending or stream.is_finished
+                for stream in self._streams_queue[:]  # the first walk over the queue itself is a packet's
+            )
+        )
+
+    def _stream_frames(self, room: int, parts: list[Any], handlers: list[tuple[Callable[..., None], Any]]) -> bool:
+        """STREAM frames for a packet with so much room, in the order in which they were served least lately. Whether there
+        are any.
+        """
+        queue = self._streams_queue[:]
+        served: list[CoreStream] = []
+        taken = False
+        for stream in queue:
+            if stream.is_blocked or stream.sender.buffer_is_empty:
+                continue
+            sender = stream.sender
+            before = sender.highest_offset
+            limit = min(before + self._remote_max_data - self._remote_max_data_used, stream.max_stream_data_remote)
+            used = _stream_frame(stream.stream_id or 0, sender, room, limit, parts, handlers)
+            if used:
+                taken = True
+                room -= used
+                fresh = sender.highest_offset - before
+                if fresh > 0:
+                    self._remote_max_data_used += fresh
+                    served.append(stream)
+            if room < FRAME_MIN:
+                break
+        if served:
+            self._streams_queue = [stream for stream in queue if stream not in served] + served
+        return taken
+
+    # --- time ---
+
+    def get_timer(self) -> float | None:
+        loss = self._loss
+        if (
+            not self._handshake_confirmed
+            or self._state is not CONNECTED
+            or not loss.peer_completed_address_validation
+            or not self._network_paths[0].is_validated
+        ):
+            return super().get_timer()
+        space = self._spaces[ONE_RTT]
+        timer: float = self._close_at or 0.0
+        due = space.ack_at
+        if due is not None and due < timer:
+            timer = due
+        due = space.loss_time
+        if due is None and space.ack_eliciting_in_flight:
+            due = loss._time_of_last_sent_ack_eliciting_packet + loss.get_probe_timeout() * 2**loss._pto_count
+        self._loss_at = due
+        if due is not None and due < timer:
+            timer = due
+        due = self._pacing_at
+        return due if due is not None and due < timer else timer
+
+    def _idle_timeout(self) -> float:
+        loss = self._loss
+        idle: float = self._configuration.idle_timeout
+        remote = self._remote_max_idle_timeout
+        if remote is not None and remote < idle:
+            idle = remote
+        if not loss._rtt_initialized:
+            return max(idle, IDLE_PROBES * loss.get_probe_timeout())
+        probe = loss._rtt_smoothed + max(4 * loss._rtt_variance, K_GRANULARITY) + loss.max_ack_delay
+        return max(idle, IDLE_PROBES * probe)
+
+
+def _whole(truncated: int, bits: int, expected: int) -> int:
+    """A packet number, of which so many bits were sent (RFC 9000, A.3)."""
+    window = 1 << bits
+    candidate = (expected & ~(window - 1)) | truncated
+    if candidate <= expected - window // 2 and candidate < (1 << 62) - window:
+        return candidate + window
+    if candidate > expected + window // 2 and candidate >= window:
+        return candidate - window
+    return candidate
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number and where it ends (RFC 9000, 16). Raises IndexError if that is not in the data."""
+    first = data[position]
+    if first < 0x40:
+        return first, position + 1
+    size = 1 << (first >> 6)
+    end = position + size
+    if end > len(data):
+        raise IndexError
+    return int.from_bytes(data[position:end], "big") & ((1 << (8 * size - 2)) - 1), end
+
+
+def _number(value: int) -> bytes:
+    """A number in as few bytes as will do (RFC 9000, 16)."""
+    if value < 0x40:
+        return value.to_bytes(1, "big")
+    if value < 0x4000:
+        return (value | 0x4000).to_bytes(2, "big")
+    if value < 0x4000_0000:
+        return (value | 0x8000_0000).to_bytes(4, "big")
+    return (value | 0xC000_0000_0000_0000).to_bytes(8, "big")
+
+
+def _ack_frame(space: Any, now: float, exponent: int) -> bytes:
+    """Everything up to the last is there."""
+    (known,) = space.ack_queue
+    delay = int((now - space.largest_received_time) * 1_000_000) >> exponent
+    return b"\2%b%b\0%b" % (_number(known.stop - 1), _number(delay), _number(known.stop - 1 - known.start))
+
+
+def _stream_frame(
+    number: int,
+    sender: Any,
+    room: int,
+    limit: int,
+    parts: list[Any],
+    handlers: list[tuple[Callable[..., None], Any]],
+) -> int:
+    """The next bytes of a stream, as far as there is room and credit. How long the frame is: nothing, if there is none."""
+    pending = sender._pending._RangeSet__ranges
+    start = pending[0].start if pending else sender._buffer_stop
+    place = _number(start) if start else b""
+    name = _number(number)
+    room -= 3 + len(name) + len(place)
+    if room < 0:
+        return 0
+    if not pending:
+        if not sender._pending_eof:
+            sender.buffer_is_empty = True
+            return 0
+        stop, end = start, True
+    else:
+        stop = min(pending[0].stop, start + room, limit)
+        if stop <= start:
+            return 0
+        if stop == pending[0].stop:
+            del pending[0]
+        else:
+            pending[0] = range(stop, pending[0].stop)
+        sender.highest_offset = max(sender.highest_offset, stop)
+        end = sender._buffer_fin == stop
+    if end:
+        sender._pending_eof = False
+    length: int = stop - start
+    kind = STREAM.start | LENGTH | (OFFSET if start else 0) | end
+    parts.append(b"%c%b%b%b" % (kind, name, place, (length | 0x4000).to_bytes(2, "big")))
+    if length:
+        base = sender._buffer_start
+        parts.append(memoryview(sender._buffer)[start - base : stop - base])
+    handlers.append((sender.on_data_delivery, (start, stop, end)))
+    return 3 + len(name) + len(place) + length
+
+
+def _data_acknowledged(sender: Any, start: int, stop: int, end: bool) -> None:
+    """Bytes of a stream have arrived: mostly those that were the oldest on their way."""
+    if (
+        sender._buffer_start != start
+        or stop <= start
+        or end
+        or len(sender._acked)
+        or sender._reset_error_code is not None
+    ):
+        _DATA_DELIVERY(sender, ACKED, start, stop, end)
+        return
+    sender._buffer_start = stop
+    del sender._buffer[: stop - start]
+    if stop == sender._buffer_fin and sender._acked_fin:
+        sender.is_finished = True
+
+
+def _forget_acknowledged(space: Any, highest: int) -> None:
+    """The peer knows that we have everything up to there."""
+    ranges = space.ack_queue._RangeSet__ranges
+    while ranges and ranges[0].stop <= highest + 1:
+        del ranges[0]
+    if ranges and ranges[0].start <= highest:
+        ranges[0] = range(highest + 1, ranges[0].stop)
