@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -123,6 +124,8 @@ async def serve(config: Config, *, announce: Announce, part: WorkerPart | None =
         # from before `ready` is printed: whoever waits for that may end the process at once
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             nursery.start_soon(_obey, signals, gateway, nursery.cancel_scope)
+            if part is not None:
+                nursery.start_soon(_end_with_supervisor, gateway)
             await nursery.start(gateway.run, announce)
             gc.freeze()  # what the start has made stays: half of what each full collection would look at
             await gateway.stopped.wait()
@@ -139,6 +142,14 @@ async def _obey(signals: AsyncIterator[int], gateway: Gateway, everything: trio.
             everything.cancel()
             return
         log.info("draining", signal=signal.Signals(number).name, deadline=DRAIN_SECONDS)
+        gateway.drain()
+
+
+async def _end_with_supervisor(gateway: Gateway) -> None:
+    # It holds the other end of the standard input and writes nothing there. One that was killed could tell nobody to end.
+    await trio.lowlevel.wait_readable(sys.stdin.fileno())
+    if not gateway.draining:
+        log.warning("draining: the process that started this one is gone", deadline=DRAIN_SECONDS)
         gateway.drain()
 
 

@@ -4,8 +4,8 @@
                                                      worker 1 ─────────┤
                                                      worker 2 ─────────┘  QUIC packets of each other's connections
 
-The supervisor serves nobody. It keeps the ports (a port 0 is chosen once for all), hands on the signals it gets, and says
-`ready` when all are.
+The supervisor serves nobody, and the workers end with it, however it ends: it holds the other end of a pipe of each. It keeps
+the ports (a port 0 is chosen once for all), hands on the signals it gets, and says `ready` when all are.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Crew:
     async def _once(self, part: WorkerPart, ready: trio.Event, announce: Callable[[str], None]) -> bool:
         # one life of a worker; whether it ever was ready
         command = [sys.executable, "-m", "gateway", "serve", *self._arguments, "--part", part.to_text()]
-        process = await trio.lowlevel.open_process(command, stdin=None, stdout=subprocess.PIPE)
+        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._processes[part.worker.number] = process
         good = False
         tell = part.worker.number == 0 and not ready.is_set()
@@ -189,6 +189,7 @@ class Crew:
             del self._processes[part.worker.number]
             if process.returncode is None:
                 process.kill()
-            if process.stdout is not None:
-                await process.stdout.aclose()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    await pipe.aclose()
         return good

@@ -125,6 +125,29 @@ async def test_two_processes_are_one_gateway_and_one_that_dies_is_replaced(kafka
 
 
 @pytest.mark.processes
+async def test_processes_end_with_the_one_that_started_them(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    """However it ends: nobody else would stop them, and they would stay on ports that the next start asks for."""
+    path = tmp_path / "gateway.yaml"
+    more = f', kafka: {{brokers: ["{kafka.brokers}"], prefix: "{topics}", replication: 1}}'
+    path.write_text(CONFIG.format(data=tmp_path / "data", more=more))
+    async with crew(path, 2) as both:
+        os.kill(both.process.pid, signal.SIGKILL)
+        with trio.fail_after(PATIENCE):
+            for port in (both.ports["flymq"], both.ports["admin"]):
+                await gone(port)
+
+
+async def gone(port: int) -> None:
+    while True:
+        try:
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+        except OSError:
+            return
+        await stream.aclose()
+        await trio.sleep(0.05)
+
+
+@pytest.mark.processes
 async def test_the_api_speaks_for_all_processes(kafka: Kafka, topics: str, tmp_path: Path) -> None:
     """Connections, what flows, the tap and a change of the file: wherever the system put who is connected."""
     path = tmp_path / "gateway.yaml"
