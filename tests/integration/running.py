@@ -54,7 +54,7 @@ def ports(lines: Sequence[str]) -> Mapping[str, int]:
     """The real ports by listener, from what `serve` prints."""
     found = {}
     for line in lines:
-        match = re.match(r"listening ([\w-]+): .* 127\.0\.0\.1:(\d+)", line)
+        match = re.match(r"listening ([\w-]+): .* [\d.]+:(\d+)", line)
         if match:
             found[match[1]] = int(match[2])
     return found
@@ -63,7 +63,9 @@ def ports(lines: Sequence[str]) -> Mapping[str, int]:
 class Served:
     """A gateway that a test starts, kills and starts again over the same data."""
 
-    def __init__(self, directory: Path, config: str) -> None:
+    def __init__(self, directory: Path, config: str, within: Sequence[str] = ()) -> None:
+        """`within`: a command that runs others somewhere."""
+        self._within = within
         self._path = directory / "gateway.yaml"
         self._path.write_text(config)
         self._log = directory / "log"  # of a process that ended badly; pytest keeps the directory
@@ -73,7 +75,7 @@ class Served:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._path)]
+        command = [*self._within, sys.executable, "-m", "gateway", "serve", "--config", str(self._path)]
         with self._log.open("ab") as log:
             process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
