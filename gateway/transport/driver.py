@@ -18,7 +18,7 @@ import structlog
 from gateway.envelope import Origin
 from gateway.errors import GatewayError
 from gateway.recorder import ConnectionSnapshot, Recorder
-from gateway.requests import Completion, Publish, Request, Write
+from gateway.requests import Completion, Fetch, Fetched, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
 from gateway.transport.limits import Budget, Unfinished
@@ -33,6 +33,10 @@ INDEX = 4
 """Bytes that say where a message ends."""
 MOST_AT_ONCE = 512
 """Requests of one connection that are handed over before others get the loop."""
+FETCHES_AT_ONCE = 2
+"""As long as it is not known how much each of them brings."""
+TURN_BYTES = 256 << 10
+"""With so much fetched for one connection others have their turns before it goes on."""
 
 
 class BrokerClient(Protocol):
@@ -117,6 +121,8 @@ class Driver:
         self._deadline = math.inf
         """When the link calls us at the latest. It may be too early: to put it off for every turn costs more than to look."""
         self._backlog: list[Request] = []
+        self._at_once = FETCHES_AT_ONCE
+        """So many requests, with a fetch among them, probably bring no more than others can wait for."""
         self._progress = (0, self._now)
         self._hits = 0
         self._last_hit = ""
@@ -164,10 +170,14 @@ class Driver:
         self._now = self._heard_at = now
         self._fed += len(data)
         requests = self._session.receive(channel, data, now)
-        if self._backlog or len(requests) > MOST_AT_ONCE:
-            self._run(requests)
-            return
         self._stirred = True
+        if self._backlog or len(requests) > self._at_once:
+            if self._backlog or fetches(requests):
+                self._backlog.extend(requests)
+                return
+            if len(requests) > MOST_AT_ONCE:
+                self._run(requests)
+                return
         if requests:
             self._account(requests)
             self._client.start(requests)
@@ -189,7 +199,7 @@ class Driver:
                 due = self._session.timeout_at()
                 if due is not None and due <= now:
                     self._run(self._session.on_timeout(now))
-            if self._backlog:
+            if self._backlog and self._link.waiting()[1] < self._context.limits.output:
                 backlog, self._backlog = self._backlog, []
                 self._run(backlog)
             self._flush()
@@ -321,17 +331,30 @@ class Driver:
             # order is fixed when bytes are parsed: what is new must not pass what waits
             self._backlog.extend(pending)  # it waits for its turn, and so does what comes behind it
             return
-        left = MOST_AT_ONCE
-        while pending:
+        left, room = MOST_AT_ONCE, TURN_BYTES
+        while pending and left and room > 0:
             now = pending[:left]
+            some = len(now) > self._at_once and fetches(now)
+            if some:
+                del now[self._at_once :]
             left -= len(now)
-            following = self._finish(self._submit(now))
+            completions = self._submit(now)
+            if some:
+                room -= self._weigh(completions)
+            following = self._finish(completions)
             pending = [*pending[len(now) :], *following] if len(now) < len(pending) else following
-            if not left:
-                break
         if pending:
             self._backlog = pending
             self._link.wake()
+
+    def _weigh(self, completions: Sequence[Completion]) -> int:
+        # what the last ones have brought says how many the next may be
+        size = sum(len(run.columns.packed) for _, one in completions if isinstance(one, Fetched) for run in one.runs)
+        if size > TURN_BYTES:
+            self._at_once = 1
+        elif completions and 2 * size < TURN_BYTES:
+            self._at_once = min(2 * self._at_once, MOST_AT_ONCE)
+        return size
 
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:
@@ -466,3 +489,8 @@ class Driver:
         if self._hit == "budget":
             soonest = min(soonest, self._context.budget.relief_at)
         return soonest
+
+
+def fetches(requests: Iterable[Request]) -> bool:
+    """Whether what is asked for may be much."""
+    return any(type(request) is Fetch for request in requests)

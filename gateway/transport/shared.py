@@ -17,6 +17,8 @@ from gateway.transport.tcp import TcpLink
 
 PASS_BYTES: Final = 256 << 10
 """So much is read before others get the event loop; the rest of those that are ready come first then."""
+ANSWER_BYTES: Final = 1 << 20
+"""So much is answered: the rest of those that were read come first then."""
 AT_ONCE: Final = 512
 """Connections that are asked for at once."""
 
@@ -33,6 +35,8 @@ class SharedReader:
         self._connections: dict[int, TcpLink] = {}
         self._ready: list[TcpLink] = []
         """Found ready, not read yet."""
+        self._unanswered: list[TcpLink] = []
+        """Read, and what they asked for handed over."""
         self._by = TOGETHER
         """Who they are, for the store, which serves at once who is alone: below zero, where no connection's own number is."""
 
@@ -50,7 +54,7 @@ class SharedReader:
     async def run(self) -> None:
         try:
             while True:
-                if not self._ready:
+                if not (self._ready or self._unanswered):
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
                     found = self._epoll.poll(0, AT_ONCE)
                     self._ready = list(map(self._connections.__getitem__, map(_NUMBER, found)))
@@ -65,16 +69,22 @@ class SharedReader:
 
     def _pass(self) -> None:
         now = self._clock()
-        ready, read, room = self._ready, 0, PASS_BYTES
-        self._hold()
-        try:
-            for connection in ready:
-                room -= connection.gather(now)
-                read += 1
-                if room <= 0:
-                    break
-        finally:
-            self._release(self._by)
-        self._ready = ready[read:]
-        for connection in ready[:read] if self._ready else ready:
-            connection.answer(now)
+        if not self._unanswered:
+            ready, read, room = self._ready, 0, PASS_BYTES
+            self._hold()
+            try:
+                for connection in ready:
+                    room -= connection.gather(now)
+                    read += 1
+                    if room <= 0:
+                        break
+            finally:
+                self._release(self._by)
+            self._ready, self._unanswered = ready[read:], ready[:read]
+        unanswered, answered, room = self._unanswered, 0, ANSWER_BYTES
+        for connection in unanswered:
+            room -= connection.answer(now)
+            answered += 1
+            if room <= 0:
+                break
+        self._unanswered = unanswered[answered:]

@@ -72,6 +72,8 @@ class TcpLink:
         self._out: list[bytes | memoryview] = []
         """What goes to the kernel as it is: joined, and encrypted under TLS."""
         self._size = 0
+        self._queued = 0
+        """All that was ever to be sent."""
         self._notify = False
         self._writing = False
         self._paused = False
@@ -91,7 +93,9 @@ class TcpLink:
         if self._dead or self._finishing:
             return
         self._queue.append(data)
-        self._size += len(data)
+        size = len(data)
+        self._size += size
+        self._queued += size
         self._notify = self._notify or notify
 
     def finish(self, channel: int) -> None:  # noqa: ARG002
@@ -311,8 +315,9 @@ class TcpLink:
             self._take(data)
         return len(data)
 
-    def answer(self, now: float) -> None:
-        """What was gathered is under way or done."""
+    def answer(self, now: float) -> int:
+        """What was gathered is under way or done; returns how many bytes the answers have."""
+        before = self._queued
         if self._handler is not None:
             self._handler.turn(now)
         if self._silent:
@@ -320,6 +325,7 @@ class TcpLink:
         if self._finishing or self._eof:
             self._watch()
             self.wake()
+        return self._queued - before
 
     def _take(self, data: bytes) -> None:
         handler = self._handler

@@ -1,0 +1,68 @@
+"""Who reads much has it in turns with others: counted in bytes for each pass of the event loop."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from gateway.transport.tcp import TcpLink
+from tests.integration.inside import gateway, publish
+from tests.integration.raw import rustlog_ask, rustlog_fetch, s32, tcp
+
+CONFIG = """
+version: 1
+listeners:
+  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+storage: {{path: "{data}", free_space_floor: 1}}
+"""
+READERS = 4
+FETCHES = 40
+
+
+class Passes(trio.abc.Instrument):
+    """How much is put out for connections between two times at which the loop looks for what is new."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.most = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.most = max(self.most, self.bytes)
+        self.bytes = 0
+
+
+async def test_many_that_ask_for_much_at_once_have_it_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    passes, send = Passes(), TcpLink.send
+
+    def counted(link: TcpLink, channel: int, data: bytes, *others: bool) -> None:
+        passes.bytes += len(data)
+        send(link, channel, data, *others)
+
+    async def read(stream: trio.SocketStream) -> None:
+        expected, at = s32(one), 0
+        for _ in range(FETCHES):
+            while at < len(expected):
+                got = await stream.receive_some(min(1 << 18, len(expected) - at))
+                assert got == expected[at : at + len(got)]
+                at += len(got)
+            at = 0
+
+    async with gateway(CONFIG.format(data=tmp_path)) as house:
+        ports = house.ports
+        await publish(ports["flymq"], [bytes([65 + number]) * 90_000 for number in range(12)], "much")
+        async with tcp(ports["rustlog"]) as first:
+            one = await rustlog_ask(first, rustlog_fetch("much", 0))
+        assert len(one) > 900_000
+        monkeypatch.setattr(TcpLink, "send", counted)
+        trio.lowlevel.add_instrument(passes)
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            for _ in range(READERS):
+                stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", ports["rustlog"]))
+                await stream.send_all(s32(rustlog_fetch("much", 0)) * FETCHES)
+                nursery.start_soon(read, stream)
+        trio.lowlevel.remove_instrument(passes)
+    assert passes.most <= (READERS + 3) * len(one)
