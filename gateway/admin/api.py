@@ -12,7 +12,7 @@ from gateway.admin.inside import Inside
 from gateway.admin.joined import joined
 from gateway.admin.letters import DeadLetterList
 from gateway.admin.log import StoredLog
-from gateway.admin.operation import Operation, operations_of
+from gateway.admin.operation import ApiOperation, operations_of
 from gateway.admin.overview import Overview
 from gateway.admin.pulse import Pulses
 from gateway.admin.readers import Readers
@@ -42,7 +42,7 @@ class Api:
                 Taps(inside),
             )
         )
-        self.operations: Sequence[Operation] = own if others is None else joined(own, others)
+        self.operations: Sequence[ApiOperation] = own if others is None else joined(own, others)
 
     @asynccontextmanager
     async def running(self, _app: object) -> AsyncIterator[None]:

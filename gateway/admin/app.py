@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.admin.access import Access, Hand, Role, Who, headers_of
 from gateway.admin.openapi import PATH as OPENAPI
 from gateway.admin.openapi import document
-from gateway.admin.operation import Operation, Room, check_role, json_of, problem_response, routes_of
+from gateway.admin.operation import ApiOperation, Room, check_role, json_of, problem_response, routes_of
 from gateway.errors import GatewayError
 from gateway.observe.health import Health
 from gateway.observe.prometheus import PrometheusRecorder
@@ -99,7 +99,7 @@ def admin_app(
     recorder: PrometheusRecorder,
     health: Health,
     access: Access,
-    operations: Sequence[Operation] = (),
+    operations: Sequence[ApiOperation] = (),
     *,
     pages: Sequence[BaseRoute] = (),
     open_paths: Sequence[str] = (),
@@ -144,7 +144,7 @@ class Within:
 def worker_app(
     recorder: PrometheusRecorder,
     health: Health,
-    operations: Sequence[Operation],
+    operations: Sequence[ApiOperation],
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     reload: Callable[[], None],
 ) -> Starlette:

@@ -22,7 +22,7 @@ import trio
 
 from gateway.admin.accounts import MessageAccounts
 from gateway.admin.app import RELOAD
-from gateway.admin.operation import Asked, Events, Operation
+from gateway.admin.operation import ApiOperation, Asked, Events
 from gateway.admin.overview import GatewayMap
 from gateway.admin.pulse import Flow, History, Lag, Pulse, UpstreamNow, UpstreamPast
 from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, UpstreamList
@@ -41,10 +41,10 @@ EVENTS_KEPT = 64
 Call = Callable[[Asked[Any, Any]], Awaitable[Any]]
 
 
-def joined(operations: Sequence[Operation], others: Others) -> Sequence[Operation]:
+def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOperation]:
     """The same operations, of all processes."""
     every = _Everywhere(others)
-    ways: Mapping[str, Callable[[Operation], Call]] = {
+    ways: Mapping[str, Callable[[ApiOperation], Call]] = {
         "pulse": every.answers(join_pulses),
         "history": every.answers(join_histories),
         "audit": every.answers(join_accounts),
@@ -70,8 +70,8 @@ class _Everywhere:
         found = await self._others.ask("GET", _target(path, query))
         return {number: msgspec.json.decode(body, type=answer) for number, body in found.items()}
 
-    def answers(self, join: Callable[[Any, Mapping[int, Any]], Any]) -> Callable[[Operation], Call]:
-        def way(one: Operation) -> Call:
+    def answers(self, join: Callable[[Any, Mapping[int, Any]], Any]) -> Callable[[ApiOperation], Call]:
+        def way(one: ApiOperation) -> Call:
             async def call(asked: Asked[Any, Any]) -> Any:
                 own = await one.call(asked)
                 return join(own, await self._theirs(one.path, one.answer))
@@ -80,7 +80,7 @@ class _Everywhere:
 
         return way
 
-    def pulses(self, one: Operation) -> Call:
+    def pulses(self, one: ApiOperation) -> Call:
         async def follow(own: AsyncGenerator[tuple[str, bytes] | None]) -> AsyncGenerator[tuple[str, bytes] | None]:
             async with aclosing(own) as events:
                 async for event in events:
@@ -94,7 +94,7 @@ class _Everywhere:
 
         return call
 
-    def taps(self, one: Operation) -> Call:
+    def taps(self, one: ApiOperation) -> Call:
         async def call(asked: Asked[Any, Any]) -> Events:
             own: Events = await one.call(asked)  # what is wrong with the question is said here
             target = _target(one.path, msgspec.to_builtins(asked.query))
@@ -102,7 +102,7 @@ class _Everywhere:
 
         return call
 
-    def connections(self, one: Operation) -> Call:
+    def connections(self, one: ApiOperation) -> Call:
         """An id is that of its process, and the process."""
 
         async def call(asked: Asked[Any, Any]) -> Connections:
@@ -122,7 +122,7 @@ class _Everywhere:
 
         return call
 
-    def closing(self, one: Operation) -> Call:
+    def closing(self, one: ApiOperation) -> Call:
         async def call(asked: Asked[Any, Any]) -> Any:
             number, worker = divmod(asked.query.id, MOST_WORKERS)
             if not worker:
@@ -136,7 +136,7 @@ class _Everywhere:
 
         return call
 
-    def consumers(self, one: Operation) -> Call:
+    def consumers(self, one: ApiOperation) -> Call:
         async def call(asked: Asked[ConsumersAsked, Any]) -> Consumers:
             query = asked.query
             parts: dict[int, list[Consumers]] = {}
@@ -150,7 +150,7 @@ class _Everywhere:
 
         return call
 
-    def applying(self, one: Operation) -> Call:
+    def applying(self, one: ApiOperation) -> Call:
         """The file is everybody's: whoever did not write it reads it again."""
 
         async def call(asked: Asked[Any, Any]) -> Any:

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from gateway import __version__
-from gateway.admin.operation import EVENTS, Operation
+from gateway.admin.operation import EVENTS, ApiOperation
 from gateway.bulk import wire
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/{name}"
 
 
-def document(operations: Sequence[Operation]) -> Mapping[str, Any]:
+def document(operations: Sequence[ApiOperation]) -> Mapping[str, Any]:
     bodies = [one.body for one in operations if one.body is not None]
     answers = [one.answer for one in operations if _is_value(one)]
     queries = [one.query for one in operations]
@@ -56,11 +56,11 @@ def document(operations: Sequence[Operation]) -> Mapping[str, Any]:
     }
 
 
-def _is_value(one: Operation) -> bool:
+def _is_value(one: ApiOperation) -> bool:
     return tuple(one.media) in ((wire.JSON,), (EVENTS,))
 
 
-def _described(one: Operation, schema_of: Mapping[Any, Any], parameters: Sequence[Any]) -> Mapping[str, Any]:
+def _described(one: ApiOperation, schema_of: Mapping[Any, Any], parameters: Sequence[Any]) -> Mapping[str, Any]:
     summary, _, more = one.says.partition("\n\n")
     found: dict[str, Any] = {
         "operationId": one.name,

@@ -75,7 +75,7 @@ class Asked(Generic[Q, B]):
 
 
 @attrs.frozen
-class Operation:
+class ApiOperation:
     """One entry of the API."""
 
     name: str
@@ -105,7 +105,7 @@ def operation(
     return mark
 
 
-def operations_of(*resources: object) -> Iterator[Operation]:
+def operations_of(*resources: object) -> Iterator[ApiOperation]:
     """The operations of some resources, in the order they are written down."""
     for resource in resources:
         for name, function in vars(type(resource)).items():
@@ -115,7 +115,7 @@ def operations_of(*resources: object) -> Iterator[Operation]:
             method, path, role, media, event = marked
             hints = typing.get_type_hints(function, include_extras=True)
             query, body = typing.get_args(hints["asked"])
-            yield Operation(
+            yield ApiOperation(
                 name,
                 method,
                 path,
@@ -207,13 +207,13 @@ class Events:
         self.events = events
 
 
-def routes_of(operations: Iterable[Operation], room: Room | None = None) -> Sequence[BaseRoute]:
+def routes_of(operations: Iterable[ApiOperation], room: Room | None = None) -> Sequence[BaseRoute]:
     """The API as routes. Who asks is in the request's state. `room`: what bodies are charged to."""
     limits = OperationLimits(room)
     return [Route(one.path, _served(one, limits), methods=[one.method]) for one in operations]
 
 
-async def called(one: Operation, request: Request, limits: OperationLimits | None = None) -> Any:
+async def called(one: ApiOperation, request: Request, limits: OperationLimits | None = None) -> Any:
     """Do what an operation does for a request. Raises GatewayError."""
     who: Who = request.state.who
     check_role(one.role, who)
@@ -237,7 +237,7 @@ def check_role(role: Role, who: Who) -> None:
         raise Denied(f"{who.name} may {who.role.name.lower()}, and this asks for the role {role.name.lower()}")
 
 
-def _served(one: Operation, limits: OperationLimits) -> Callable[[Request], Awaitable[Response]]:
+def _served(one: ApiOperation, limits: OperationLimits) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         try:
             found = await called(one, request, limits)

@@ -73,7 +73,7 @@ FOR_PEOPLE = (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
 """Refusals that will not go away by themselves."""
 
 
-class State(enum.Enum):
+class IngestState(enum.Enum):
     """Where an address is."""
 
     WAITING = "waiting"
@@ -167,7 +167,7 @@ class Source:
         self._obstacle = obstacle
         self._bookmark = Bookmark(context.store, pool.name, self._group, self.remote, guard)
         self._position = pool.spec.reader_position
-        self.state = State.WAITING
+        self.state = IngestState.WAITING
         self._blocked = ""
         self._refused = ""
         self._intake: Intake | None = None
@@ -194,7 +194,7 @@ class Source:
 
     @property
     def running(self) -> bool:
-        return self.state is State.RUNNING and not self._entry.stuck
+        return self.state is IngestState.RUNNING and not self._entry.stuck
 
     @property
     def problem(self) -> str:
@@ -234,7 +234,7 @@ class Source:
 
     def restart(self) -> None:
         """The remote address has changed (more partitions): subscribe again."""
-        if self._intake is not None and self.state is State.RUNNING:
+        if self._intake is not None and self.state is IngestState.RUNNING:
             self._leave(self._intake)
             self.wake()
 
@@ -265,7 +265,7 @@ class Source:
 
     def _subscribe(self, intake: Intake) -> None:
         self._intake = intake
-        self.state = State.SUBSCRIBING
+        self.state = IngestState.SUBSCRIBING
         self._send(
             intake,
             lambda number: Subscribe(number, self.remote, self._group, intake.start, acknowledge=True),
@@ -310,7 +310,7 @@ class Source:
         # nothing is taken before the number is kept: what was taken would be out of reach after a crash
         intake.subscription = number
         intake.fallback = 0
-        self.state = State.SUBSCRIBING
+        self.state = IngestState.SUBSCRIBING
 
         def kept(error: GatewayError | None) -> None:
             if self._intake is intake:
@@ -322,14 +322,14 @@ class Source:
         self._bookmark.move(number, synced=True).on_done(lambda ticket: kept(ticket.error))
 
     def _run(self) -> None:
-        self.state = State.RUNNING
+        self.state = IngestState.RUNNING
         self._refused = ""
         self.wake()
 
     # --- while it runs ---
 
     def _advance(self, intake: Intake) -> None:
-        if self.state is not State.RUNNING:
+        if self.state is not IngestState.RUNNING:
             return
         if self._taken and not self._storing:
             self._store_next(intake)
@@ -442,7 +442,7 @@ class Source:
         if self._intake is not intake:
             return
         self._intake = None
-        self.state = State.WAITING
+        self.state = IngestState.WAITING
         self._taken.clear()
         self._held.forget()
         if intake.subscription and not intake.connection.over.is_set():

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from gateway.bridges.ingest import IngestContext, Source, State
+from gateway.bridges.ingest import IngestContext, IngestState, Source
 from gateway.bridges.ingest_entry import EntryContext, IngestEntry
 from gateway.bridges.pool import UpstreamPool
 from gateway.errors import GatewayError, Status
@@ -59,7 +59,7 @@ class RunningIngest:
         self._partitions: dict[str, int] = {}
         self._look_at: Callable[[], None] | None = None
         self._admitted = False
-        self._shown: State | None = None
+        self._shown: IngestState | None = None
         context.recorder.ingested(pool.name, self.name, 0)
         for status in Status:
             context.recorder.ingest_failed(pool.name, self.name, status, 0)
@@ -72,7 +72,7 @@ class RunningIngest:
     def places(self) -> Iterator[IngestPlace]:
         """How far it is, address by address; without one it is there, too."""
         if not self._sources:
-            yield IngestPlace(self.pool.name, self.name, "", State.WAITING.value, None, 0, self.problem)
+            yield IngestPlace(self.pool.name, self.name, "", IngestState.WAITING.value, None, 0, self.problem)
         for source in self.sources:
             yield source.place()
 

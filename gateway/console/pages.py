@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway import __version__
 from gateway.admin.access import SESSION_SECONDS, Access, Hand, Role, Who
-from gateway.admin.operation import Asked, Operation, body_of, check_role
+from gateway.admin.operation import ApiOperation, Asked, body_of, check_role
 from gateway.admin.records import MessageSent
 from gateway.bulk import wire
 from gateway.console import drawing
@@ -68,10 +68,10 @@ NAVIGATION = (
 HERE = Path(__file__).parent
 
 
-class Call:
+class ApiCall:
     """The API's operations, as one who asks."""
 
-    def __init__(self, operations: Mapping[str, Operation], who: Who) -> None:
+    def __init__(self, operations: Mapping[str, ApiOperation], who: Who) -> None:
         self._operations = operations
         self._who = who
 
@@ -86,11 +86,11 @@ class Call:
         return await one.call(Asked(asked, body, self._who, "console", ""))
 
 
-Page = Callable[["Console", Request, Call], Awaitable[tuple[str, Mapping[str, Any]]]]
+Page = Callable[["Console", Request, ApiCall], Awaitable[tuple[str, Mapping[str, Any]]]]
 
 
 class Console:
-    def __init__(self, operations: Sequence[Operation], access: Access) -> None:
+    def __init__(self, operations: Sequence[ApiOperation], access: Access) -> None:
         self._operations = {one.name: one for one in operations}
         self._access = access
         self._templates = templates()
@@ -130,7 +130,7 @@ class Console:
 
     # --- pages ---
 
-    async def overview(self, _request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def overview(self, _request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         pulse, history = await call("pulse"), await call("history")
         found = await call("map")
         return "overview.html", {
@@ -140,12 +140,12 @@ class Console:
             "history": history,
         }
 
-    async def topics(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def topics(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         search, after = _text(request, "search"), _text(request, "after")
         found = await call("topics", search=search, after=after, limit=PER_PAGE)
         return "topics.html", {"found": found, "search": search, "after": after}
 
-    async def topic(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def topic(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         name = _text(request, "name")
         found = await call("topics", name=name)
         if not found.topics:
@@ -170,15 +170,15 @@ class Console:
             "bars": drawing.bars(volume.messages, volume.start_ms, volume.step_ms),
         }
 
-    async def message(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def message(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         query = {name: _text(request, name) for name in ("topic", "partition", "offset")}
         found = await call("languages", **query)
         return "message.html", {"found": found, "stored": True}
 
-    async def routing(self, _request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def routing(self, _request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         return "routes.html", {"found": await call("routes"), "map": await call("map")}
 
-    async def consumers(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def consumers(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         search, skip = _text(request, "search"), _text(request, "skip") or "0"
         found = await call("consumers", search=search, skip=skip, limit=PER_PAGE)
         groups = await call("groups")
@@ -198,19 +198,19 @@ class Console:
             "per_page": PER_PAGE,
         }
 
-    async def connections(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def connections(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         search, after = _text(request, "search"), _text(request, "after")
         query: dict[str, Any] = {"search": search, "limit": PER_PAGE}
         if after:
             query["after"] = after
         return "connections.html", {"found": await call("connections", **query), "search": search, "after": after}
 
-    async def letters(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def letters(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         search = _text(request, "search")
         found = await call("letters", search=search, after=_text(request, "after"))
         return "letters.html", {"found": found, "search": search}
 
-    async def letters_of(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def letters_of(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         topic, reason = _text(request, "topic"), _text(request, "reason")
         return "letter_list.html", {
             "found": await call("letter_list", topic=topic, reason=reason),
@@ -218,7 +218,7 @@ class Console:
             "reason": reason,
         }
 
-    async def upstreams(self, _request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def upstreams(self, _request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         found, history = await call("upstreams"), await call("history")
         return "upstreams.html", {
             "found": found,
@@ -226,7 +226,7 @@ class Console:
             "times": history.times_ms,
         }
 
-    async def tap(self, request: Request, call: Call) -> tuple[str, Mapping[str, Any]]:
+    async def tap(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         return "tap.html", {"map": await call("map"), "route": _text(request, "route")}
 
     # --- answering ---
@@ -237,7 +237,7 @@ class Console:
         if not self._access.asks_for_a_token and not who.session:
             who = fresh = self._access.local_session()
         try:
-            template, values = await page(self, request, Call(self._operations, who))
+            template, values = await page(self, request, ApiCall(self._operations, who))
         except GatewayError as error:
             return self._problem(error, who)
         answer = await self._page(request, template, who, values)
@@ -276,7 +276,7 @@ class Console:
         who: Who = request.state.who
         try:
             body = msgspec.json.decode(await body_of(request), type=MessageSent)
-            found = await Call(self._operations, who)("translate", body)
+            found = await ApiCall(self._operations, who)("translate", body)
         except msgspec.DecodeError as error:
             return self._problem(InvalidRequest(f"the body cannot be read: {error}"), who)
         except GatewayError as error:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from gateway.protocols.blipmq.wire import mapping
 from gateway.protocols.blipmq.wire.frames import FrameType
-from gateway.protocols.blipmq.wire.mapping import Refusal
+from gateway.protocols.blipmq.wire.mapping import NackText
 
 
 class State(enum.Enum):
@@ -44,7 +44,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 """Everything that is allowed."""
 
-REFUSALS: Mapping[tuple[State, Event], Refusal] = {
+REFUSALS: Mapping[tuple[State, Event], NackText] = {
     (State.NEW, Event.AUTH): mapping.HELLO_MISSING,
     (State.NEW, Event.OPERATION): mapping.UNAUTHENTICATED,
     (State.GREETED, Event.HELLO): mapping.HELLO_AGAIN,

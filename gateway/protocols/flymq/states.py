@@ -43,7 +43,7 @@ SERVER: Mapping[tuple[State, Event], State] = {
 }
 
 
-class Phase(enum.Enum):
+class ClientPhase(enum.Enum):
     """Of a client session."""
 
     DIALLING = "dialling"
@@ -53,7 +53,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-class Step(enum.Enum):
+class ClientStep(enum.Enum):
     """What moves a client session."""
 
     LOG_IN = "log_in"
@@ -62,14 +62,14 @@ class Step(enum.Enum):
     LOSE = "lose"
 
 
-CLIENT: Mapping[tuple[Phase, Step], Phase] = {
-    (Phase.DIALLING, Step.LOG_IN): Phase.LOGIN,
-    (Phase.DIALLING, Step.ADMITTED): Phase.OPEN,
-    (Phase.LOGIN, Step.ADMITTED): Phase.OPEN,
-    (Phase.DIALLING, Step.CLOSE): Phase.CLOSING,
-    (Phase.LOGIN, Step.CLOSE): Phase.CLOSING,
-    (Phase.OPEN, Step.CLOSE): Phase.CLOSING,
-    (Phase.CLOSING, Step.CLOSE): Phase.CLOSING,
-    (Phase.CLOSED, Step.CLOSE): Phase.CLOSED,
-    **{(phase, Step.LOSE): Phase.CLOSED for phase in Phase},
+CLIENT: Mapping[tuple[ClientPhase, ClientStep], ClientPhase] = {
+    (ClientPhase.DIALLING, ClientStep.LOG_IN): ClientPhase.LOGIN,
+    (ClientPhase.DIALLING, ClientStep.ADMITTED): ClientPhase.OPEN,
+    (ClientPhase.LOGIN, ClientStep.ADMITTED): ClientPhase.OPEN,
+    (ClientPhase.DIALLING, ClientStep.CLOSE): ClientPhase.CLOSING,
+    (ClientPhase.LOGIN, ClientStep.CLOSE): ClientPhase.CLOSING,
+    (ClientPhase.OPEN, ClientStep.CLOSE): ClientPhase.CLOSING,
+    (ClientPhase.CLOSING, ClientStep.CLOSE): ClientPhase.CLOSING,
+    (ClientPhase.CLOSED, ClientStep.CLOSE): ClientPhase.CLOSED,
+    **{(phase, ClientStep.LOSE): ClientPhase.CLOSED for phase in ClientPhase},
 }

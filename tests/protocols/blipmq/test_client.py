@@ -22,7 +22,7 @@ from gateway.protocols.blipmq.client.exchange import FIRST_POLLS, LOCAL_TAG, MOS
 from gateway.protocols.blipmq.client.session import BlipmqClient
 from gateway.protocols.blipmq.wire import codec
 from gateway.protocols.blipmq.wire.frames import LARGEST_PUBLISH
-from gateway.protocols.blipmq.wire.mapping import Refusal
+from gateway.protocols.blipmq.wire.mapping import NackText
 from gateway.requests import (
     Cancel,
     CreateTopic,
@@ -68,7 +68,7 @@ def publish(number: int, *values: bytes, delivery: Delivery = Delivery.AT_LEAST_
 
 
 def nack(cid: int, code: int, text: str) -> bytes:
-    return codec.nack(cid, Refusal(code, text))
+    return codec.nack(cid, NackText(code, text))
 
 
 def test_requests_wait_for_the_handshake() -> None:

@@ -27,7 +27,7 @@ def encode(frame: Frame) -> bytes:
         case Ack():
             return codec.ack(frame.cid, frame.subscription)
         case Nack():
-            return codec.nack(frame.cid, mapping.Refusal(frame.code, frame.text))
+            return codec.nack(frame.cid, mapping.NackText(frame.code, frame.text))
         case Ping():
             return codec.ping(frame.cid)
         case Pong():
@@ -86,7 +86,7 @@ def test_unknown_types(kind: int) -> None:
         ("00000012 09 0000000000000001 000000000000000200", mapping.POLL_INVALID),
     ],
 )
-def test_strictness(frame: str, refusal: mapping.Refusal) -> None:
+def test_strictness(frame: str, refusal: mapping.NackText) -> None:
     with pytest.raises(codec.RefusedFrame) as caught:
         codec.decode(hexed(frame))
     assert caught.value.refusal == refusal

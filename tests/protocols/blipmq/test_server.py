@@ -49,7 +49,7 @@ IDENTITY = Identity(authenticated=True)
 STORED = Published("demo", 1)
 
 
-def nack(cid: int, refusal: mapping.Refusal) -> bytes:
+def nack(cid: int, refusal: mapping.NackText) -> bytes:
     return codec.nack(cid, refusal)
 
 
@@ -204,7 +204,7 @@ def test_subscribe_qos0() -> None:
 def test_subscribe_refused() -> None:
     script = ready()
     script.feed(vectors.SUBSCRIBE).answer(Subscribe, NotRouted("no route for demo"))
-    script.sends(nack(3, mapping.Refusal(404, "no route for demo")))
+    script.sends(nack(3, mapping.NackText(404, "no route for demo")))
 
 
 def test_publish_has_no_reply() -> None:
@@ -242,7 +242,7 @@ def test_a_refused_batch_is_refused_message_by_message() -> None:
     script.answer(Publish, Throttled("wal overload: wal channel full"))
     script.sends(
         vectors.answer_to("1.7, overload")
-        + nack(7, mapping.Refusal(500, "durable publish failed: wal overload: wal channel full"))
+        + nack(7, mapping.NackText(500, "durable publish failed: wal overload: wal channel full"))
     ).quiet()
 
 
@@ -250,20 +250,20 @@ def test_members_refused_out_of_a_batch() -> None:
     script = ready()
     script.feed(b"".join(codec.publish(cid, 1, "demo", b"x") for cid in (10, 11, 12)))
     script.answer(Publish, Published("demo", 1, refused={2: TooLarge("too long"), 1: Denied("not you")}))
-    script.sends(nack(11, mapping.Refusal(401, "not you")) + nack(12, mapping.Refusal(400, "too long"))).quiet()
+    script.sends(nack(11, mapping.NackText(401, "not you")) + nack(12, mapping.NackText(400, "too long"))).quiet()
 
 
 @pytest.mark.parametrize(
     ("error", "refusal"),
     [
-        (NotRouted("no route"), mapping.Refusal(404, "no route")),
-        (Denied("unauthorized"), mapping.Refusal(401, "unauthorized")),
-        (TooLarge("too large"), mapping.Refusal(400, "too large")),
-        (StoreReadOnly("disk full"), mapping.Refusal(500, "durable publish failed: disk full")),
-        (Throttled("é" * 2000), mapping.Refusal(500, "durable publish failed: " + "é" * 500)),
+        (NotRouted("no route"), mapping.NackText(404, "no route")),
+        (Denied("unauthorized"), mapping.NackText(401, "unauthorized")),
+        (TooLarge("too large"), mapping.NackText(400, "too large")),
+        (StoreReadOnly("disk full"), mapping.NackText(500, "durable publish failed: disk full")),
+        (Throttled("é" * 2000), mapping.NackText(500, "durable publish failed: " + "é" * 500)),
     ],
 )
-def test_what_a_publisher_is_told(error: Exception, refusal: mapping.Refusal) -> None:
+def test_what_a_publisher_is_told(error: Exception, refusal: mapping.NackText) -> None:
     script = ready()
     script.feed(vectors.PUBLISH).answer(Publish, error).sends(nack(4, refusal)).quiet()  # type: ignore[arg-type]
 
@@ -316,7 +316,7 @@ def test_refusals_stand_before_the_pong() -> None:
     script = ready()
     script.feed(vectors.PUBLISH + vectors.PING)
     script.answer(Publish, StoreReadOnly("disk full"))
-    script.sends(nack(4, mapping.Refusal(500, "durable publish failed: disk full")) + vectors.PONG).quiet()
+    script.sends(nack(4, mapping.NackText(500, "durable publish failed: disk full")) + vectors.PONG).quiet()
 
 
 def test_a_bad_publish_does_not_spoil_its_neighbours() -> None:
@@ -399,7 +399,7 @@ def test_a_poll_of_an_unknown_subscription_is_silent() -> None:
 def test_a_poll_that_meets_damage_says_so() -> None:
     script = subscribed()
     script.feed(vectors.POLL).answer(Take, CorruptChunk("demo", 0, 3, 9))
-    script.sends(nack(60, mapping.Refusal(500, "damaged chunk: topic=demo partition=0 offsets=[3, 9)"))).quiet()
+    script.sends(nack(60, mapping.NackText(500, "damaged chunk: topic=demo partition=0 offsets=[3, 9)"))).quiet()
 
 
 def test_a_held_poll_does_not_hold_up_a_pong() -> None:

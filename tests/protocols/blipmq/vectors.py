@@ -19,7 +19,7 @@ class Vector:
     frame: Frame
 
 
-def nacked(cid: int, refusal: mapping.Refusal) -> Nack:
+def nacked(cid: int, refusal: mapping.NackText) -> Nack:
     return Nack(cid, refusal.code, refusal.text)
 
 

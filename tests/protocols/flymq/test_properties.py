@@ -17,7 +17,7 @@ from gateway.protocols.flymq.client.publish import PublishedRun
 from gateway.protocols.flymq.wire import codec, codec_fetch, dialect, layout
 from gateway.protocols.flymq.wire.codec_produce import Collector
 from gateway.protocols.flymq.wire.frames import Op
-from gateway.protocols.flymq.wire.layout import Field, Layout
+from gateway.protocols.flymq.wire.layout import Layout, LayoutField
 from gateway.requests import Publish, Published
 from gateway.settings import DOCUMENT_OR_STOCK, Dialect
 from gateway.wire.session import Close
@@ -99,7 +99,7 @@ def test_a_table_of_tables_reads_what_it_writes(
 
 def test_every_field_of_every_table_has_a_round_trip() -> None:
     assert len(PLAIN) > 70
-    assert all(isinstance(field, Field) for table in PLAIN.values() for field in table.fields)
+    assert all(isinstance(field, LayoutField) for table in PLAIN.values() for field in table.fields)
 
 
 def test_a_name_longer_than_its_field_is_refused() -> None:

@@ -26,7 +26,7 @@ from gateway.protocols.blipmq.wire.frames import (
     Publish,
     Subscribe,
 )
-from gateway.protocols.blipmq.wire.mapping import Refusal
+from gateway.protocols.blipmq.wire.mapping import NackText
 
 _HEAD = struct.Struct(">IBQ")
 _LENGTH = struct.Struct(">I")
@@ -45,7 +45,7 @@ _CID = LENGTH_BYTES + 1
 class RefusedFrame(WireError):
     """A frame is refused and the connection goes on; `refusal` is the NACK that says so."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: NackText) -> None:
         super().__init__(refusal.text)
         self.refusal = refusal
 
@@ -101,7 +101,7 @@ def decode_auth(data: bytes, start: int, end: int) -> str:
     return _text(data[start + 2 : end], mapping.AUTH_INVALID)
 
 
-def decode_subscription(data: bytes, start: int, end: int, invalid: Refusal) -> int:
+def decode_subscription(data: bytes, start: int, end: int, invalid: NackText) -> int:
     """The subscription id of an ACK or POLL to a server: exactly 8 bytes, not 0 (wire 1.3)."""
     if end - start != 8:
         raise RefusedFrame(invalid)
@@ -136,13 +136,13 @@ def decode_publish(data: bytes, start: int, end: int) -> tuple[int, str, int]:
     return qos, topic, begin
 
 
-def decode_nack(data: bytes, start: int, end: int) -> Refusal:
+def decode_nack(data: bytes, start: int, end: int) -> NackText:
     if end - start < 4:
         raise WireError("truncated NACK")
     code, size = _CODE_SIZE.unpack_from(data, start)
     if start + 4 + size > end:
         raise WireError("truncated NACK")
-    return Refusal(code, data[start + 4 : start + 4 + size].decode(errors="replace"))
+    return NackText(code, data[start + 4 : start + 4 + size].decode(errors="replace"))
 
 
 def decode_ack(data: bytes, start: int, end: int) -> int:
@@ -153,7 +153,7 @@ def decode_ack(data: bytes, start: int, end: int) -> int:
     return subscription
 
 
-def _text(raw: bytes, invalid: Refusal) -> str:
+def _text(raw: bytes, invalid: NackText) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -217,7 +217,7 @@ def ack(cid: int, subscription: int) -> bytes:
     return _frame(FrameType.ACK, cid, _U64.pack(subscription))
 
 
-def nack(cid: int, refusal: Refusal) -> bytes:
+def nack(cid: int, refusal: NackText) -> bytes:
     raw = refusal.text.encode(errors="replace")
     return _frame(FrameType.NACK, cid, _CODE_SIZE.pack(refusal.code, len(raw)) + raw)
 

@@ -13,7 +13,7 @@ from gateway.errors import GatewayError, Status, TargetRefused
 
 
 @attrs.frozen
-class Refusal:
+class NackText:
     """A NACK's code and text."""
 
     code: int
@@ -26,22 +26,22 @@ UNKNOWN = 404
 VERSION_MISMATCH = 426
 SERVER_ERROR = 500
 
-HELLO_INVALID = Refusal(CLIENT_ERROR, "invalid HELLO payload")
-HELLO_AGAIN = Refusal(CLIENT_ERROR, "HELLO already performed")
-HELLO_VERSION = Refusal(VERSION_MISMATCH, "unsupported protocol version")
-HELLO_MISSING = Refusal(CLIENT_ERROR, "HELLO not performed")
-AUTH_INVALID = Refusal(CLIENT_ERROR, "invalid AUTH payload")
-AUTH_AGAIN = Refusal(CLIENT_ERROR, "already authenticated")
-AUTH_WRONG = Refusal(UNAUTHORIZED, "invalid API key")
-UNAUTHENTICATED = Refusal(UNAUTHORIZED, "unauthenticated")
-PUBLISH_INVALID = Refusal(CLIENT_ERROR, "invalid PUBLISH payload")
-SUBSCRIBE_INVALID = Refusal(CLIENT_ERROR, "invalid SUBSCRIBE payload")
-ACK_INVALID = Refusal(CLIENT_ERROR, "invalid ACK payload")
-POLL_INVALID = Refusal(CLIENT_ERROR, "invalid POLL payload")
-EMPTY_TOPIC = Refusal(CLIENT_ERROR, "empty topic")
-INVALID_QOS = Refusal(CLIENT_ERROR, "invalid QoS value")
-ZERO_SUBSCRIPTION = Refusal(CLIENT_ERROR, "subscription_id must be non-zero")
-UNKNOWN_TAG = Refusal(UNKNOWN, "unknown subscription or delivery tag")
+HELLO_INVALID = NackText(CLIENT_ERROR, "invalid HELLO payload")
+HELLO_AGAIN = NackText(CLIENT_ERROR, "HELLO already performed")
+HELLO_VERSION = NackText(VERSION_MISMATCH, "unsupported protocol version")
+HELLO_MISSING = NackText(CLIENT_ERROR, "HELLO not performed")
+AUTH_INVALID = NackText(CLIENT_ERROR, "invalid AUTH payload")
+AUTH_AGAIN = NackText(CLIENT_ERROR, "already authenticated")
+AUTH_WRONG = NackText(UNAUTHORIZED, "invalid API key")
+UNAUTHENTICATED = NackText(UNAUTHORIZED, "unauthenticated")
+PUBLISH_INVALID = NackText(CLIENT_ERROR, "invalid PUBLISH payload")
+SUBSCRIBE_INVALID = NackText(CLIENT_ERROR, "invalid SUBSCRIBE payload")
+ACK_INVALID = NackText(CLIENT_ERROR, "invalid ACK payload")
+POLL_INVALID = NackText(CLIENT_ERROR, "invalid POLL payload")
+EMPTY_TOPIC = NackText(CLIENT_ERROR, "empty topic")
+INVALID_QOS = NackText(CLIENT_ERROR, "invalid QoS value")
+ZERO_SUBSCRIPTION = NackText(CLIENT_ERROR, "subscription_id must be non-zero")
+UNKNOWN_TAG = NackText(UNKNOWN, "unknown subscription or delivery tag")
 
 CODES: Mapping[Status, int] = {
     Status.INVALID: CLIENT_ERROR,
@@ -82,16 +82,16 @@ LONGEST_TEXT = 1024
 """Bytes of a NACK's text: enough for every sentence, and a bound on what a name inside one can blow it up to."""
 
 
-def refusal(error: GatewayError) -> Refusal:
-    return Refusal(CODES[error.status], _shortened(error.message))
+def refusal(error: GatewayError) -> NackText:
+    return NackText(CODES[error.status], _shortened(error.message))
 
 
-def publish_refusal(error: GatewayError) -> Refusal:
+def publish_refusal(error: GatewayError) -> NackText:
     """How an error is said to a publisher: what is not its fault carries the document's words (wire 1.3)."""
     plain = refusal(error)
     if plain.code != SERVER_ERROR:
         return plain
-    return Refusal(plain.code, _shortened(f"durable publish failed: {error.message}"))
+    return NackText(plain.code, _shortened(f"durable publish failed: {error.message}"))
 
 
 def upstream_error(code: int, text: str) -> TargetRefused:

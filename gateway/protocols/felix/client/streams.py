@@ -52,7 +52,7 @@ class Login:
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _AfterLogin:
     """What is to be done when the login is through, or when there will be no login."""
 
     ready: Callable[[], None]
@@ -71,7 +71,7 @@ class Line:
         self._single = single
         self._reader = FrameReader()
         self.ready = login.message is None
-        self._backlog: deque[_Waiting] = deque()
+        self._backlog: deque[_AfterLogin] = deque()
         self._expected: deque[tuple[ReplyHandler, Callable[[GatewayError], None]]] = deque()
         outputs.append(Open(token, Kind.DUPLEX))
         if login.message is not None:
@@ -82,11 +82,11 @@ class Line:
         if self.ready:
             ready()
         else:
-            self._backlog.append(_Waiting(ready, failed))
+            self._backlog.append(_AfterLogin(ready, failed))
 
     def ask(self, data: bytes, handler: ReplyHandler, failed: Callable[[GatewayError], None]) -> None:
         if not self.ready:
-            self._backlog.append(_Waiting(lambda: self.ask(data, handler, failed), failed))
+            self._backlog.append(_AfterLogin(lambda: self.ask(data, handler, failed), failed))
             return
         self._outputs.append(Send(self.token, data))
         self._expected.append((handler, failed))

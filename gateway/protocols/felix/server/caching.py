@@ -22,23 +22,23 @@ LONGEST_TTL_MS = 1 << 50
 
 
 @attrs.frozen
-class Scope:
+class CacheScope:
     tenant: str
     namespace: str
     cache: str
 
 
-def scope_of(message: CachePut | CacheGet, peer: Peer) -> Scope:
+def scope_of(message: CachePut | CacheGet, peer: Peer) -> CacheScope:
     """The names of a message: the default ones where they are absent (Felix wire 2.12, row 6)."""
     tenant, _, namespace = peer.settings.scope.partition("/")
-    return Scope(
+    return CacheScope(
         message.tenant_id if message.tenant_id is not None else tenant,
         message.namespace if message.namespace is not None else namespace,
         message.cache if message.cache is not None else DEFAULT_CACHE,
     )
 
 
-def serve_cache(peer: Peer, message: CachePut | CacheGet, scope: Scope, fill: Callable[[bytes], None]) -> None:
+def serve_cache(peer: Peer, message: CachePut | CacheGet, scope: CacheScope, fill: Callable[[bytes], None]) -> None:
     name = cache_name(scope.tenant, scope.namespace, scope.cache)
     number, create, document = peer.next_id(), peer.settings.create, peer.document
     request: requests.Request

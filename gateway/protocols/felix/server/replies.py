@@ -60,25 +60,25 @@ class Answering(enum.Enum):
 
 
 @attrs.frozen
-class Sender:
+class PublishSender:
     """How the sender of one publish is answered."""
 
     answering: Answering
     request_id: Id | None = None
 
 
-UNANSWERED = Sender(Answering.SILENT)
+UNANSWERED = PublishSender(Answering.SILENT)
 
 
-def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> Sender:
+def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> PublishSender:
     """Integer ids are the stock clients', string ids the document's; without an id there is `ok` alone."""
     if not acked:
         return UNANSWERED
     stock = isinstance(request_id, int) and not document
-    return Sender(Answering.STOCK if stock else Answering.PLAIN, request_id)
+    return PublishSender(Answering.STOCK if stock else Answering.PLAIN, request_id)
 
 
-def success(sender: Sender) -> bytes:
+def success(sender: PublishSender) -> bytes:
     match sender.answering, sender.request_id:
         case Answering.STOCK, request_id if request_id is not None:
             return encode(PublishOk(request_id))
@@ -90,7 +90,7 @@ def success(sender: Sender) -> bytes:
             return b""
 
 
-def failure(sender: Sender, text: str, *, document: bool) -> bytes:
+def failure(sender: PublishSender, text: str, *, document: bool) -> bytes:
     """A whole frame, or nothing. The document answers a publish that nobody wants acknowledged when it fails."""
     match sender.answering, sender.request_id:
         case Answering.STOCK, request_id if request_id is not None:

@@ -8,7 +8,7 @@ from gateway.errors import WireError
 from gateway.protocols.felix.server import replies
 from gateway.protocols.felix.server.caching import scope_of, serve_cache
 from gateway.protocols.felix.server.peer import Peer
-from gateway.protocols.felix.server.replies import UNANSWERED, Answering, Sender, sender_of
+from gateway.protocols.felix.server.replies import UNANSWERED, Answering, PublishSender, sender_of
 from gateway.protocols.felix.server.subscriptions import MAX_FEEDS, Feed, Feeds
 from gateway.protocols.felix.states import KEEPING, LEAVING, PARSING, READING, STREAMS, StreamEvent, StreamState
 from gateway.protocols.felix.wire import codec
@@ -69,7 +69,7 @@ class Gathering:
         self.copies: list[tuple[int, bytes, int, int]] = []
         self.columns: list[Columns] = []
         self.values: list[bytes] = []
-        self.senders: list[tuple[Sender, int]] = []
+        self.senders: list[tuple[PublishSender, int]] = []
         """Who is to be answered, and for how many messages, in order."""
 
     def joined(self) -> Columns:
@@ -244,7 +244,7 @@ class ClientStream:
             request_id, mode = decode_request(data, start, end)
             if mode not in ACK_MODES:
                 raise MalformedBatch("malformed publish batch: unknown acknowledgement mode")
-            sender = Sender(Answering.BINARY, request_id)
+            sender = PublishSender(Answering.BINARY, request_id)
             start += REQUEST_SIZE
         try:
             if flags & COPIES and (self._peer.flags or 0) & COPIES:
@@ -278,7 +278,7 @@ class ClientStream:
         self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, values)
 
     def _gather(
-        self, names: Names, sender: Sender, messages: Columns | list[bytes], copies: Copies | None = None
+        self, names: Names, sender: PublishSender, messages: Columns | list[bytes], copies: Copies | None = None
     ) -> None:
         if not messages:
             self._say(replies.success(sender))  # nothing to store; an acknowledged one is acknowledged
@@ -319,7 +319,7 @@ class ClientStream:
         slot, senders = self._take_slot(), gathering.senders
         peer.ask(request, lambda outcome, _: self._published(slot, names, senders, outcome))
 
-    def _published(self, slot: int, names: Names, senders: list[tuple[Sender, int]], outcome: Outcome) -> None:
+    def _published(self, slot: int, names: Names, senders: list[tuple[PublishSender, int]], outcome: Outcome) -> None:
         answers: list[bytes] = []
         first = 0
         for sender, count in senders:

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.envelope import Columns
 from gateway.errors import InvalidRequest, Status, TargetRefused, Truncated, Unauthenticated, Unsupported
 from gateway.protocols.flymq.client.reader import lookup, probe
-from gateway.protocols.flymq.client.steps import Ask, ClientSteps, Upstream, must
+from gateway.protocols.flymq.client.steps import Ask, ClientShared, ClientSteps, must
 from gateway.protocols.flymq.wire.codec import CLUSTER, MEMBERS, read_schema
 from gateway.protocols.flymq.wire.dialect import read_identity, read_login
 from gateway.protocols.flymq.wire.frames import Op
@@ -72,7 +72,7 @@ _FAILED = TargetRefused("the transaction was not committed", refusal=Status.CONF
 _KINDS = {kind.value: kind for kind in SchemaKind} | {"proto": SchemaKind.PROTOBUF}
 
 
-def _publish(upstream: Upstream, request: Publish) -> ClientSteps:
+def _publish(upstream: ClientShared, request: Publish) -> ClientSteps:
     # messages with a transaction, a schema, a delay or a lifetime, one after the other: they have no keys
     batch = request.batch
     if request.deliver_at_ms:
@@ -97,41 +97,41 @@ def _publish(upstream: Upstream, request: Publish) -> ClientSteps:
     return Published(batch.address, time, scattered=places)
 
 
-def _cancel_delayed(upstream: Upstream, request: CancelDelayed) -> ClientSteps:
+def _cancel_delayed(upstream: ClientShared, request: CancelDelayed) -> ClientSteps:
     done, text = yield from upstream.ask(Op.CANCEL_DELAYED, request.address, request.delayed_id)
     must(done, text, _MISSING)
     return DONE
 
 
-def _begin(upstream: Upstream, _request: Begin) -> ClientSteps:
+def _begin(upstream: ClientShared, _request: Begin) -> ClientSteps:
     name, _ = yield from upstream.ask(Op.TXN_BEGIN)
     return Begun(name)
 
 
-def _commit(upstream: Upstream, request: Commit) -> ClientSteps:
+def _commit(upstream: ClientShared, request: Commit) -> ClientSteps:
     _, done = yield from upstream.ask(Op.TXN_COMMIT, request.transaction)
     must(done, "", _FAILED)
     return DONE
 
 
-def _rollback(upstream: Upstream, request: Rollback) -> ClientSteps:
+def _rollback(upstream: ClientShared, request: Rollback) -> ClientSteps:
     _, done = yield from upstream.ask(Op.TXN_ROLLBACK, request.transaction)
     must(done, "", _FAILED)
     return DONE
 
 
-def _create_topic(upstream: Upstream, request: CreateTopic) -> ClientSteps:
+def _create_topic(upstream: ClientShared, request: CreateTopic) -> ClientSteps:
     # the answer does not say whether it was there already
     yield from upstream.ask(Op.CREATE_TOPIC, request.address, request.partitions)
     return TopicCreated(True, request.partitions)
 
 
-def _delete_topic(upstream: Upstream, request: DeleteTopic) -> ClientSteps:
+def _delete_topic(upstream: ClientShared, request: DeleteTopic) -> ClientSteps:
     yield from upstream.ask(Op.DELETE_TOPIC, request.address)
     return DONE
 
 
-def _describe_topics(upstream: Upstream, request: DescribeTopics) -> ClientSteps:
+def _describe_topics(upstream: ClientShared, request: DescribeTopics) -> ClientSteps:
     # METADATA; from a broker that does not know it, what SUBSCRIBE tells (FlyMQ wire 2.2)
     names = [request.address]
     if not request.address:
@@ -152,12 +152,12 @@ def _describe_topics(upstream: Upstream, request: DescribeTopics) -> ClientSteps
     return Topics(topics)
 
 
-def _commit_offset(upstream: Upstream, request: CommitOffset) -> ClientSteps:
+def _commit_offset(upstream: ClientShared, request: CommitOffset) -> ClientSteps:
     yield from upstream.ask(Op.COMMIT, request.address, request.group, request.partition, request.offset)
     return DONE
 
 
-def _read_offset(upstream: Upstream, request: ReadOffset) -> ClientSteps:
+def _read_offset(upstream: ClientShared, request: ReadOffset) -> ClientSteps:
     # GET_LAG, which says the log's end too. 0 is also what a group without a commit here is answered.
     try:
         answer = yield from upstream.ask(Op.GET_LAG, request.address, request.group, request.partition)
@@ -169,12 +169,12 @@ def _read_offset(upstream: Upstream, request: ReadOffset) -> ClientSteps:
     return GroupOffset(committed, True, 0, end)
 
 
-def _join_group(upstream: Upstream, request: JoinGroup) -> ClientSteps:
+def _join_group(upstream: ClientShared, request: JoinGroup) -> ClientSteps:
     yield from lookup(upstream, request.address, request.group, 0, "commit")
     return DONE
 
 
-def _list_groups(upstream: Upstream, request: ListGroups) -> ClientSteps:
+def _list_groups(upstream: ClientShared, request: ListGroups) -> ClientSteps:
     (entries,) = yield from upstream.ask(Op.LIST_GROUPS)
     return Groups(
         [
@@ -185,24 +185,24 @@ def _list_groups(upstream: Upstream, request: ListGroups) -> ClientSteps:
     )
 
 
-def _delete_group(upstream: Upstream, request: DeleteGroup) -> ClientSteps:
+def _delete_group(upstream: ClientShared, request: DeleteGroup) -> ClientSteps:
     yield from upstream.ask(Op.DELETE_GROUP, request.address, request.group)
     return DONE
 
 
-def _offset_for_time(upstream: Upstream, request: OffsetForTime) -> ClientSteps:
+def _offset_for_time(upstream: ClientShared, request: OffsetForTime) -> ClientSteps:
     (offset,) = yield from upstream.ask(
         Op.SEEK_TO_TIMESTAMP, request.address, "", request.partition, request.timestamp_ms
     )
     return Offset(offset)
 
 
-def _register_schema(upstream: Upstream, request: RegisterSchema) -> ClientSteps:
+def _register_schema(upstream: ClientShared, request: RegisterSchema) -> ClientSteps:
     name, kind, version = yield from upstream.ask(Op.REGISTER_SCHEMA, request.name, request.kind, request.definition)
     return Schemas([SchemaInfo(name, version, _kind(kind), request.definition)])
 
 
-def _get_schemas(upstream: Upstream, request: GetSchemas) -> ClientSteps:
+def _get_schemas(upstream: ClientShared, request: GetSchemas) -> ClientSteps:
     # a list names its entries by id (`orders-v2`) and lacks their definitions: each is asked for
     wanted = [(request.name, request.version or 0)]
     if request.version is None:
@@ -222,17 +222,17 @@ def _kind(text: str) -> SchemaKind:
     return _KINDS[text]
 
 
-def _validate_schema(upstream: Upstream, request: ValidateSchema) -> ClientSteps:
+def _validate_schema(upstream: ClientShared, request: ValidateSchema) -> ClientSteps:
     valid, problems = yield from upstream.ask(Op.VALIDATE_SCHEMA, request.name, request.value)
     return Validation(() if valid else problems or ("does not fit the schema",))
 
 
-def _delete_schema(upstream: Upstream, request: DeleteSchema) -> ClientSteps:
+def _delete_schema(upstream: ClientShared, request: DeleteSchema) -> ClientSteps:
     yield from upstream.ask(Op.DELETE_SCHEMA, request.name, request.version)
     return DONE
 
 
-def _read_dead_letters(upstream: Upstream, request: ReadDeadLetters) -> ClientSteps:
+def _read_dead_letters(upstream: ClientShared, request: ReadDeadLetters) -> ClientSteps:
     (entries,) = yield from upstream.ask(Op.FETCH_DLQ, request.address, request.max_messages)
     return DeadLetters(
         [
@@ -242,19 +242,19 @@ def _read_dead_letters(upstream: Upstream, request: ReadDeadLetters) -> ClientSt
     )
 
 
-def _replay_dead_letter(upstream: Upstream, request: ReplayDeadLetter) -> ClientSteps:
+def _replay_dead_letter(upstream: ClientShared, request: ReplayDeadLetter) -> ClientSteps:
     done, text = yield from upstream.ask(Op.REPLAY_DLQ, request.address, request.letter)
     must(done, text, _MISSING)
     return DONE
 
 
-def _purge_dead_letters(upstream: Upstream, request: PurgeDeadLetters) -> ClientSteps:
+def _purge_dead_letters(upstream: ClientShared, request: PurgeDeadLetters) -> ClientSteps:
     done, text = yield from upstream.ask(Op.PURGE_DLQ, request.address)
     must(done, text, _MISSING)
     return DONE
 
 
-def _authenticate(upstream: Upstream, request: Authenticate) -> ClientSteps:
+def _authenticate(upstream: ClientShared, request: Authenticate) -> ClientSteps:
     payload = yield Ask(Op.AUTH, upstream.request(Op.AUTH, request.username, request.password))
     with WireWords():
         ok, name, roles, text = read_login(payload or b"")
@@ -263,24 +263,24 @@ def _authenticate(upstream: Upstream, request: Authenticate) -> ClientSteps:
     return Identity(True, name or request.username, roles)
 
 
-def _who_am_i(_upstream: Upstream, _request: WhoAmI) -> ClientSteps:
+def _who_am_i(_upstream: ClientShared, _request: WhoAmI) -> ClientSteps:
     payload = yield Ask(Op.WHOAMI, b"")
     with WireWords():
         ok, name, roles, permissions = read_identity(payload or b"")
     return Identity(ok, name, roles, permissions)
 
 
-def _cluster_join(upstream: Upstream, request: ClusterJoin) -> ClientSteps:
+def _cluster_join(upstream: ClientShared, request: ClusterJoin) -> ClientSteps:
     done, text = yield from upstream.ask(Op.CLUSTER_JOIN, request.peer)
     return ClusterAnswer(done, text)
 
 
-def _cluster_leave(upstream: Upstream, _request: ClusterLeave) -> ClientSteps:
+def _cluster_leave(upstream: ClientShared, _request: ClusterLeave) -> ClientSteps:
     done, text = yield from upstream.ask(Op.CLUSTER_LEAVE)
     return ClusterAnswer(done, text)
 
 
-def _cluster_status(_upstream: Upstream, _request: ClusterStatus) -> ClientSteps:
+def _cluster_status(_upstream: ClientShared, _request: ClusterStatus) -> ClientSteps:
     payload = yield Ask(Op.CLUSTER_STATUS, b"")
     with WireWords():
         reader = Reader(payload or b"")
@@ -291,7 +291,7 @@ def _cluster_status(_upstream: Upstream, _request: ClusterStatus) -> ClientSteps
     return Cluster(name, [Member(*member) for member in members])
 
 
-STEPS: Mapping[type[Request], Callable[[Upstream, Any], ClientSteps]] = {
+STEPS: Mapping[type[Request], Callable[[ClientShared, Any], ClientSteps]] = {
     Publish: _publish,
     CancelDelayed: _cancel_delayed,
     Begin: _begin,

@@ -12,7 +12,7 @@ import attrs
 
 from gateway.envelope import BatchMeta, Origin, Run
 from gateway.errors import InvalidRequest, TargetRefused, UnknownSubscription
-from gateway.protocols.flymq.client.steps import Ask, ClientSteps, Pause, Upstream
+from gateway.protocols.flymq.client.steps import Ask, ClientShared, ClientSteps, WaitUntil
 from gateway.protocols.flymq.wire import codec_fetch
 from gateway.protocols.flymq.wire.codec import REPLIES
 from gateway.protocols.flymq.wire.frames import Op
@@ -40,11 +40,11 @@ LARGEST_FETCH = 1000
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.25
 _META = BatchMeta(b"", Origin("flymq", ""))
-_Steps = Generator[Ask | Pause, bytes | None, Any]
+_Steps = Generator[Ask | WaitUntil, bytes | None, Any]
 
 
 @attrs.define(eq=False)
-class Reader:
+class TopicReader:
     """A subscription: where it is in each partition, and what it handed out that nobody settled yet."""
 
     address: str
@@ -75,28 +75,28 @@ class Reader:
         return min(open_ones, default=self.positions[partition])
 
 
-def _find(upstream: Upstream, subscription: int) -> Reader:
-    reader: Reader | None = upstream.readers.get(subscription)
+def _find(upstream: ClientShared, subscription: int) -> TopicReader:
+    reader: TopicReader | None = upstream.readers.get(subscription)
     if reader is None:
         raise UnknownSubscription
     return reader
 
 
-def _mode(upstream: Upstream, topic: str, group: str, partition: int, mode: str) -> Ask:
+def _mode(upstream: ClientShared, topic: str, group: str, partition: int, mode: str) -> Ask:
     # SUBSCRIBE as this broker's dialect reads it: the shipped ones take a u16 for an empty mode (FlyMQ wire 2.2)
     width = STR if upstream.dialect is Dialect.DOCUMENT else STR8
     payload = upstream.request(Op.SUBSCRIBE, topic, group, partition) + Layout(width).encode(mode)
     return Ask(Op.SUBSCRIBE, payload)
 
 
-def lookup(upstream: Upstream, topic: str, group: str, partition: int, mode: str) -> _Steps:
+def lookup(upstream: ClientShared, topic: str, group: str, partition: int, mode: str) -> _Steps:
     """Where this mode starts in a partition."""
     payload = yield _mode(upstream, topic, group, partition, mode)
     (offset,) = REPLIES[Op.SUBSCRIBE].decode(payload or b"")
     return int(offset)
 
 
-def probe(upstream: Upstream, topic: str, group: str, mode: str) -> _Steps:
+def probe(upstream: ClientShared, topic: str, group: str, mode: str) -> _Steps:
     """The start of every partition there is: asked for one by one until one is refused."""
     positions: dict[int, int] = {}
     for partition in range(MOST_PARTITIONS):
@@ -109,7 +109,7 @@ def probe(upstream: Upstream, topic: str, group: str, mode: str) -> _Steps:
     return positions
 
 
-def subscribe(upstream: Upstream, request: Subscribe) -> ClientSteps:
+def subscribe(upstream: ClientShared, request: Subscribe) -> ClientSteps:
     """A named reader goes on where its group is; others start where they are told."""
     mode = "latest" if request.start is Start.LATEST else "earliest"
     positions = yield from probe(upstream, request.address, request.name, mode)
@@ -126,11 +126,11 @@ def subscribe(upstream: Upstream, request: Subscribe) -> ClientSteps:
             if kept:  # 0 says "nothing committed here" as well; below the log's start there is nothing to read any more
                 positions[partition] = max(kept, positions[partition]) if mode == "earliest" else kept
     number = upstream.number()
-    upstream.readers[number] = Reader(request.address, request.name, request.acknowledge, positions)
+    upstream.readers[number] = TopicReader(request.address, request.name, request.acknowledge, positions)
     return Subscribed(number, request.address, positions[0] if len(positions) == 1 else 0)
 
 
-def unsubscribe(upstream: Upstream, request: Unsubscribe) -> ClientSteps:
+def unsubscribe(upstream: ClientShared, request: Unsubscribe) -> ClientSteps:
     # forgets the subscription; FlyMQ was never told of it
     _find(upstream, request.subscription)
     del upstream.readers[request.subscription]
@@ -138,7 +138,7 @@ def unsubscribe(upstream: Upstream, request: Unsubscribe) -> ClientSteps:
     return DONE
 
 
-def _fetch(upstream: Upstream, topic: str, partition: int, offset: int, most: int) -> _Steps:
+def _fetch(upstream: ClientShared, topic: str, partition: int, offset: int, most: int) -> _Steps:
     payload = yield Ask(Op.FETCH, upstream.request(Op.FETCH, topic, partition, offset, most))
     records, following = codec_fetch.decode(payload or b"", offset)
     return _runs(topic, partition, records), following
@@ -158,7 +158,7 @@ def _runs(topic: str, partition: int, records: list[codec_fetch.Record]) -> list
     return runs
 
 
-def take(upstream: Upstream, request: Take) -> ClientSteps:
+def take(upstream: ClientShared, request: Take) -> ClientSteps:
     """What was given back first, then the partitions in turn, until one has something or the time is over."""
     reader = _find(upstream, request.subscription)
     most = max(1, min(request.max_messages, LARGEST_FETCH))
@@ -185,17 +185,17 @@ def take(upstream: Upstream, request: Take) -> ClientSteps:
                 return Taken(deliveries, address=reader.address, acknowledge=reader.acknowledge)
         if _over(upstream, request.id, request.hold_until):
             return Taken((), address=reader.address, acknowledge=reader.acknowledge)
-        yield Pause(min(upstream.now + pause, request.hold_until or 0.0))
+        yield WaitUntil(min(upstream.now + pause, request.hold_until or 0.0))
         pause = min(pause * 2, LONGEST_PAUSE)
         if request.id in upstream.cancelled:
             return Taken((), address=reader.address, acknowledge=reader.acknowledge)
 
 
-def _over(upstream: Upstream, request_id: int, hold_until: float | None) -> bool:
+def _over(upstream: ClientShared, request_id: int, hold_until: float | None) -> bool:
     return hold_until is None or upstream.now >= hold_until or request_id in upstream.cancelled
 
 
-def fetch(upstream: Upstream, request: Fetch) -> ClientSteps:
+def fetch(upstream: ClientShared, request: Fetch) -> ClientSteps:
     """FETCH, asked again while there is nothing and time is left. The answer does not say where the log ends."""
     most = max(1, min(request.max_messages, LARGEST_FETCH))
     pause = FIRST_PAUSE
@@ -203,13 +203,13 @@ def fetch(upstream: Upstream, request: Fetch) -> ClientSteps:
         runs, following = yield from _fetch(upstream, request.address, request.partition, request.offset, most)
         if runs or _over(upstream, request.id, request.hold_until):
             return Fetched(runs, following, 0, following)
-        yield Pause(min(upstream.now + pause, request.hold_until or 0.0))
+        yield WaitUntil(min(upstream.now + pause, request.hold_until or 0.0))
         pause = min(pause * 2, LONGEST_PAUSE)
         if request.id in upstream.cancelled:
             return Fetched((), request.offset, 0, request.offset)
 
 
-def settle(upstream: Upstream, request: Settle) -> ClientSteps:
+def settle(upstream: ClientShared, request: Settle) -> ClientSteps:
     """Settled messages move the group's offset, as far as everything before them is settled too."""
     reader = _find(upstream, request.subscription)
     results: list[UnknownSubscription | None] = []
@@ -231,7 +231,7 @@ def settle(upstream: Upstream, request: Settle) -> ClientSteps:
     return Settled(results)
 
 
-READING: Mapping[type[Request], Callable[[Upstream, Any], ClientSteps]] = {
+READING: Mapping[type[Request], Callable[[ClientShared, Any], ClientSteps]] = {
     Subscribe: subscribe,
     Unsubscribe: unsubscribe,
     Take: take,

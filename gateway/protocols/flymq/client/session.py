@@ -16,8 +16,8 @@ from gateway.protocols.flymq.client.accounts import ACCOUNTS
 from gateway.protocols.flymq.client.operations import STEPS
 from gateway.protocols.flymq.client.publish import PublishedRun
 from gateway.protocols.flymq.client.reader import READING
-from gateway.protocols.flymq.client.steps import Ask, ClientSteps, Pause, Upstream
-from gateway.protocols.flymq.states import CLIENT, Phase, Step
+from gateway.protocols.flymq.client.steps import Ask, ClientShared, ClientSteps, WaitUntil
+from gateway.protocols.flymq.states import CLIENT, ClientPhase, ClientStep
 from gateway.protocols.flymq.wire.dialect import read_error, read_login
 from gateway.protocols.flymq.wire.frames import HEADER, HEADER_SIZE, Op, check_header, frame
 from gateway.protocols.flymq.wire.mapping import refusal
@@ -29,7 +29,7 @@ from gateway.wire.session import NO_COMPLETIONS, ClientContext, Close, Completio
 _HANDLERS = {**STEPS, **ACCOUNTS, **READING}
 
 
-class _Job:
+class _Asking:
     __slots__ = ("id", "op", "steps")
 
     def __init__(self, request_id: int, steps: ClientSteps) -> None:
@@ -42,18 +42,18 @@ class _Login:
     """What waits for the answer to AUTH."""
 
 
-_Waiting = _Job | PublishedRun | _Login
+_Waiting = _Asking | PublishedRun | _Login
 
 
 class FlymqClient:
     def __init__(self, context: ClientContext) -> None:
         self._context = context
-        self._machine = Machine(CLIENT, Phase.DIALLING)
+        self._machine = Machine(CLIENT, ClientPhase.DIALLING)
         self._buffer = ReceiveBuffer()
-        self._upstream = Upstream(context.dialect)
+        self._upstream = ClientShared(context.dialect)
         self._queued: deque[Request] = deque()
         self._sent: deque[_Waiting] = deque()
-        self._paused: dict[int, tuple[float, _Job]] = {}
+        self._paused: dict[int, tuple[float, _Asking]] = {}
         self._outputs: list[bytes] = []
         self._closing = False
         self._refused: TargetRefused | None = None
@@ -66,14 +66,14 @@ class FlymqClient:
 
     @property
     def admitted(self) -> bool | GatewayError:
-        return self._refused or self._machine.state is Phase.OPEN
+        return self._refused or self._machine.state is ClientPhase.OPEN
 
     def opened(self, channel: int, kind: Kind, now: float) -> Completions:
         self._now = now
         credentials = self._context.credentials
         if not credentials.username:
             return self._admit()
-        self._machine.step(Step.LOG_IN)
+        self._machine.step(ClientStep.LOG_IN)
         payload = self._upstream.request(Op.AUTH, credentials.username, credentials.password)
         self._outputs.append(frame(Op.AUTH, payload))
         self._sent.append(_Login())
@@ -82,10 +82,10 @@ class FlymqClient:
     def submit(self, request: Request, now: float) -> Completions:
         self._now = now
         phase = self._machine.state
-        if phase in {Phase.DIALLING, Phase.LOGIN}:
+        if phase in {ClientPhase.DIALLING, ClientPhase.LOGIN}:
             self._queued.append(request)
             return NO_COMPLETIONS
-        if phase is not Phase.OPEN:
+        if phase is not ClientPhase.OPEN:
             return ((request.id, TargetError("the connection is closed")),)
         completions: list[Completion] = []
         self._start(request, completions)
@@ -114,7 +114,7 @@ class FlymqClient:
             if not self._answered(code, whole[position + HEADER_SIZE : end], completions):
                 return [*completions, *self._fail(f"an answer nobody asked for: operation 0x{code:02x}")]
             position = end
-        if position < size and self._machine.state is not Phase.CLOSED:
+        if position < size and self._machine.state is not ClientPhase.CLOSED:
             self._buffer.keep(whole[position:] if position else whole, wanted)
         return completions
 
@@ -137,7 +137,7 @@ class FlymqClient:
 
     def close(self, now: float) -> Completions:
         # FlyMQ has no goodbye
-        self._machine.step(Step.CLOSE)
+        self._machine.step(ClientStep.CLOSE)
         self._closing = True
         return NO_COMPLETIONS
 
@@ -166,7 +166,7 @@ class FlymqClient:
     # --- inside ---
 
     def _admit(self) -> Completions:
-        self._machine.step(Step.ADMITTED)
+        self._machine.step(ClientStep.ADMITTED)
         completions: list[Completion] = []
         while self._queued:
             self._start(self._queued.popleft(), completions)
@@ -189,7 +189,7 @@ class FlymqClient:
         if steps is None:
             completions.append((request.id, Unsupported(f"FlyMQ has no word for {type(request).__name__}")))
             return
-        self._advance(_Job(request.id, steps(self._upstream, request)), None, completions)
+        self._advance(_Asking(request.id, steps(self._upstream, request)), None, completions)
 
     def _cancel(self, request_id: int, completions: list[Completion]) -> None:
         # a reader that pauses stops waiting; one whose FETCH is under way answers with what that brings
@@ -197,10 +197,10 @@ class FlymqClient:
         if paused is not None:
             self._upstream.cancelled.add(request_id)
             self._advance(paused[1], None, completions)
-        elif any(isinstance(waiting, _Job) and waiting.id == request_id for waiting in self._sent):
+        elif any(isinstance(waiting, _Asking) and waiting.id == request_id for waiting in self._sent):
             self._upstream.cancelled.add(request_id)
 
-    def _advance(self, job: _Job, answer: bytes | GatewayError | None, completions: list[Completion]) -> None:
+    def _advance(self, job: _Asking, answer: bytes | GatewayError | None, completions: list[Completion]) -> None:
         self._upstream.now = self._now
         outcome: Outcome
         try:
@@ -211,7 +211,7 @@ class FlymqClient:
         except GatewayError as error:
             outcome = error
         else:
-            if isinstance(step, Pause):
+            if isinstance(step, WaitUntil):
                 self._paused[job.id] = (step.until, job)
             else:
                 self._ask(job, step)
@@ -219,7 +219,7 @@ class FlymqClient:
         self._upstream.cancelled.discard(job.id)
         completions.append((job.id, outcome))
 
-    def _ask(self, job: _Job, ask: Ask) -> None:
+    def _ask(self, job: _Asking, ask: Ask) -> None:
         job.op = ask.op
         self._outputs.append(frame(ask.op, ask.payload))
         self._sent.append(job)
@@ -265,11 +265,11 @@ class FlymqClient:
 
     def _fail(self, reason: str) -> Completions:
         # hang up: there is nothing left that could be understood
-        self._closing = self._machine.state is not Phase.CLOSED
+        self._closing = self._machine.state is not ClientPhase.CLOSED
         return self._end(reason)
 
     def _end(self, reason: str) -> Completions:
-        self._machine.step(Step.LOSE)
+        self._machine.step(ClientStep.LOSE)
         self._buffer.clear()
         lost = [waiting.id for waiting in self._sent if not isinstance(waiting, _Login)]
         paused = list(self._paused)

@@ -23,18 +23,18 @@ class Ask:
 
 
 @attrs.frozen
-class Pause:
+class WaitUntil:
     """Wait until then, or until somebody cancels."""
 
     until: float
 
 
-ClientSteps = Generator[Ask | Pause, bytes | None, Reply]
-Answer = Generator[Ask | Pause, bytes | None, tuple[Any, ...]]
+ClientSteps = Generator[Ask | WaitUntil, bytes | None, Reply]
+Answer = Generator[Ask | WaitUntil, bytes | None, tuple[Any, ...]]
 
 
 @attrs.define(eq=False)
-class Upstream:
+class ClientShared:
     """What the generators of one connection share."""
 
     dialect: Dialect

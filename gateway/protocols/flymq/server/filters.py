@@ -50,7 +50,7 @@ _TEXT = re2.compile(r"(?s).*", _UTF8)
 
 
 @attrs.frozen
-class Filter:
+class FetchFilter:
     """What a text asks for: any one of its three meanings is enough."""
 
     _contains: Any
@@ -82,7 +82,7 @@ class Filter:
 class Sieve:
     """One FETCH's search: it ends when so many records are found or MOST_STEPS are spent."""
 
-    wanted: Filter
+    wanted: FetchFilter
     most: int
     left: int = MOST_STEPS
 
@@ -112,7 +112,7 @@ def _pieces(run: Run, chosen: Sequence[int]) -> Iterator[Run]:
 
 
 @lru_cache(maxsize=128)  # whoever filters asks the same again with each FETCH
-def compile_filter(text: str) -> Filter:
+def compile_filter(text: str) -> FetchFilter:
     """The filter a text stands for; what is no pattern is only a text. Raises InvalidRequest for what is too long."""
     if len(text) > LONGEST_FILTER:
         raise InvalidRequest(f"invalid filter: longer than {LONGEST_FILTER} characters")
@@ -131,7 +131,7 @@ def compile_filter(text: str) -> Filter:
     as_bytes = re2.compile(either.encode(), _BYTES) if either.isascii() and either != literal else None
     if contains.programsize > LARGEST_PATTERN:
         raise InvalidRequest("invalid filter: the pattern is too large")
-    return Filter(contains, as_bytes, path, contains.programsize)
+    return FetchFilter(contains, as_bytes, path, contains.programsize)
 
 
 def _exists(value: bytes, path: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from gateway.errors import GatewayError, InvalidRequest, Unauthenticated, Unsupp
 from gateway.protocols.flymq.server import accounts, groups, messages, schemas, topics
 from gateway.protocols.flymq.server.operations import Call, Operation, Operations, Steps
 from gateway.protocols.flymq.states import SERVER, Event, State
-from gateway.protocols.flymq.wire.codec_produce import WORD, Collector, Run
+from gateway.protocols.flymq.wire.codec_produce import WORD, Collector, ProduceRun
 from gateway.protocols.flymq.wire.dialect import Speech
 from gateway.protocols.flymq.wire.frames import (
     COMPRESSION_MASK,
@@ -77,7 +77,7 @@ class FlymqServer:
         self._buffer = ReceiveBuffer()
         self._collector = Collector()
         self._replies = ReplyQueue()
-        self._pending: dict[int, Run | Call | None] = {}
+        self._pending: dict[int, ProduceRun | Call | None] = {}
         self._held: set[int] = set()
         self._reading: set[int] = set()
         self._joined: set[tuple[str, str]] = set()
@@ -140,7 +140,7 @@ class FlymqServer:
         if self._largest != MAX_PAYLOAD:
             self._let_in(outcome)
         requests: list[Request] = []
-        if type(entry) is Run:
+        if type(entry) is ProduceRun:
             self._replies.fill(entry.slot, _written(entry, outcome, self._speech))
         elif isinstance(entry, Call):
             self._held.discard(request_id)
@@ -289,7 +289,7 @@ class FlymqServer:
         self._held.clear()
         return cancels
 
-    def _produce(self, run: Run, requests: list[Request]) -> None:
+    def _produce(self, run: ProduceRun, requests: list[Request]) -> None:
         # a read that waits for a message must not hold up what its own client has sent behind it
         if self._held:
             requests.extend(self._release())
@@ -394,7 +394,7 @@ def _operation(code: int) -> Operation:
     return operation
 
 
-def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:
+def _written(run: ProduceRun, outcome: Outcome, speech: Speech) -> bytes:
     # the answers to a run, one per frame
     target = run.target
     if isinstance(outcome, Published):
@@ -417,7 +417,7 @@ def _written(run: Run, outcome: Outcome, speech: Speech) -> bytes:
     return _refused(run, outcome, speech) * len(run.pieces)
 
 
-def _refused(run: Run, error: GatewayError, speech: Speech) -> bytes:
+def _refused(run: ProduceRun, error: GatewayError, speech: Speech) -> bytes:
     subject = Subject(run.target.address, partition=run.partition, missing="out of range")
     return speech.error(words(error, subject))
 

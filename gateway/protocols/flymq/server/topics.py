@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from gateway.envelope import Run
 from gateway.errors import InvalidRequest, RequestError, Status, UnknownPartition, UnknownTopic
-from gateway.protocols.flymq.server.filters import Filter, Sieve, compile_filter
+from gateway.protocols.flymq.server.filters import FetchFilter, Sieve, compile_filter
 from gateway.protocols.flymq.server.operations import (
     LAST_OFFSET,
     LONGEST_HOLD,
@@ -114,7 +114,7 @@ def fetch(call: Call, payload: bytes) -> Steps:
     return frame(call.op, codec_fetch.encode(runs, following, server=call.speech.stock))
 
 
-def _fetch_matching(call: Call, offset: int, most: int, wanted: Filter) -> Steps:
+def _fetch_matching(call: Call, offset: int, most: int, wanted: FetchFilter) -> Steps:
     # read on until something matches, the log ends, or enough was looked at
     topic, partition = call.subject.topic, call.subject.partition
     sieve = Sieve(wanted, most)

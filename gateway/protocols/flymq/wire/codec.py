@@ -22,15 +22,15 @@ from gateway.protocols.flymq.wire.layout import (
     STR8,
     U32,
     U64,
-    Field,
     Layout,
+    LayoutField,
     WireWords,
     many,
 )
 from gateway.wire.reader import Reader
 
 NOTHING = Layout()
-WORD = Field(read_word, STR8.encode, 1)
+WORD = LayoutField(read_word, STR8.encode, 1)
 """Written with a u8 length, read with either (FlyMQ wire 2.3)."""
 
 NAME = Layout(STR)

@@ -29,7 +29,7 @@ _U32 = struct.Struct(">I")
 _METADATA_SIZE = 28
 
 
-class Target:
+class ProduceTarget:
     """A topic as one connection writes to it: its name in bytes, and its answer's beginning, both made once."""
 
     __slots__ = ("_head", "_pack", "address")
@@ -70,10 +70,10 @@ class Target:
         )
 
 
-class Run(msgspec.Struct, eq=False):
+class ProduceRun(msgspec.Struct, eq=False):
     """Consecutive PRODUCE frames to one target and partition."""
 
-    target: Target
+    target: ProduceTarget
     partition: int
     pieces: list[bytes]
     keys: list[bytes | None] | None
@@ -108,17 +108,17 @@ class Collector:
     KNOWN = 1024
 
     def __init__(self) -> None:
-        self._targets: dict[bytes, Target] = {}
+        self._targets: dict[bytes, ProduceTarget] = {}
 
-    def target(self, prefix: bytes) -> Target:
+    def target(self, prefix: bytes) -> ProduceTarget:
         target = self._targets.get(prefix)
         if target is None:
             if len(self._targets) >= self.KNOWN:
                 self._targets.clear()
-            target = self._targets[prefix] = Target(prefix)
+            target = self._targets[prefix] = ProduceTarget(prefix)
         return target
 
-    def collect(self, data: bytes, position: int) -> tuple[Run | None, int]:
+    def collect(self, data: bytes, position: int) -> tuple[ProduceRun | None, int]:
         """The run that starts with the PRODUCE frame at `position`, and where it ends.
 
         None if that frame is not whole or not well formed: the slow way says why.
@@ -177,15 +177,15 @@ class Collector:
             target = self._targets.get(prefix) or self.target(prefix)
         except WireError:
             return None, first
-        return Run(target, int.from_bytes(where, "big", signed=True), pieces, keys), position
+        return ProduceRun(target, int.from_bytes(where, "big", signed=True), pieces, keys), position
 
-    def single(self, payload: bytes) -> Run:
+    def single(self, payload: bytes) -> ProduceRun:
         """The run of one frame that came compressed or did not read well: raises what is wrong with it."""
         topic, key, value, partition = REQUESTS[Op.PRODUCE].decode(payload)
         if len(key) > MAX_KEY:
             raise TooLarge(f"key too large: {len(key)} bytes, at most {MAX_KEY}")
         target = self.target(payload[: 2 + len(topic.encode())])
-        return Run(target, partition, [_U32.pack(len(value)) + value], [key] if key else None)
+        return ProduceRun(target, partition, [_U32.pack(len(value)) + value], [key] if key else None)
 
 
 def _alike(data: bytes, first: int, value_at: int, end: int) -> list[bytes]:

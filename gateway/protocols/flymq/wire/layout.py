@@ -21,7 +21,7 @@ Encode = Callable[[Any], bytes]
 
 
 @attrs.frozen
-class Field:
+class LayoutField:
     """How one field is read and written, and the fewest bytes it takes: what a count is checked against."""
 
     decode: Decode
@@ -31,9 +31,9 @@ class Field:
     """How `struct` calls it, if it is a number."""
 
 
-def _integer(form: str, decode: Decode) -> Field:
+def _integer(form: str, decode: Decode) -> LayoutField:
     packer = struct.Struct(form)
-    return Field(decode, packer.pack, packer.size, form.removeprefix(">"))
+    return LayoutField(decode, packer.pack, packer.size, form.removeprefix(">"))
 
 
 def _text(value: str, form: str, longest: int) -> bytes:
@@ -47,14 +47,14 @@ def _bytes(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-BOOL = Field(lambda reader: reader.u8() != 0, lambda value: b"\x01" if value else b"\x00", 1)
+BOOL = LayoutField(lambda reader: reader.u8() != 0, lambda value: b"\x01" if value else b"\x00", 1)
 I32 = _integer(">i", Reader.i32)
 U32 = _integer(">I", Reader.u32)
 I64 = _integer(">q", Reader.i64)
 U64 = _integer(">Q", Reader.u64)
-STR = Field(Reader.text16, lambda value: _text(value, ">H", 0xFFFF), 2)
-STR8 = Field(Reader.text8, lambda value: _text(value, ">B", 0xFF), 1)
-BYTES = Field(Reader.bytes32, _bytes, 4)
+STR = LayoutField(Reader.text16, lambda value: _text(value, ">H", 0xFFFF), 2)
+STR8 = LayoutField(Reader.text8, lambda value: _text(value, ">B", 0xFF), 1)
+BYTES = LayoutField(Reader.bytes32, _bytes, 4)
 
 
 class Layout:
@@ -62,7 +62,7 @@ class Layout:
 
     __slots__ = ("_steps", "fields", "smallest")
 
-    def __init__(self, *fields: Field) -> None:
+    def __init__(self, *fields: LayoutField) -> None:
         self.fields = fields
         self.smallest = sum(field.smallest for field in fields)
         self._steps: list[Decode | struct.Struct] = []
@@ -115,12 +115,12 @@ class WireWords:
             raise WireError("invalid binary format") from None
 
 
-def many(element: Layout | Field, most: int | None = None) -> Field:
+def many(element: Layout | LayoutField, most: int | None = None) -> LayoutField:
     """`T[]`: a u32 count, then the elements. One-field elements decode to a list of values, others to tuples.
 
     `most`: what a request may have; they are decoded one by one.
     """
-    if isinstance(element, Field):
+    if isinstance(element, LayoutField):
         decode, encode, smallest = element.decode, element.encode, element.smallest
     else:
         decode, smallest = element.read, element.smallest
@@ -137,7 +137,7 @@ def many(element: Layout | Field, most: int | None = None) -> Field:
     def write(values: Sequence[Any]) -> bytes:
         return struct.pack(">I", len(values)) + b"".join([encode(value) for value in values])
 
-    return Field(read, write, 4)
+    return LayoutField(read, write, 4)
 
 
 NAMES = many(STR)

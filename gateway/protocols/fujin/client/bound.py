@@ -64,7 +64,7 @@ _TX = frozenset((BoundReply.BEGIN, BoundReply.COMMIT, BoundReply.ROLLBACK))
 
 
 @attrs.define(eq=False)
-class Subscription:
+class BoundSubscription:
     request: Subscribe
     number: int
     """The subscription's number, as the broker of this house knows it."""
@@ -107,10 +107,10 @@ class BoundSession:
         self._commands: dict[tuple[int, int], Request | None] = {}
         self._transaction: OpenTransaction | None = None
         self._begun_ids: set[str] = set()
-        self._subscribing: dict[int, Subscription] = {}
-        self._leaving_readers: dict[int, Subscription] = {}
-        self._subscriptions: dict[int, Subscription] = {}
-        self._settles: dict[tuple[BoundReply, int], tuple[Settle, Subscription]] = {}
+        self._subscribing: dict[int, BoundSubscription] = {}
+        self._leaving_readers: dict[int, BoundSubscription] = {}
+        self._subscriptions: dict[int, BoundSubscription] = {}
+        self._settles: dict[tuple[BoundReply, int], tuple[Settle, BoundSubscription]] = {}
         if channel < 0:
             core.outbox.put(channel, Open(channel, Kind.DUPLEX))
         if greets:
@@ -248,16 +248,16 @@ class BoundSession:
         headered = Can.HEADERS in can
         inbox = Inbox(self.core, request, self._withhold)
         cid = self.cid()
-        self._subscribing[cid] = Subscription(request, number, inbox, headered, auto)
+        self._subscribing[cid] = BoundSubscription(request, number, inbox, headered, auto)
         self.send(wire.subscribe(cid, request.address.encode(), auto=auto, headered=headered))
 
     def _withhold(self, on: bool) -> None:
         self.core.outbox.put(self.channel, Withhold(self.channel, on=on))
 
-    def _find(self, number: int) -> Subscription | None:
+    def _find(self, number: int) -> BoundSubscription | None:
         return next((one for one in self._all() if one.number == number), None)
 
-    def _all(self) -> Sequence[Subscription]:
+    def _all(self) -> Sequence[BoundSubscription]:
         return [*self._subscriptions.values(), *self._subscribing.values(), *self._leaving_readers.values()]
 
     def take(self, request: Take, now: float) -> None:

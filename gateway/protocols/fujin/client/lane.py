@@ -39,7 +39,7 @@ def refused(text: str) -> TargetRefused:
     return TargetRefused(text, refusal=Status.UNAVAILABLE)
 
 
-class Lane:
+class StreamLane:
     """A stream of ours with one role."""
 
     def __init__(self, core: ClientCore, channel: int, hello: bytes) -> None:

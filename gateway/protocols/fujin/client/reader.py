@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gateway.errors import GatewayError
 from gateway.protocols.fujin.client.inbox import MOST_HELD, Inbox, Incoming
-from gateway.protocols.fujin.client.lane import ClientCore, Lane, refused
+from gateway.protocols.fujin.client.lane import ClientCore, StreamLane, refused
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.codec_replies import (
     Message,
@@ -39,7 +39,7 @@ REFUSED_AT_ONCE = 1.0
 """A FETCH error that comes sooner is not a time-out but a refusal."""
 
 
-class ReaderLane(Lane):
+class ReaderLane(StreamLane):
     def __init__(self, core: ClientCore, channel: int, subscription: int, request: Subscribe) -> None:
         self._pushed = core.dialect is Dialect.STOCK
         self._auto_commit = not request.acknowledge

@@ -14,7 +14,7 @@ from collections.abc import Sequence, Sized
 from gateway.errors import Conflict, GatewayError, TargetLost, UnknownSubscription, Unsupported
 from gateway.protocols.fujin.client.bound import PONG as STRICT_PONG
 from gateway.protocols.fujin.client.bound import BoundSession
-from gateway.protocols.fujin.client.lane import ClientCore, Lane
+from gateway.protocols.fujin.client.lane import ClientCore, StreamLane
 from gateway.protocols.fujin.client.reader import ReaderLane
 from gateway.protocols.fujin.client.writer import WriterLane
 from gateway.protocols.fujin.wire.frames import ALPN, V1_ALPN, Op
@@ -56,7 +56,7 @@ class FujinClient:
         self._refusal: GatewayError | None = None
         self._tokens = itertools.count(-1, -1)
         self._subscriptions = itertools.count(1)
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, StreamLane] = {}
         self._writer: WriterLane | None = None
         self._transactions: dict[str, WriterLane] = {}
         self._readers: dict[int, ReaderLane] = {}
@@ -354,12 +354,12 @@ class FujinClient:
         self._lanes[lane.channel] = lane
         return lane
 
-    def _end(self, lane: Lane, reason: str) -> None:
+    def _end(self, lane: StreamLane, reason: str) -> None:
         if not lane.over:
             lane.fail(TargetLost(reason))
         self._forget_if_over(lane)
 
-    def _forget_if_over(self, lane: Lane) -> None:
+    def _forget_if_over(self, lane: StreamLane) -> None:
         if not lane.over:
             return
         self._lanes.pop(lane.channel, None)

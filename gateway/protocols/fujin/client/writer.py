@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from gateway.errors import GatewayError, InvalidRequest, TooLarge
-from gateway.protocols.fujin.client.lane import ClientCore, Lane, refused
+from gateway.protocols.fujin.client.lane import ClientCore, StreamLane, refused
 from gateway.protocols.fujin.wire import codec
 from gateway.protocols.fujin.wire.codec_replies import decode_answer
 from gateway.protocols.fujin.wire.frames import LARGEST_PUSH, Op, Reply
@@ -30,7 +30,7 @@ class PendingPublish:
         return Published(self.request.batch.address, 0, refused=self.refused)
 
 
-class WriterLane(Lane):
+class WriterLane(StreamLane):
     """Publishes, and at most one transaction at a time."""
 
     def __init__(self, core: ClientCore, channel: int) -> None:

@@ -46,7 +46,7 @@ FETCH_BYTES = 1 << 20
 """Bounds of one FETCH reply, whatever was asked for."""
 
 
-class Reader:
+class SeedReader:
     """What both kinds of readers share: connecting, acknowledging, ending."""
 
     def __init__(self, stream: SeedStream, command: ConnectReader) -> None:
@@ -205,7 +205,7 @@ class Reader:
             self._lease.give_back(tags)
 
 
-class PushReader(Reader):
+class PushReader(SeedReader):
     """Messages come by themselves. With auto commit, handed to the transport is delivered."""
 
     def __init__(self, stream: SeedStream, command: ConnectReader) -> None:
@@ -290,7 +290,7 @@ class _Fetch:
     take: int = 0
 
 
-class PullReader(Reader):
+class PullReader(SeedReader):
     """Messages come when asked for. With auto commit they are settled here, as they go out."""
 
     def __init__(self, stream: SeedStream, command: ConnectReader) -> None:

@@ -12,7 +12,7 @@ from gateway.protocols.fujin.wire.frames import Op, Reply
 from gateway.wire.machine import Machine
 
 
-class Role(Protocol):
+class StreamRole(Protocol):
     """What a stream has become: a writer or a reader."""
 
     def command(self, op: int, data: bytes, at: int, now: float) -> int:
@@ -46,7 +46,7 @@ class SeedStream(Stream):
         super().__init__(channel, context)
         self._connect = connect
         self.machine = Machine(TABLE, State.NEW)
-        self.role: Role | None = None
+        self.role: StreamRole | None = None
 
     def room(self, now: float) -> None:
         if self.role is not None:

@@ -14,7 +14,7 @@ from gateway.protocols.fujin.server.bound_stream import BoundStream
 from gateway.protocols.fujin.server.reader import connect_reader
 from gateway.protocols.fujin.server.seed_stream import SeedStream
 from gateway.protocols.fujin.server.stream import Stream, StreamContext
-from gateway.protocols.fujin.server.writer import Writer, connect_writer
+from gateway.protocols.fujin.server.writer import SeedWriter, connect_writer
 from gateway.protocols.fujin.settings import FujinSettings
 from gateway.protocols.fujin.wire import mapping
 from gateway.protocols.fujin.wire.bound_frames import PING_FAILED_STRICTLY, BoundOp, BoundReply
@@ -309,7 +309,7 @@ class FujinServer:
                 self._spoken = SEED_READS
             return end
         end = connect_writer(data, at, stream.context.dialect)
-        stream.role = Writer(stream)
+        stream.role = SeedWriter(stream)
         if data[at + 1 : at + 5] != b"\0\0\0\0":
             self._spoken = NUMBERED if end == at + 5 else NAMED
         elif self._spoken.sign == UNSIGNED:

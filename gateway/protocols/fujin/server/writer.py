@@ -46,7 +46,7 @@ def connect_writer(data: bytes, at: int, dialect: Dialect) -> int:
     return at + 5 + int(size)
 
 
-class Writer:
+class SeedWriter:
     def __init__(self, stream: SeedStream) -> None:
         self._stream = stream
         self._headered = _headered(stream.context.settings, stream.context.dialect)

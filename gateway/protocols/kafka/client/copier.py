@@ -29,7 +29,7 @@ import attrs
 from gateway.errors import GatewayError, InvalidRequest, TargetLost
 from gateway.protocols.kafka.client.hop import Hop
 from gateway.protocols.kafka.client.publisher import PRODUCER, PublishJob, produce
-from gateway.protocols.kafka.wire.copied import Copied
+from gateway.protocols.kafka.wire.copied import CopiedRanges
 from gateway.protocols.kafka.wire.mapping import COORDINATOR_MOVES, target_error
 from gateway.protocols.kafka.wire.records import ids_of
 from gateway.requests import Completion, Publish
@@ -79,7 +79,7 @@ class Copier:
         self._failure: Hop[GatewayError] = Hop(self._ended)
         self._under_way: set[int] = set()
         self._waiting: queue.SimpleQueue[CopyJob | None] = queue.SimpleQueue()
-        self._there: dict[tuple[str, str], Copied] = {}
+        self._there: dict[tuple[str, str], CopiedRanges] = {}
         self._groups: dict[str, Any] = {}
         self._producer: Any = None
         self._closing = False
@@ -247,7 +247,7 @@ class Copier:
         )
         self._patiently(self._producer.init_transactions)
 
-    def _read(self, job: CopyJob) -> Copied:
+    def _read(self, job: CopyJob) -> CopiedRanges:
         # What the topic has of a log. Waits for whoever is in the middle of writing that.
         import confluent_kafka
 
@@ -264,8 +264,8 @@ class Copier:
         if kept.error is not None:
             raise confluent_kafka.KafkaException(kept.error)
         if kept.offset < 0:
-            return Copied()
-        return Copied.from_text(kept.offset, kept.metadata or "")
+            return CopiedRanges()
+        return CopiedRanges.from_text(kept.offset, kept.metadata or "")
 
     def _while_it_moves(self, call: Callable[[float], Any]) -> Any:
         # a question to a group's coordinator, again while there is none, or it reads its log

@@ -69,7 +69,7 @@ class Revoked:
 
 
 @attrs.frozen
-class Failed:
+class ReaderFailed:
     """The consumer is of no more use."""
 
     error: GatewayError
@@ -195,7 +195,7 @@ class GroupReader:
         for item in items:
             if isinstance(item, Revoked):
                 self._revoked(item.places)
-            elif isinstance(item, Failed):
+            elif isinstance(item, ReaderFailed):
                 self._on_failed(item.error)
             elif isinstance(item, tuple):
                 self._answer(*item)
@@ -267,7 +267,7 @@ class GroupReader:
             while not self._closing:
                 self._turn()
         except self._broken as error:
-            self._hop.put([Failed(target_error(error.args[0]))])
+            self._hop.put([ReaderFailed(target_error(error.args[0]))])
         finally:
             self._consumer.close()
 
@@ -298,7 +298,7 @@ class GroupReader:
         if error.fatal() or (isinstance(ended, TargetError) and getattr(ended, "refusal", None) is not None):
             if error.code() in (3, -188):  # UNKNOWN_TOPIC_OR_PART, _UNKNOWN_TOPIC
                 return
-            self._hop.put([Failed(ended)])
+            self._hop.put([ReaderFailed(ended)])
 
     def _commit(self, commits: Mapping[Place, int]) -> None:
         offsets = [self._partition(topic, number, offset) for (topic, number), offset in commits.items()]
@@ -307,7 +307,7 @@ class GroupReader:
         except self._broken as error:
             code = error.args[0].code()
             if code not in (22, 25, 27, -172, -168):  # another member has the partition: it is given that again
-                self._hop.put([Failed(target_error(error.args[0]))])
+                self._hop.put([ReaderFailed(target_error(error.args[0]))])
 
     def _lost(self, _consumer: Any, places: Sequence[Any]) -> None:
         self._hop.put([Revoked(frozenset((one.topic, one.partition) for one in places))])

@@ -18,7 +18,7 @@ MOST_TEXT = 3_500
 MOST_RANGES = 1_024
 
 
-class Copied:
+class CopiedRanges:
     """Ranges of offsets, ascending, none touching the next."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -40,10 +40,10 @@ class Copied:
         at = bisect.bisect_right(self._starts, offset) - 1
         return at >= 0 and offset < self._stops[at]
 
-    def and_these(self, offsets: Iterable[int]) -> Copied:
+    def and_these(self, offsets: Iterable[int]) -> CopiedRanges:
         """With more of them, without the oldest if they are too many."""
         more = [(offset, offset + 1) for offset in offsets]
-        joined = Copied(sorted([*self.ranges, *more]))
+        joined = CopiedRanges(sorted([*self.ranges, *more]))
         del joined._starts[:-MOST_RANGES], joined._stops[:-MOST_RANGES]
         return joined
 
@@ -60,7 +60,7 @@ class Copied:
         return base64.b64encode(bytes(packed)).decode()
 
     @classmethod
-    def from_text(cls, next_offset: int, text: str) -> Copied:
+    def from_text(cls, next_offset: int, text: str) -> CopiedRanges:
         """Raises InvalidRequest if it is not ours."""
         try:
             packed = base64.b64decode(text, validate=True)

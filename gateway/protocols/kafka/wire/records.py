@@ -18,7 +18,7 @@ UNREADABLE: Headers = (("gateway.unreadable", b"headers"),)
 _META = BatchMeta(b"", Origin("kafka", ""))
 
 
-class Record(Protocol):
+class LibraryRecord(Protocol):
     """A message of the library's."""
 
     def key(self) -> bytes | None: ...
@@ -38,7 +38,7 @@ def ids_of(copies: Copies) -> Iterator[Headers]:
             yield ((MESSAGE_ID, f"{name}:{number}".encode()),)
 
 
-def runs_of(records: Sequence[Record]) -> Iterator[Run]:
+def runs_of(records: Sequence[LibraryRecord]) -> Iterator[Run]:
     """As runs of neighbours, in order: each is of one partition, and without a gap in its offsets."""
     first = 0
     for at in range(1, len(records) + 1):
@@ -52,7 +52,7 @@ def runs_of(records: Sequence[Record]) -> Iterator[Run]:
         first = at
 
 
-def run_of(records: Sequence[Record]) -> Run:
+def run_of(records: Sequence[LibraryRecord]) -> Run:
     """Neighbours as one run. A record without a value (a tombstone) is a message with an empty one."""
     keys = [record.key() for record in records]
     headers = [_headers(record) for record in records]
@@ -66,7 +66,7 @@ def run_of(records: Sequence[Record]) -> Run:
     return Run(first.topic(), first.partition(), first.offset(), columns, times, ((0, 0, _META),))
 
 
-def _headers(record: Record) -> Headers:
+def _headers(record: LibraryRecord) -> Headers:
     try:
         found = record.headers()
     except UnicodeDecodeError:
@@ -74,5 +74,5 @@ def _headers(record: Record) -> Headers:
     return tuple((name, value or b"") for name, value in found or NO_HEADERS)
 
 
-def size_of(record: Record) -> int:
+def size_of(record: LibraryRecord) -> int:
     return len(record.value() or b"") + len(record.key() or b"") + 64
