@@ -79,6 +79,15 @@ final class EndpointLog implements Log {
     return topics;
   }
 
+  @Override
+  public Partition partition(Range range) throws IOException {
+    Map<String, Topic> topics = new TreeMap<>();
+    add(ask("/v1/topics?name=" + encoded(range.topic)), topics);
+    Topic found = topics.get(range.topic);
+    if (found == null || found.epoch != range.epoch) throw new UnknownTopic(range.topic + " was deleted, or made again");
+    return found.partitions.get(range.partition);
+  }
+
   private static void add(JsonNode found, Map<String, Topic> topics) {
     for (JsonNode topic : found.path("topics")) {
       List<Partition> partitions = new ArrayList<>();

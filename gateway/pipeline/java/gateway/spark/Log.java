@@ -57,6 +57,9 @@ interface Log extends Closeable {
 
   Map<String, Topic> topics() throws IOException;
 
+  /** The partition of a range as it is now. Raises UnknownTopic where the topic was deleted, or is another one by now. */
+  Partition partition(Range range) throws IOException;
+
   /** From the chunk that holds the range's start on; the first may begin before it, the last end behind its end. */
   Chunks read(Range range) throws IOException;
 

@@ -45,6 +45,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   private final Narrowing narrowing;
   private final Filter[] pushed;
   private final long limit;
+  private boolean streams;
   private List<Range> planned;
   private List<Archive.File> files = List.of();
 
@@ -75,12 +76,14 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
     if (!options.history.isEmpty())
       throw new InvalidRequest("history is for a batch: a stream reads the log; an archive is a stream of Parquet files to Spark");
+    streams = true;
     return new LogStream(options, schema, checkpoint);
   }
 
   @Override
   public ColumnarSupportMode columnarSupportMode() {
-    return ColumnarSupportMode.SUPPORTED;
+    // in real-time mode a stream gives rows, each when it comes
+    return streams ? ColumnarSupportMode.PARTITION_DEFINED : ColumnarSupportMode.SUPPORTED;
   }
 
   @Override

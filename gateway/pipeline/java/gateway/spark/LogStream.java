@@ -21,15 +21,17 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.CompositeReadLimit;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReadMaxRows;
 import org.apache.spark.sql.connector.read.streaming.ReadMinRows;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.types.StructType;
 
 /** Micro-batches, each of them a range of offsets that the checkpoint names. */
-final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
   private final Options options;
   private final StructType schema;
   private final Path initial;
@@ -287,6 +289,32 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
       if (at < offset) ranges.add(new Range(name, number, at, offset, its.epoch));
     }));
     return Range.cut(ranges, options.perPartition, options.leastPartitions).toArray(new InputPartition[0]);
+  }
+
+  // --- real-time mode: a micro-batch has no end before it is over ---
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset from) {
+    Position start = Position.of(from);
+    List<InputPartition> parts = new ArrayList<>();
+    on(log -> {
+      Position end = ends(log, options.failOnDataLoss);
+      Position begin = begins(log, start, end);
+      begin.topics.forEach((name, its) -> its.next.forEach(
+          (number, offset) -> parts.add(new LiveReader.From(new Range(name, number, offset, Long.MAX_VALUE, its.epoch)))));
+      return null;
+    });
+    return parts.toArray(new InputPartition[0]);
+  }
+
+  @Override
+  public Offset mergeOffsets(PartitionOffset[] offsets) {
+    Position made = new Position();
+    for (PartitionOffset one : offsets) {
+      Range at = ((LiveReader.At) one).range;
+      made.topics.computeIfAbsent(at.topic, name -> new Position.Its(at.epoch)).next.put(at.partition, at.start);
+    }
+    return made;
   }
 
   @Override

@@ -27,12 +27,17 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private int skip, rows;
 
   RangeReader(Source source, Range range, StructType schema, boolean failOnDataLoss) throws IOException {
+    this(Log.open(source), range, schema, failOnDataLoss);
+  }
+
+  /** Of a log that is open, and is closed with this. */
+  RangeReader(Log log, Range range, StructType schema, boolean failOnDataLoss) {
+    this.log = log;
     this.range = range;
     this.schema = schema;
     this.failOnDataLoss = failOnDataLoss;
     topic = UTF8String.fromString(range.topic);
     offset = range.start;
-    log = Log.open(source);
   }
 
   @Override
@@ -71,6 +76,11 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     return false;
   }
 
+  /** The offset behind what was given out last. */
+  long after() {
+    return offset;
+  }
+
   private Problem ended() throws IOException {
     Log.Partition now = log.topics().get(range.topic).partitions.get(range.partition);
     return new Problem(range + ": the log holds [" + now.start + ", " + now.end + ")");
@@ -81,10 +91,16 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     return Columns.batch(chunk, topic, range, schema, skip, rows);
   }
 
+  /** Let go of what it has read ahead, and not of the log. */
+  void finish() throws IOException {
+    if (chunks != null) chunks.close();
+    chunks = null;
+  }
+
   @Override
   public void close() throws IOException {
     try (log) {
-      if (chunks != null) chunks.close();
+      finish();
     }
   }
 
@@ -145,12 +161,17 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-      throw new UnsupportedOperationException("columns, not rows");
+      if (!(partition instanceof LiveReader.From from)) throw new UnsupportedOperationException("columns, not rows");
+      try {
+        return new LiveReader(source, from, schema, failOnDataLoss);
+      } catch (IOException error) {
+        throw new java.io.UncheckedIOException(error);
+      }
     }
 
     @Override
     public boolean supportColumnarReads(InputPartition partition) {
-      return true;
+      return !(partition instanceof LiveReader.From);
     }
 
     @Override

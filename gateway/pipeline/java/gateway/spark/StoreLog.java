@@ -125,7 +125,8 @@ final class StoreLog implements Log {
     return found;
   }
 
-  private Partition partition(Range range) throws IOException {
+  @Override
+  public Partition partition(Range range) throws IOException {
     Topic found = topic(range.topic);
     if (range.epoch != found.epoch) throw new UnknownTopic(range.topic + " was deleted and made again");
     if (range.partition >= found.partitions.size())
