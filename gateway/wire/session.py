@@ -206,10 +206,21 @@ class ServerSession(Protocol):
 class ServerBasics:
     """What most server sessions answer where nothing is to be done: a protocol without such a case leaves it out."""
 
-    handshaken = True
-    held = False
-    kept = 0
-    spoken = UNTOLD
+    @property
+    def handshaken(self) -> bool:
+        return True
+
+    @property
+    def held(self) -> bool:
+        return False
+
+    @property
+    def kept(self) -> int:
+        return 0
+
+    @property
+    def spoken(self) -> Spoken:
+        return UNTOLD
 
     def opened(self, _channel: int, _kind: Kind, _now: float) -> Requests:
         return NO_REQUESTS
@@ -351,6 +362,25 @@ class ClientSession(Protocol):
         that log in with each stream say yes as soon as the connection is up.
         """
         ...
+
+
+class ClientBasics:
+    """What most client sessions answer where nothing is to be done."""
+
+    def reset(self, _channel: int, _code: int) -> Completions:
+        return NO_COMPLETIONS
+
+    def stopped(self, _channel: int, _code: int) -> Completions:
+        return NO_COMPLETIONS
+
+    def room(self, _channel: int, _now: float) -> Completions:
+        return NO_COMPLETIONS
+
+    def timeout_at(self) -> float | None:
+        return None
+
+    def on_timeout(self, _now: float) -> Completions:
+        return NO_COMPLETIONS
 
 
 CONNECTION = -1 << 62

@@ -12,12 +12,12 @@ from gateway.protocols.blipmq.wire import codec, mapping
 from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, VERSION, FrameType
 from gateway.requests import Completion, Request
 from gateway.wire.buffer import ReceiveBuffer
-from gateway.wire.session import ClientContext, Close, Completions, Kind, Output, Send
+from gateway.wire.session import ClientBasics, ClientContext, Close, Completions, Kind, Output, Send
 
 CHANNEL = 0
 
 
-class BlipmqClient:
+class BlipmqClient(ClientBasics):
     """One connection to a broker."""
 
     def __init__(self, context: ClientContext) -> None:
@@ -78,20 +78,8 @@ class BlipmqClient:
     def eof(self, channel: int, now: float) -> Completions:
         return self._fail(TargetLost("the broker closed the connection"))
 
-    def reset(self, channel: int, code: int) -> Completions:
-        # a TCP connection has no half that could be reset
-        return ()
-
-    def stopped(self, channel: int, code: int) -> Completions:
-        # nor one that could be stopped
-        return ()
-
     def lost(self) -> Completions:
         return self._fail(TargetLost("the connection to the broker is lost"))
-
-    def room(self, channel: int, now: float) -> Completions:
-        # nothing is sent with `notify`
-        return ()
 
     def close(self, now: float) -> Completions:
         # There is no goodbye. What is under way is answered first; waiting Takes end.

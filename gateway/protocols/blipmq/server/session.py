@@ -17,7 +17,7 @@ from gateway.protocols.blipmq.wire.codec import RefusedFrame
 from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, LONGEST_LOGIN, MAX_LENGTH, FrameType
 from gateway.requests import Outcome, Request
 from gateway.wire.buffer import ReceiveBuffer
-from gateway.wire.session import UNTOLD, Close, Kind, Output, Requests, Send, SessionContext, Spoken
+from gateway.wire.session import Close, Output, Requests, Send, ServerBasics, SessionContext
 
 CHANNEL = 0
 
@@ -28,7 +28,7 @@ _EVERYTHING = 1 << 62
 """More than ever comes: the buffer only collects while an AUTH is being checked."""
 
 
-class BlipmqServer:
+class BlipmqServer(ServerBasics):
     def __init__(self, context: SessionContext) -> None:
         self._limits = context.limits
         self._operations = Operations(context)
@@ -46,24 +46,12 @@ class BlipmqServer:
         """Nothing more is received; close when everything is answered."""
         self._closed = False
 
-    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        # the client speaks first
-        return ()
-
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         return () if self._ending else self._parse(self._buffer.feed(data), now)
 
     def eof(self, channel: int, now: float) -> Requests:
         # frames already sent are answered, then the connection closes (wire 1.5)
         return self._end(now)
-
-    def reset(self, channel: int, code: int) -> Requests:
-        # a TCP connection has no half that could be reset
-        return ()
-
-    def stopped(self, channel: int, code: int) -> Requests:
-        # nor one that could be stopped
-        return ()
 
     def lost(self) -> Requests:
         self._ending = self._closed = True
@@ -90,13 +78,6 @@ class BlipmqServer:
     def drain(self, now: float) -> Requests:
         # there is no goodbye in this protocol: answer what is in flight and close
         return self._end(now)
-
-    def timeout_at(self) -> float | None:
-        # held POLLs are the broker's to end
-        return None
-
-    def on_timeout(self, now: float) -> Requests:
-        return ()
 
     def outputs(self) -> Sequence[Output]:
         if self._closed:
@@ -127,10 +108,6 @@ class BlipmqServer:
     @property
     def kept(self) -> int:
         return self._buffer.size
-
-    @property
-    def spoken(self) -> Spoken:
-        return UNTOLD
 
     @property
     def handshaken(self) -> bool:

@@ -41,7 +41,17 @@ from gateway.requests import (
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import BEFORE_LOGIN, NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext, Spoken
+from gateway.wire.session import (
+    BEFORE_LOGIN,
+    NO_REQUESTS,
+    Close,
+    Output,
+    Requests,
+    Send,
+    ServerBasics,
+    SessionContext,
+    Spoken,
+)
 
 OPERATIONS: Operations = {
     **topics.OPERATIONS,
@@ -69,7 +79,7 @@ SIGNED = int.from_bytes(SIGNATURE, "big")
 _PAIR = struct.Struct(">II")
 
 
-class FlymqServer:
+class FlymqServer(ServerBasics):
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._speech = Speech(context.dialect)
@@ -119,10 +129,6 @@ class FlymqServer:
     def handshaken(self) -> bool:
         # at once where nobody has to log in: the clients say nothing until they have something to do
         return not self._expected
-
-    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        # nothing is said until the client asks
-        return NO_REQUESTS
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         state = self._machine.state
@@ -198,13 +204,6 @@ class FlymqServer:
     def drain(self, now: float) -> Requests:
         # FlyMQ has no goodbye: answer what is under way and close
         return self._finish()
-
-    def timeout_at(self) -> float | None:
-        # FlyMQ has no timers: waiting is the broker's
-        return None
-
-    def on_timeout(self, now: float) -> Requests:
-        return NO_REQUESTS
 
     # --- reading ---
 

@@ -44,7 +44,7 @@ from gateway.protocols.rustlog.wire.mapping import EXISTS, refused
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect
 from gateway.wire.buffer import ReceiveBuffer
-from gateway.wire.session import NO_COMPLETIONS, ClientContext, Close, Completions, Kind, Output, Send
+from gateway.wire.session import NO_COMPLETIONS, ClientBasics, ClientContext, Close, Completions, Kind, Output, Send
 
 CHANNEL = 0
 
@@ -67,7 +67,7 @@ class _Publishing:
     error: GatewayError | None = None
 
 
-class RustlogClient:
+class RustlogClient(ClientBasics):
     def __init__(self, context: ClientContext) -> None:
         self._binary = context.dialect is not Dialect.DOCUMENT
         self._codec = binary if self._binary else json_seed
@@ -139,17 +139,10 @@ class RustlogClient:
         # TCP has no resets of its own
         return self.lost()
 
-    def stopped(self, channel: int, code: int) -> Completions:
-        # does not happen on TCP
-        return NO_COMPLETIONS
-
     def lost(self) -> Completions:
         # what was under way may or may not have happened
         self._end(TargetLost("the connection was lost"))
         return self._completions()
-
-    def room(self, channel: int, now: float) -> Completions:
-        return NO_COMPLETIONS
 
     def close(self, now: float) -> Completions:
         # RustLog knows no goodbye

@@ -22,7 +22,7 @@ from gateway.protocols.rustlog.wire.frames import (
 from gateway.requests import Outcome
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext, Spoken
+from gateway.wire.session import NO_REQUESTS, Close, Output, Requests, Send, ServerBasics, SessionContext, Spoken
 
 CHANNEL = 0
 
@@ -32,7 +32,7 @@ _NOTHING_IS_ENOUGH = 1 << 62
 """Wanted by a held connection: bytes are only collected until it is released."""
 
 
-class RustlogServer:
+class RustlogServer(ServerBasics):
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else RustlogSettings()
         self._desk = Desk(settings.fresh_group)
@@ -46,10 +46,6 @@ class RustlogServer:
         self._closing = False
 
     # --- what the driver calls ---
-
-    def opened(self, channel: int, kind: Kind, now: float) -> Requests:
-        # there is no handshake
-        return NO_REQUESTS
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         if self._machine.state not in READING:
@@ -65,10 +61,6 @@ class RustlogServer:
     def reset(self, channel: int, code: int) -> Requests:
         # TCP has no resets of its own
         return self.lost()
-
-    def stopped(self, channel: int, code: int) -> Requests:
-        # does not happen on TCP
-        return NO_REQUESTS
 
     def lost(self) -> Requests:
         self._machine.step(Event.LOST)
@@ -105,13 +97,6 @@ class RustlogServer:
         self._buffer.clear()
         return self._settle()
 
-    def timeout_at(self) -> float | None:
-        # the protocol has no time-outs (RustLog wire 1.1)
-        return None
-
-    def on_timeout(self, now: float) -> Requests:
-        return NO_REQUESTS
-
     def outputs(self) -> Sequence[Output]:
         queued: list[Output] = []
         if self._output:
@@ -140,11 +125,6 @@ class RustlogServer:
     @property
     def spoken(self) -> Spoken:
         return Spoken(self._encoding.value, "its last frame")
-
-    @property
-    def handshaken(self) -> bool:
-        # there is no handshake
-        return True
 
     # --- frames ---
 
