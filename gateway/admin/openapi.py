@@ -1,4 +1,7 @@
-"""The description of the admin API in OpenAPI 3.1, from the operations that are served."""
+"""The description of the admin API in OpenAPI 3.1, from the operations that are served.
+
+Apart from `app`, which serves: nothing here runs before somebody asks for the document.
+"""
 
 from __future__ import annotations
 

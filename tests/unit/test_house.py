@@ -53,7 +53,7 @@ def test_outside_the_protocols_a_class_name_means_one_thing() -> None:
     assert {name: [*where, *places[name]] for name, where in sessions.items() if name in places} == {}
 
 
-LISTS = {"api", "app", "assembly", "dlq", "main", "pipeline", "session"}
+LISTS = {"api", "assembly", "dlq", "pipeline", "session"}
 """Modules that are a list of others: the resources of the API, the services of a room, the requests of a session, the
 parts of a command.
 """
