@@ -73,27 +73,35 @@ def caught_up(directory: Path, records: int) -> float:
     return time.perf_counter() - started
 
 
-def paced(port: int, topic: bytes) -> tuple[int, float]:
-    """RATE for SECONDS: how many were answered, and how late the last answer was."""
+def paced(
+    port: int,
+    topic: bytes,
+    *,
+    rate: int = RATE,
+    seconds: int = SECONDS,
+    told: Callable[[int], object] = lambda _count: None,
+) -> tuple[int, float]:
+    """So many a second: how many were answered (`told` hears it meanwhile), and how late the last answer was."""
     with rustlog(port, topic) as sock:
         one = produce_frame(topic, [b"x" * SIZE] * RECORDS)
-        requests = RATE * SECONDS // RECORDS
+        requests = rate * seconds // RECORDS
         sent = answered = 0
         started = time.perf_counter()
         while answered < requests * PRODUCED_SIZE:
-            due = min(int((time.perf_counter() - started) * RATE / RECORDS) + 1, requests)
+            due = min(int((time.perf_counter() - started) * rate / RECORDS) + 1, requests)
             if due > sent:
                 sock.settimeout(60)
                 sock.sendall(one * (due - sent))
                 sent = due
             sock.settimeout(
-                max(started + sent * RECORDS / RATE - time.perf_counter(), 0.0005) if sent < requests else 60
+                max(started + sent * RECORDS / rate - time.perf_counter(), 0.0005) if sent < requests else 60
             )
             try:
                 answered += len(sock.recv(1 << 16))
+                told(answered // PRODUCED_SIZE * RECORDS)
             except TimeoutError:
                 continue
-        return requests * RECORDS, time.perf_counter() - started - SECONDS
+        return requests * RECORDS, time.perf_counter() - started - seconds
 
 
 @contextmanager
