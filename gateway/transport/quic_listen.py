@@ -59,6 +59,8 @@ class QuicListener:
             on_refusal=lambda why: context.recorder.refused_connection(context.listener, why),
             handover=handover,
             listener=number,
+            hold=context.hold,
+            release=context.release,
         )
 
     @property

@@ -45,12 +45,12 @@ TABLE: Mapping[str, Cost] = {
     "BlipMQ PUBLISH and PING, interval": Cost(116, 250, 9),
     "BlipMQ POLL, delivery, ACK": Cost(214, 290, 10),
     "BlipMQ, one to ten": Cost(2182, 2700, 66),
-    "Felix publish, memory": Cost(227, 447, 5),
-    "Felix, one to ten": Cost(3080, 4550, 20),
-    "Fujin WRITE, memory": Cost(205, 441, 5),
-    "Fujin push, acknowledged": Cost(516, 974, 15),
-    "Fujin 0.5 PRODUCE, memory": Cost(208, 443, 5),
-    "Fujin 0.5 push, acknowledged": Cost(664, 1159, 17),
+    "Felix publish, memory": Cost(207, 424, 5),
+    "Felix, one to ten": Cost(2770, 4170, 20),
+    "Fujin WRITE, memory": Cost(185, 418, 5),
+    "Fujin push, acknowledged": Cost(475, 936, 15),
+    "Fujin 0.5 PRODUCE, memory": Cost(188, 420, 5),
+    "Fujin 0.5 push, acknowledged": Cost(610, 1103, 17),
     "Forward, FlyMQ to FlyMQ": Cost(282, 465, 11),
 }
 

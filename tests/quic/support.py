@@ -197,18 +197,29 @@ class World:
         alpns: Sequence[str | None] = (None,),
         refusals: Callable[[str], None] = lambda reason: None,
         on_accept: Callable[[Heard], None] = lambda heard: None,
+        handler: Callable[[QuicLink], Heard] = Heard,
+        hold: Callable[[], None] = lambda: None,
+        release: Callable[[int], None] = lambda by: None,
     ) -> World:
         network = network or Network()
         accepted: list[Heard] = []
 
         def accept(link: QuicLink) -> Heard:
-            heard = Heard(link)
+            heard = handler(link)
             on_accept(heard)
             accepted.append(heard)
             return heard
 
         handlers: AlpnHandlers = dict.fromkeys(alpns, accept)
-        server = QuicServer([network.socket(SERVER)], handlers, certificate, limits=limits, on_refusal=refusals)
+        server = QuicServer(
+            [network.socket(SERVER)],
+            handlers,
+            certificate,
+            limits=limits,
+            on_refusal=refusals,
+            hold=hold,
+            release=release,
+        )
         nursery.start_soon(network.run)
         nursery.start_soon(server.run)
         return cls(nursery, network, certificate, server, accepted)

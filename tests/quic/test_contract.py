@@ -456,6 +456,7 @@ OURS = {
     "_core",
     "_ending",
     "_fresh",
+    "_general_datagrams",
     "_ours",
     "_packet_full",
     "_packets_lost",

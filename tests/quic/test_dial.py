@@ -209,7 +209,7 @@ async def test_every_address_of_a_name_is_served_on_one_port(certificate: Certif
                 assert link.phase.name == "OPEN"
 
 
-@pytest.mark.parametrize(("accepts", "largest"), [(None, 8192), (1452, 1452)])
+@pytest.mark.parametrize(("accepts", "largest"), [(None, 16_384), (1452, 1452)])
 async def test_datagrams_grow_on_loopback_as_far_as_the_peer_takes_them(
     certificate: CertificateFiles, monkeypatch: pytest.MonkeyPatch, accepts: int | None, largest: int
 ) -> None:

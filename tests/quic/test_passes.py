@@ -9,8 +9,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.connection import ACKNOWLEDGE_AFTER
+from gateway.transport.shared import TOGETHER
 from gateway.wire.session import Kind
-from tests.quic.support import SERVER, Address, Network, SimSocket, World, until
+from tests.quic.support import SERVER, Address, Heard, Network, SimSocket, World, until
 
 
 async def test_datagrams_that_come_one_by_one_are_not_kept_waiting_for_ever(
@@ -60,6 +61,49 @@ async def test_a_question_and_an_answer_are_a_datagram_each(
                 await trio.sleep(1)  # what a new connection has to tell besides
                 network.keep = True
         assert [source == SERVER for source, _, _ in network.sent] == [False, True] * 10
+        nursery.cancel_scope.cancel()
+
+
+async def test_all_that_were_heard_from_are_read_before_one_of_them_acts(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What they ask for is committed together; and who is alone says who it is."""
+    seen: list[object] = []
+
+    class Gathering(Heard):
+        def gather(self, channel: int, data: bytes, now: float) -> None:
+            assert now == trio.current_time()
+            seen.append("gather")
+            self.received(channel, data)
+
+        def turn(self, now: float) -> None:
+            seen.append("turn")
+
+    async with trio.open_nursery() as nursery:
+        world = World.start(
+            nursery,
+            certificate,
+            handler=Gathering,
+            hold=lambda: seen.append("hold"),
+            release=seen.append,
+        )
+        links = [(await world.pair())[2] for _ in range(5)]
+        for link in links:
+            link.open(-1, Kind.DUPLEX)
+        for asking in (links, links[:1], links[1:2]):
+            await trio.sleep(1)  # for what is said of its own accord
+            seen.clear()
+            for link in asking:
+                link.send(-1, b"question")
+                link.flush()
+            await until(lambda asking=asking: seen.count("gather") == len(asking))  # type: ignore[misc]
+            begin = seen.index("hold")
+            by = seen[begin + len(asking) + 1]
+            pass_ = ["hold", *["gather"] * len(asking), by, *["turn"] * len(asking)]
+            assert seen[begin : begin + len(pass_)] == pass_
+            assert isinstance(by, int)
+            assert by == TOGETHER if len(asking) > 1 else by < TOGETHER
+        assert [bytes(heard.data[0]) for heard in world.accepted] == [b"question" * 2] * 2 + [b"question"] * 3
         nursery.cancel_scope.cancel()
 
 

@@ -106,6 +106,8 @@ class EstablishedConnection(CreditedConnection):
 
     _receiving: _PacketKeys | None = None
     _writing: _PacketKeys | None = None
+    _queue: list[CoreStream]
+    """Streams that may have something to send, those that were served last behind. To aioquic it is `_streams_queue`."""
 
     # --- receiving ---
 
@@ -319,7 +321,7 @@ class EstablishedConnection(CreditedConnection):
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         if not self._says_nothing_special(now):
-            return super().datagrams_to_send(now)
+            return self._general_datagrams(now)
         context = self._cryptos[ONE_RTT].send
         keys = self._writing
         if keys is None or keys.aead is not context.aead:
@@ -395,31 +397,32 @@ class EstablishedConnection(CreditedConnection):
             or len(self._network_paths) > 1
         ):
             return False
+        for stream in self._queue:
+            if stream.receiver.stop_pending or stream.sender.reset_pending or stream.is_finished:
+                return False
+        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
+            if limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent:
+                return False
         path, data = self._network_paths[0], self._local_max_data
-        space, pair = self._spaces[ONE_RTT], self._cryptos[ONE_RTT]
+        space = self._spaces[ONE_RTT]
         return (
             path.is_validated
             and not path.remote_challenges
             and data.value == data.sent
             and not (space.ack_at is not None and space.ack_at <= now and len(space.ack_queue) != 1)
-            and not pair._update_key_requested
+            and not self._cryptos[ONE_RTT]._update_key_requested
             and self._crypto_streams[ONE_RTT].sender.buffer_is_empty
             and all(map(_WAS_SENT, self._host_cids))
-            and not any(
-                limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent
-                for limit in (self._local_max_streams_bidi, self._local_max_streams_uni)
-            )
-            and not any(
-                stream.receiver.stop_pending or stream.sender.reset_pending or stream.is_finished
-                for stream in self._streams_queue[:]  # the first walk over the queue itself is a packet's
-            )
         )
+
+    def _general_datagrams(self, now: float) -> list[tuple[bytes, Any]]:
+        return super().datagrams_to_send(now)
 
     def _stream_frames(self, room: int, parts: list[Any], handlers: list[tuple[Callable[..., None], Any]]) -> bool:
         """STREAM frames for a packet with so much room, in the order in which they were served least lately. Whether there
         are any.
         """
-        queue = self._streams_queue[:]
+        queue = self._queue
         served: list[CoreStream] = []
         taken = False
         for stream in queue:
@@ -439,7 +442,9 @@ class EstablishedConnection(CreditedConnection):
             if room < FRAME_MIN:
                 break
         if served:
-            self._streams_queue = [stream for stream in queue if stream not in served] + served
+            self._queue = (
+                served if len(served) == len(queue) else [*(one for one in queue if one not in served), *served]
+            )
         return taken
 
     # --- time ---
@@ -531,6 +536,9 @@ def _stream_frame(
     """The next bytes of a stream, as far as there is room and credit. How long the frame is: nothing, if there is none."""
     pending = sender._pending._RangeSet__ranges
     start = pending[0].start if pending else sender._buffer_stop
+    if not pending and not sender._pending_eof and room >= FRAME_MIN:
+        sender.buffer_is_empty = True
+        return 0
     place = _number(start) if start else b""
     name = _number(number)
     room -= 3 + len(name) + len(place)

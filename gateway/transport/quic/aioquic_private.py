@@ -198,7 +198,7 @@ class Core(EstablishedConnection):
         if sender._reset_error_code is not None or sender._buffer_fin is not None or sender.is_finished:
             return False
         sender.write(data, end_stream=end)
-        self._streams_queue.append(stream)
+        self._queue.append(stream)
         if end:
             self._ending[stream_id] = stream
         return True
@@ -208,7 +208,7 @@ class Core(EstablishedConnection):
         stream = self._streams.get(stream_id)
         if stream is not None and self._stream_can_send(stream_id):
             stream.sender.reset(code)
-            self._streams_queue.append(stream)
+            self._queue.append(stream)
             self._ending[stream_id] = stream
 
     def refuse(self, stream_id: int, code: int) -> None:
@@ -216,7 +216,7 @@ class Core(EstablishedConnection):
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.receiver.is_finished:
             stream.receiver.stop(code)
-            self._streams_queue.append(stream)
+            self._queue.append(stream)
 
     def receive_ended(self, stream_id: int) -> None:
         """The peer's side of a stream is over: see to it that it is discarded once both are."""
@@ -250,16 +250,15 @@ class Core(EstablishedConnection):
         """As in aioquic, looking only at streams that have something to do."""
         if self._sweep:
             self._sweep = False
-            self._streams_queue.extend(self._streams[stream_id] for stream_id in self._streams)
+            self._queue.extend(self._streams[stream_id] for stream_id in self._streams)
         if self._ending:
             for stream_id, stream in list(self._ending.items()):
                 if stream.is_finished:
                     del self._ending[stream_id]
-                    self._streams_queue.append(stream)
-        self._sending = True
-        self._streams_queue = list(dict.fromkeys(self._streams_queue))
+                    self._queue.append(stream)
+        if len(self._queue) > 1:
+            self._queue = list(dict.fromkeys(self._queue))
         datagrams = super().datagrams_to_send(now)
-        self._sending = False
         granted = self._table.granted
         if granted:
             self._table.granted = {
@@ -267,7 +266,15 @@ class Core(EstablishedConnection):
                 for stream_id, stream in granted.items()
                 if stream.max_stream_data_local_sent != stream.max_stream_data_local and stream_id in self._streams
             }
-        self._streams_queue = [stream for stream in self._queue[:] if _has_work(stream)]
+        self._queue = list(filter(_has_work, self._queue))
+        return datagrams
+
+    def _general_datagrams(self, now: float) -> list[tuple[bytes, Any]]:
+        self._sending = True
+        self._streams_queue = self._queue
+        datagrams = super()._general_datagrams(now)
+        self._sending = False
+        self._queue = self._queue[:]
         return datagrams
 
     @property
@@ -289,12 +296,12 @@ class Core(EstablishedConnection):
         buf.seek(start)
         super()._handle_max_stream_data_frame(context, frame_type, buf)
         if stream is not None:
-            self._streams_queue.append(stream)
+            self._queue.append(stream)
 
     @property
     def active_streams(self) -> int:
         """How many streams the next packet looks at."""
-        return len(self._streams_queue)
+        return len(self._queue)
 
     # --- the connection ---
 

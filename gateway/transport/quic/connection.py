@@ -11,6 +11,8 @@ in the same trio thread may queue output: that only marks the connection, the en
 from __future__ import annotations
 
 import enum
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,6 +69,9 @@ FAULTS: tuple[type[Exception], ...] = (
     ValueError,
 )
 """What aioquic might raise over a peer's bytes that it did not foresee: costs that connection, nothing else."""
+
+_NUMBERS = itertools.count(1 << 32)
+"""Beyond the sockets, whose numbers below zero stand for connections over TCP."""
 
 log = structlog.get_logger(__name__)
 
@@ -136,6 +141,7 @@ class QuicLink(ChannelLink):
         self._accept = accept
         self._mark = mark
         self._handler: LinkHandler | None = None
+        self._gather: Callable[[int, bytes, float], None] | None = None
         self._phase = Phase.HANDSHAKE
         self._give_up = now + limits.handshake
         self._heard = now
@@ -149,6 +155,8 @@ class QuicLink(ChannelLink):
             events.StopSendingReceived: self._on_stop,
             events.HandshakeCompleted: self._on_handshake,
         }
+        self.by = -next(_NUMBERS)
+        """Who it is, for the store, which serves at once who is alone: below zero, where no client's own number is."""
         self.first_address = address
         """Where it came from at first: what the limits count it under, even if it migrates."""
         self.alpn: str | None = None
@@ -223,7 +231,7 @@ class QuicLink(ChannelLink):
             self._core.receive_datagram(data, address, now)
         except FAULTS as fault:
             self._fail(fault)
-        if not self._core.is_started:
+        if self._phase is Phase.HANDSHAKE and not self._core.is_started:
             self.abandon()
 
     def vanished(self, data: bytes) -> bool:
@@ -257,12 +265,22 @@ class QuicLink(ChannelLink):
             else:
                 self._ping_at = self._heard + keep_alive
 
-    def dispatch(self, now: float) -> None:
-        """Hand on what happened, let the handler answer, move on towards the end."""
+    def listen(self) -> bool:
+        """Take in what happened. Whether there is something to hand on."""
         while (event := self._core.next_event()) is not None:
             act = self._acts.get(type(event))
             if act is not None:
                 act(event)
+        return self._in.fresh and self._phase is Phase.OPEN
+
+    def gather(self, now: float) -> None:
+        """Hand it on. What follows from it may wait for `dispatch`: until then others are heard, too."""
+        handler, gather = self._handler, self._gather
+        if handler is not None and gather is not None:
+            self._in.deliver(handler, lambda channel, data: gather(channel, data, now))
+
+    def dispatch(self, now: float) -> None:
+        """Hand on what was heard and not gathered, let the handler answer, move on towards the end."""
         if self._phase is Phase.OPEN:
             self._turn(now)
         if self._phase is Phase.CLOSING:
@@ -302,18 +320,20 @@ class QuicLink(ChannelLink):
         if self._phase is Phase.GONE:
             return None
         soonest = self._core.get_timer()
-        times = [] if soonest is None else [soonest]
-        if self._phase in (Phase.HANDSHAKE, Phase.CLOSING):
-            times.append(self._give_up)
-        times += self._goodbye.due()
-        if self._phase in (Phase.OPEN, Phase.CLOSING):
-            times.append(self._ping_at)
+        if soonest is None:
+            soonest = math.inf
+        if self._phase is Phase.OPEN or self._phase is Phase.CLOSING:
+            soonest = min(soonest, self._ping_at)
             due = self._out.due()
-            if due is not None:
-                times.append(due)
-        if self._phase is Phase.OPEN and self._deadline is not None:
-            times.append(self._deadline)
-        return min(times, default=None)
+            if due is not None and due < soonest:
+                soonest = due
+            if self._phase is Phase.OPEN and self._deadline is not None and self._deadline < soonest:
+                soonest = self._deadline
+        if self._phase is Phase.HANDSHAKE or self._phase is Phase.CLOSING:
+            soonest = min(soonest, self._give_up)
+        if self._goodbye.said:
+            soonest = min(soonest, *self._goodbye.due(), math.inf)
+        return soonest if soonest < math.inf else None
 
     def abandon(self) -> None:
         """The endpoint is going away: no more packets."""
@@ -329,7 +349,7 @@ class QuicLink(ChannelLink):
         if self._deadline is not None and self._deadline <= now:
             self._deadline = None
         for _ in range(ROUNDS):
-            self._in.deliver(handler)
+            self._in.deliver(handler, handler.received)
             self._notices(handler, now)
             handler.turn(now)
             self._out.advance(now)
@@ -353,7 +373,7 @@ class QuicLink(ChannelLink):
         # Tell the handler, once, that it is over. What had arrived before is handed on first.
         if self._phase is Phase.OPEN and self._handler is not None:
             self._in.resume(None)
-            self._in.deliver(self._handler)
+            self._in.deliver(self._handler, self._handler.received)
         self._phase = Phase.OVER
         self.settled.set()
         self.over.set()
@@ -379,6 +399,7 @@ class QuicLink(ChannelLink):
         self._proven = True
         self._writable = True
         self._handler = self._accept(self)
+        self._gather = getattr(self._handler, "gather", None)  # a dialler's has none: it has nobody beside it
         if self._handler is None:  # turned away
             self._phase = Phase.HANDSHAKE
             self._writable = False

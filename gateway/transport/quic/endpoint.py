@@ -1,8 +1,9 @@
 """Two tasks per UDP socket own the connections on it: one waits for the socket and the timers, the other for whoever in this
 thread has something to send. Neither awaits anybody but the socket.
 
-A pass: read what has arrived (up to 32 reads), feed it, fire the timers that are due, let every touched connection hand on
-its events and answer them, send what each of them has to send in one go. Whoever wants a pass from outside marks a
+A pass: read what has arrived, feed it, fire the timers that are due, let every connection that was fed hand on what it
+heard, commit what follows from that together, let every touched connection answer, send what each of them has to send in
+one go. Whoever wants a pass from outside marks a
 connection, which reschedules the second task: to wake the first one, its wait would have to be cancelled and begun again,
 and that costs more than many a pass.
 """
@@ -22,6 +23,7 @@ from gateway.transport.quic.aioquic_private import Buffer
 from gateway.transport.quic.connection import Phase, QuicLink
 from gateway.transport.quic.resets import SMALLEST, ResetTokens
 from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
+from gateway.transport.shared import TOGETHER
 
 DATAGRAMS = 128
 """Taken in one pass, and up to 63 more that came with the last: as much as is read from a TCP connection at once. A pass
@@ -51,8 +53,13 @@ class QuicEndpoint:
         by_cid: MutableMapping[bytes, QuicLink] | None = None,
         elsewhere: Elsewhere | None = None,
         until_idle: bool = False,
+        hold: Callable[[], None] = lambda: None,
+        release: Callable[[int], None] = lambda _by: None,
     ) -> None:
+        """`hold`: requests of several connections are coming that should be committed together, until `release`."""
         self._socket = socket
+        self._hold = hold
+        self._release = release
         self._admission = admission
         self._accept = accept
         self._resets = resets
@@ -161,6 +168,14 @@ class QuicEndpoint:
         self._fire(now)
         self._dispatching, self._dirty = self._dirty, {}
         touched = list(self._dispatching)
+        heard = [link for link in touched if link.listen()]
+        if heard:
+            self._hold()
+            try:
+                for link in heard:
+                    link.gather(now)
+            finally:
+                self._release(heard[0].by if len(heard) == 1 else TOGETHER)
         for link in touched:
             link.dispatch(now)
         self._dispatching = {}
@@ -298,6 +313,7 @@ class QuicEndpoint:
         out: list[Datagram] = []
         for link in self.links:
             link.abort()
+            link.listen()
             link.dispatch(now)
             out += link.datagrams(now)
             link.abandon()

@@ -5,6 +5,8 @@ Apart from `output`: neither half of a channel knows the other, and each ends by
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aioquic.quic.events import StreamDataReceived, StreamReset
 
 from gateway.transport.link import LinkHandler
@@ -12,6 +14,9 @@ from gateway.transport.quic.aioquic_private import Core
 from gateway.transport.quic.channel import Channel, Channels, End
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.windows import Credit
+
+Received = Callable[[int, bytes], None]
+"""Takes the bytes of a channel."""
 
 
 class Input:
@@ -61,14 +66,19 @@ class Input:
         self._fresh[channel.number] = channel
         return channel
 
-    def deliver(self, handler: LinkHandler) -> None:
-        """Tell the handler what is new, channel by channel: existence, bytes, end, stop."""
+    @property
+    def fresh(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._fresh)
+
+    def deliver(self, handler: LinkHandler, received: Received) -> None:
+        """Tell the handler what is new, channel by channel: existence, bytes (which are `received`), end, stop."""
         while self._fresh:
             fresh, self._fresh = self._fresh, {}
             for channel in fresh.values():
-                self._tell(channel, handler)
+                self._tell(channel, handler, received)
 
-    def _tell(self, channel: Channel, handler: LinkHandler) -> None:
+    def _tell(self, channel: Channel, handler: LinkHandler, received: Received) -> None:
         number = channel.number
         if not channel.announced:
             channel.announced = True
@@ -78,7 +88,7 @@ class Input:
         else:
             if channel.parts:
                 data = self._pull(channel)
-                handler.received(number, data)
+                received(number, data)
                 self._consume(channel, len(data))
             if channel.end is not End.OPEN and not channel.end_told:
                 channel.end_told = True

@@ -61,8 +61,12 @@ class QuicServer:
         handover: Handover | None = None,
         listener: int = 0,
         clock: Callable[[], float] = trio.current_time,
+        hold: Callable[[], None] = lambda: None,
+        release: Callable[[int], None] = lambda _by: None,
     ) -> None:
-        """`handover`: to the other processes that serve this port, to which it is this `listener`."""
+        """`handover`: to the other processes that serve this port, to which it is this `listener`. `hold` and `release`: around
+        what several connections ask for that should be committed together.
+        """
         self._limits = limits or QuicLimits()
         self._handover = handover
         self._listener = listener
@@ -71,6 +75,8 @@ class QuicServer:
         self._clients = clients
         self._on_refusal = on_refusal
         self._clock = clock
+        self._hold = hold
+        self._release = release
         self._admission = Admission(self._limits, on_refusal)
         self._sockets = sockets
         self._resets = ResetTokens(certificate.current().key, self.port)
@@ -144,6 +150,8 @@ class QuicServer:
             resets=self._resets,
             by_cid=self._by_cid,
             elsewhere=handover.gives(place) if handover is not None else None,
+            hold=self._hold,
+            release=self._release,
         )
         if handover is not None:
             handover.receive(place, endpoint.hand)
