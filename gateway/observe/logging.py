@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TextIO, cast
 
@@ -51,11 +51,28 @@ def _single_line(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
     return event
 
 
+class UnfailingStream:
+    """What is written to it is lost while it cannot be had, on a disk that is full: nobody ends because nobody can be told."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def configure(*, as_json: bool | None = None, level: str = "info", stream: TextIO | None = None) -> None:
     """Set logging up for this process. `as_json=None`: lines for people on a terminal, JSON otherwise."""
     out = stream if stream is not None else sys.stderr
     if as_json is None:
         as_json = not out.isatty()
+    lines = UnfailingStream(out)
     threshold = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -73,10 +90,10 @@ def configure(*, as_json: bool | None = None, level: str = "info", stream: TextI
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", lines)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],

@@ -82,3 +82,26 @@ async def test_a_full_disk(tmp_path: Path) -> None:
     finally:
         if served.running:
             await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+
+
+async def test_a_log_that_takes_no_line_ends_nothing(tmp_path: Path) -> None:
+    """It lies on the same disk, as a rule, and is what tells that it is full."""
+    served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
+    (tmp_path / "log").write_text("from earlier\n")
+    served.start()
+    try:
+        with trio.fail_after(180):
+            async with tcp(served.ports["rustlog"]) as wire:
+                await rustlog_ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
+                assert (await rustlog_ask(wire, produce(b"kept")))[0] == 1
+                resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+                assert (await rustlog_ask(wire, produce(b"refused")))[:3] == b"\xfe\x01\xf4"
+                resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                while (answer := await rustlog_ask(wire, produce(b"again")))[0] != 1:
+                    await trio.lowlevel.checkpoint()
+                assert answer == b"\1" + struct.pack(">QI", 1, 1)
+        assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
+        assert "the store takes writes again" in (tmp_path / "log").read_text()
+    finally:
+        if served.running:
+            await trio.to_thread.run_sync(served.end, signal.SIGKILL)

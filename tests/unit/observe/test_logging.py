@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -76,3 +77,14 @@ def test_an_exception_is_part_of_its_line() -> None:
         structlog.get_logger().exception("failed")
     (line,) = lines(out)
     assert "ValueError: boom" in str(line["exception"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
+@pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "in blocks"])
+def test_a_disk_that_takes_no_line_ends_nobody(buffering: int) -> None:
+    out = open("/dev/full", "w", buffering)  # noqa: SIM115, PTH123  # to close it is to be told at last
+    configure(as_json=True, stream=out)
+    structlog.get_logger().error("nobody reads this", much="x" * 100_000)
+    logging.getLogger("a library").error("nor this")
+    with pytest.raises(OSError, match="No space left"):
+        out.close()
