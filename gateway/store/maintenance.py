@@ -85,6 +85,7 @@ class Maintenance:
         if excess(topic) <= 0:
             return None
         logs = [log for log in topic.logs if log.head_ms is not None and log not in self._held]
+        # the oldest first, whichever partition it is in: a topic's limit is about the topic
         return min(logs, key=lambda log: (log.head_ms or 0, -log.state.bytes), default=None)
 
     def hold(self, log: Log) -> None:
@@ -169,6 +170,7 @@ class Trim(Job):
             return False
         if self._floor is None or next_offset <= self._floor:
             return True
+        # a reader holds it: beyond twice what was promised nobody may fill the disk by not reading
         return last_ms < self._hard_before or (big and size_before < self._hard_excess)
 
     def apply(self) -> None:
@@ -234,6 +236,7 @@ class Merge(Job):
         before = log.position - log.state.bytes - log.slack  # where the first chunk is
         first = position if run.base_offset == log.state.start else before
         self._slack = log.position - first - (log.state.bytes - self._saved)
+        # one that is not half full is begun again with the next: merged chunks would stay small for ever otherwise
         full = run.count >= CHUNK_RECORDS // 2 or row[6] >= MERGE_BYTES // 2
         self._merge_from = run.next_offset if full else run.base_offset
 

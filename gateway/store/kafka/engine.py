@@ -163,6 +163,7 @@ class KafkaStore:
         self._state = Follower(self._options, self._took_state, ROWS, **{"fetch.wait.max.ms": STATE_WAIT_MS})
         self._state.add([(self._options.state_topic, 0, begin)])
         self._tails = Follower(self._options, self._took_tails, MESSAGES, **{"fetch.wait.max.ms": 100})
+        # what is in the tables must be all that was written before this start: whoever asks by them decides
         await self._reached(end)
         self._started = True
         await self._look(whole=True)
@@ -241,8 +242,10 @@ class KafkaStore:
         unit = ticket.unit
         appends = unit.appends
         admin = {one.topic for one in unit.alters} | {one.topic for one in unit.deletes}
+        # a topic that is just being made, or dropped, is looked at again when that is over
         admin |= {one.topic for one in unit.creates if one.topic not in self._topics or self._gates.changing(one.topic)}
         rows = bool(unit.puts or unit.requires)
+        # one append, or one row, is atomic by itself; anything more takes a transaction, and that costs a round trip or three
         whole = bool(unit.requires) or len(appends) > 1 or (rows and (bool(appends) or len(unit.puts) > 1))
         mode = GateMode.UNIT if whole else GateMode.PLAIN
         needs = [(topic, GateMode.ADMIN) for topic in admin]
@@ -334,6 +337,7 @@ class KafkaStore:
             self._end([(job, (), error)])
             return
         first, last = placed[0], placed[-1]
+        # one record for each offset between the two: if not, somebody else's are among them
         if last[0] - first[0] != count - 1:
             self._nursery.start_soon(self._find_scattered, job, topic, partition, count, placed)
             return
@@ -440,6 +444,7 @@ class KafkaStore:
         turn: int | None = None
         caught_up = False
         if any(one.job.ticket.unit.requires for one in planned):
+            # conditions hold only if nobody else decides by the same rows meanwhile: those who have any stand in line
             turn = await run(self._take_turn)
             try:
                 caught_up = await self._my_turn(turn)
@@ -465,6 +470,7 @@ class KafkaStore:
                 raise
             await self._one_by_one([_forgotten(one) for one in good])
             return
+        # rows of others came between what was looked at and what is written: decided again, with these in the tables
         if turn is not None and offsets and offsets[0] > self._known_until:
             await self._reached(offsets[0])  # so far it is decided: does it still hold?
             self._decide(good)
@@ -638,6 +644,7 @@ class KafkaStore:
         kafka = kafka_name(self._options.prefix, name)
         found: Known = await self._in_thread(self.cluster.create, kafka, config)
         config = attrs.evolve(config, partitions=found.partitions)
+        # behind the topic itself: a gateway that reads the row finds what it is about
         await self._state_row(TOPICS, name.encode(), topic_row(found.epoch, config))
         self._know(name, found, config)
 
@@ -724,6 +731,7 @@ class KafkaStore:
             name = topic_name(self._options.prefix, kafka) if kafka not in internal else None
             if name is not None and kafka not in _KAFKAS_OWN:
                 ours[name] = partitions
+        # what is being changed right now is not judged by an answer that may be older
         for name in [name for name in self._topics if name not in ours and not self._gates.changing(name)]:
             self._drop(self._topics[name])
         asked = [

@@ -165,6 +165,7 @@ class QuicEndpoint:
         handed, self._handed = self._handed, []
         for data, address in handed:
             self._feed(data, address, now, out, None)
+        # timers after what has come: an acknowledgement that is here already must not count as lost
         self._fire(now)
         self._dispatching, self._dirty = self._dirty, {}
         touched = list(self._dispatching)
@@ -179,6 +180,7 @@ class QuicEndpoint:
         for link in touched:
             link.dispatch(now)
         self._dispatching = {}
+        # all handlers have had their turn before anything is made: what one of them writes to another is in the same packets
         for link in touched:
             out += link.datagrams(now)
             self._settle(link)
@@ -281,6 +283,7 @@ class QuicEndpoint:
         if due < link.armed:
             link.armed = due
             heapq.heappush(self._timers, (due, next(self._order), link))
+            # what was armed anew stays in the heap until its time: not more of it than a few for each connection
             if len(self._timers) > 4 * len(self._links) + 64:
                 self._timers = [timer for timer in self._timers if timer[2].armed == timer[0]]
                 heapq.heapify(self._timers)
@@ -294,6 +297,7 @@ class QuicEndpoint:
         for cid in current:
             link.cids[cid] = None
             self._by_cid[cid] = link
+        # packets with an id that was retired may still be under way: the last of them are known for a while
         for cid in [cid for cid in link.cids if cid not in current][: max(0, len(link.cids) - REMEMBERED)]:
             del link.cids[cid]
             self._by_cid.pop(cid, None)

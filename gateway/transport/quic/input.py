@@ -83,6 +83,7 @@ class Input:
         if not channel.announced:
             channel.announced = True
             handler.opened(number, channel.kind)
+        # what is not handed on is not credited either: so the peer's own window holds it back
         if channel.parts and (channel.paused or self._paused):
             self._withheld[number] = channel
         else:
@@ -150,6 +151,7 @@ class Input:
         return data
 
     def _consume(self, channel: Channel, count: int) -> None:
+        # no credit for a stream that has ended, but for the connection always: its window is shared by those that go on
         if channel.credit.consume(count) and channel.end is End.OPEN and not channel.refused:
             self._core.grant_stream(channel.stream_id, channel.credit.limit)
         if self._credit.consume(count):

@@ -108,6 +108,7 @@ class UdpSocket:
                 if level == SOL_UDP and kind == UDP_GRO:
                     size = struct.unpack("=i", value[:4])[0]
             if size and size < len(data):
+                # the kernel has put several into one read, all of one size but the last
                 datagrams.extend((data[start : start + size], address) for start in range(0, len(data), size))
             elif data:
                 datagrams.append((data, address))
@@ -127,6 +128,7 @@ class UdpSocket:
                 return datagrams[index:]
             except OSError as error:
                 if end - index > 1 and error.errno in {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.ENOPROTOOPT}:
+                    # a device on the way cannot do it, and no probe had told: one at a time from here on, this one again
                     self.gso = False
                     log.info("udp_offload_unavailable", offload="gso", reason=os.strerror(error.errno or 0))
                     continue
@@ -169,6 +171,7 @@ def open_socket(family: int, address: Address, *, offload: bool = True, shared: 
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
+            # or the IPv4 socket beside it could not have the same port
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if shared:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
