@@ -43,7 +43,8 @@ class Forwards:
         self._placeless: dict[tuple[str, str, int], str] = {}
         """Forward, topic and partition where a cursor may have been lost, and what is said about it."""
         self._closing = False
-        self._store.on_visible(self._grown)
+        self._listening = False
+        """To what is stored: from the first rule on, since every commit would say so."""
 
     async def prepare(self, rules: Sequence[RemoteRule]) -> None:
         """Find or make the cursors that these rules need and nobody has; what is made is on disk when this returns, and
@@ -90,6 +91,9 @@ class Forwards:
             if self._pools.get(name) is not pool:
                 pool.on_change.append(partial(self._changed, pool))
         self._rules, self._pools = rules, pools
+        if rules and not self._listening:
+            self._listening = True
+            self._store.on_visible(self._grown)
         self._letters = self._letters_of(rules)
         for forward in self._all():
             if not self._goes_on(forward):

@@ -108,6 +108,7 @@ class Committer:
         """Called before and after the tickets of a commit are finished, so that replies can leave together."""
         self.sync_at = float("inf")
         """When something that is written has to be synced."""
+        self.sync_is_late = False
         self.probe_at = float("inf")
         """When to try whether the disk takes writes again."""
         self._probe_delay = PROBE_FIRST
@@ -211,7 +212,9 @@ class Committer:
         elif plan.interval is not None and self.mode is Mode.THREAD:
             # the sync takes a while itself, and has to be over when the interval is
             wait = max(plan.interval - SYNC_MARGIN, plan.interval / 2)
-            self.sync_at = min(self.sync_at, trio.current_time() + wait)
+            now = trio.current_time()
+            self.sync_is_late = now >= self.sync_at
+            self.sync_at = min(self.sync_at, now + wait)
         if isinstance(plan, Lone):
             (chunk,) = commit.written
             self._visible.grown(chunk)

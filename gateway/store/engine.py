@@ -72,8 +72,15 @@ class Engine:
     def submit(self, unit: Unit, done: Callable[[Ticket], None] | None = None, /) -> Ticket:
         """Queue a unit. What concerns memory topics alone is done when this returns."""
         ticket = Ticket(unit, done)
-        if unit.appends and not (unit.puts or unit.requires or unit.alters or unit.deletes):
-            topic = self._topics.get(unit.appends[0].topic)
+        appends = unit.appends
+        if appends and not (unit.puts or unit.requires or unit.alters or unit.deletes):
+            topic = self._topics.get(appends[0].topic)
+            if topic is not None and topic.memory and len(appends) == 1 and not unit.creates:
+                placement = self._visible.memory.lone(topic, appends[0])
+                if placement is not None:
+                    self._visible.announce(((topic.name, appends[0].partition),))
+                    ticket.finish((placement,))
+                    return ticket
             if (topic.memory if topic is not None else unit.creates) and self._in_memory(unit):
                 self._submit_memory(ticket)
                 return ticket

@@ -37,6 +37,8 @@ SLOW_COMMIT = 0.002
 """Seconds. From the thread it looks longer than it takes: that one has to win back the interpreter."""
 SLOW_FOR = 256
 """Commits that go to the thread after one in the loop that was not quick."""
+LATE = 0.0005
+"""Seconds. So much later than it is due the task begins a sync, if no commit has done so by then: to wake it costs more."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
 MOST_PAGES = 4 * CHECKPOINT_PAGES
@@ -180,7 +182,7 @@ class CommitLoop:
             else:
                 break
         scope = self._scope
-        if scope is not None and (committer.sync_at < scope.deadline or committer.probe_at < scope.deadline):
+        if scope is not None and (committer.sync_at + LATE < scope.deadline or committer.probe_at < scope.deadline):
             scope.deadline = min(self._deadline(), scope.deadline)
 
     def _commit(self, *, together: bool) -> None:
@@ -214,6 +216,8 @@ class CommitLoop:
         for before, _after in around:
             before()
         results = committer.apply(taken, commit)
+        if committer.sync_is_late:
+            self._sync_if_due()
         if together:
             self._begin_early()
         committer.settle(results)
@@ -349,7 +353,7 @@ class CommitLoop:
         committer = self._committer
         if not committer.health.writable:
             return math.inf if self._busy else committer.probe_at
-        return math.inf if self._syncing else committer.sync_at
+        return math.inf if self._syncing else committer.sync_at + LATE
 
     def _sync_if_due(self) -> None:
         # sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not wait
@@ -358,9 +362,11 @@ class CommitLoop:
         if self._syncing or not committer.health.writable or trio.current_time() < committer.sync_at:
             return
         assert self._syncer is not None
-        committer.sync_at = math.inf
+        committer.sync_at, committer.sync_is_late = math.inf, False
         self._syncing = True
         self._syncer.start(functools.partial(committer.attempt, self._writer.sync_log), self._synced)
+        if self._scope is not None and self._scope.deadline != -math.inf:
+            self._scope.deadline = self._deadline()
 
     def _synced(self, result: outcome.Outcome[StoreError | None]) -> None:
         self._syncing = False
@@ -369,4 +375,7 @@ class CommitLoop:
             self._failure = result
         elif error is not None:
             self._committer.note(error)
-        self.wake()
+        if self._closing or error is not None or self._failure is not None:
+            self.wake()
+        else:
+            self._advance()  # which sees to it that the task wakes for the next one

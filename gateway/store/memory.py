@@ -13,7 +13,7 @@ from gateway.errors import UnknownTopic
 from gateway.store.catalogue import Catalogue, Log, Topic, memory_topic
 from gateway.store.hot import CacheBudget, RunQueue, run_cost
 from gateway.store.interface import Append, Placement, TopicConfig, Unit
-from gateway.store.plan import stretches
+from gateway.store.plan import LAST_APPENDED, stretches
 
 
 class MemoryTopics:
@@ -44,25 +44,32 @@ class MemoryTopics:
             if stored is not None:
                 placements.append(stored)
                 continue
-            name, number, columns = append.topic, append.partition, append.columns
-            topic = topics.get(name)
+            topic = topics.get(append.topic)
             if topic is None:
                 raise UnknownTopic
-            log = topic.logs[number]
-            state = log.state
-            base = state.end
-            time = max(state.last_time_ms, now)
-            placements.append(Placement(base, time))
-            count = columns.count
-            if not count:
-                continue
+            placements.append(self._append(topic, topic.logs[append.partition], append, now))
+            if append.columns.count:
+                grown.append((append.topic, append.partition))
+        return placements, grown
+
+    def lone(self, topic: Topic, append: Append) -> Placement | None:
+        """The same for one append of which nothing has to be said; None for any other."""
+        if not (append.columns.count and 0 <= append.partition < len(topic.logs)):
+            return None
+        log = topic.logs[append.partition]
+        return self._append(topic, log, append, self._now_ms()) if log.state.end <= LAST_APPENDED else None
+
+    def _append(self, topic: Topic, log: Log, append: Append, now: int) -> Placement:
+        state, columns, count = log.state, append.columns, append.columns.count
+        base = state.end
+        time = max(state.last_time_ms, now)
+        if count:
             batches = [(0, append.first_index, append.meta)] if append.indexes is None else stretches(append, 0)
-            run = Run(name, number, base, columns, [time] * count, batches)
+            run = Run(append.topic, append.partition, base, columns, [time] * count, batches)
             state.end = base + count
             state.last_time_ms = time
             self._keep(topic, log, run)
-            grown.append((name, number))
-        return placements, grown
+        return Placement(base, time)
 
     def _keep(self, topic: Topic, log: Log, run: Run) -> None:
         queue, limit = log.hot, topic.config.retention_bytes

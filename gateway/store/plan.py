@@ -47,7 +47,7 @@ ALONE_BYTES = 64 << 10
 """An append of this size is a chunk of its own: to put it together with others would be one more copy of it."""
 COMMIT_BYTES = 8 << 20
 """A commit ends here and leaves the units behind it to the next, so that the first need not wait for all."""
-_OFFSET_ROOM = 1 << 32
+LAST_APPENDED = MAX_OFFSET - (1 << 32)
 """A partition refuses appends so far before its last offset, so that no commit can run over it."""
 
 
@@ -187,7 +187,7 @@ def appendable(catalogue: Catalogue, append: Append) -> Log | None:
     if topic is None or topic.memory or not 0 <= append.partition < len(topic.logs):
         return None
     log = topic.logs[append.partition]
-    return None if log.sealed or log.state.end > MAX_OFFSET - _OFFSET_ROOM else log
+    return None if log.sealed or log.state.end > LAST_APPENDED else log
 
 
 Result = list[Placement] | GatewayError | None
@@ -413,7 +413,7 @@ def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:
                 raise StoreDamaged(
                     f"the end of {append.topic}/{append.partition} is damaged: nothing is added. {WAY_ON}"
                 )
-            if log.state.end > MAX_OFFSET - _OFFSET_ROOM:
+            if log.state.end > LAST_APPENDED:
                 raise Throttled("the partition has used up its offsets")
         memory |= in_memory
     for delete in unit.deletes:

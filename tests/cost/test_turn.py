@@ -34,11 +34,11 @@ class Cost:
 
 
 TABLE: Mapping[str, Cost] = {
-    "FlyMQ PRODUCE, memory": Cost(63, 165, 5),
-    "FlyMQ PRODUCE, none": Cost(78, 203, 9),
-    "FlyMQ PRODUCE, interval": Cost(78, 205, 9),
-    "FlyMQ PRODUCE, fsync": Cost(79, 206, 11),
-    "FlyMQ PRODUCE, fsync, beside a FETCH": Cost(227, 595, 26),
+    "FlyMQ PRODUCE, memory": Cost(59, 153, 5),
+    "FlyMQ PRODUCE, none": Cost(78, 206, 9),
+    "FlyMQ PRODUCE, interval": Cost(78, 209, 9),
+    "FlyMQ PRODUCE, fsync": Cost(80, 211, 11),
+    "FlyMQ PRODUCE, fsync, beside a FETCH": Cost(228, 603, 25),
     "FlyMQ FETCH": Cost(98, 192, 5),
     "RustLog Produce, interval": Cost(101, 232, 9),
     "RustLog Fetch": Cost(108, 165, 5),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from gateway.store import loop
 from gateway.store.interface import Durability, MakeTopic, Ticket, TopicConfig
@@ -160,3 +161,38 @@ async def test_on_a_slow_disk_the_loop_waits_for_one_commit_at_most(
     async with open_store(tmp_path, SMALL) as store:
         await made(store, "t", config=TopicConfig())
         assert await one_at_a_time(store, 1, "t", loop.ALONE_FOR + loop.SLOW_FOR) == 1
+
+
+async def synced(store) -> None:
+    """The clock stands: it is over when the thread says so."""
+    writer = store.committer.writer
+    while writer.synced < writer.number or store._loop._syncing:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_commit_that_finds_a_sync_due_begins_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=LAZY)
+        await handed_in(store, 1, "t", b"0")[0].wait()
+        mock_clock.jump(0.002)
+        assert handed_in(store, 1, "t", b"1")[0].done
+        assert not store._loop._syncing
+        mock_clock.jump(0.001)
+        assert handed_in(store, 1, "t", b"2")[0].done
+        assert store._loop._syncing
+        await synced(store)
+        assert handed_in(store, 1, "t", b"3")[0].done  # and the next one is due a while later
+        assert not store._loop._syncing
+        mock_clock.jump(0.003)
+        assert handed_in(store, 1, "t", b"4")[0].done
+        assert store._loop._syncing
+
+
+async def test_when_nobody_commits_the_store_begins_a_sync_by_itself(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with open_store(tmp_path, SMALL) as store:
+        await made(store, "t", config=LAZY)
+        for value in (b"0", b"1"):
+            await handed_in(store, 1, "t", value)[0].wait()
+            assert store.committer.writer.synced < store.committer.writer.number
+            mock_clock.jump(0.004)
+            await synced(store)
