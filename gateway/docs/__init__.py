@@ -20,8 +20,12 @@ def text(page: str) -> str:
 
 
 def images() -> Sequence[str]:
-    """The names of the pictures in the pages."""
-    return sorted(path.name for path in files(__name__).joinpath("images").iterdir() if path.name.endswith(".png"))
+    """The names of the pictures in the pages, and of the figures that plots are made of."""
+    return sorted(
+        path.name
+        for path in files(__name__).joinpath("images").iterdir()
+        if path.name.endswith((".png", ".svg", ".json"))
+    )
 
 
 def image(name: str) -> bytes:

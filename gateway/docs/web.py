@@ -21,6 +21,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
     "X-Content-Type-Options": "nosniff",
 }
+MEDIA = {"png": "image/png", "svg": "image/svg+xml", "json": "application/json"}
 STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
 pre, code { font: 14px/1.4 ui-monospace, monospace; background: #8881; }
@@ -54,7 +55,8 @@ async def _image(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in images():
         return HTMLResponse(_whole("No such image", "<p>There is no such image.</p>"), 404, HEADERS)
-    return Response(await trio.to_thread.run_sync(image, name), headers=HEADERS, media_type="image/png")
+    media = MEDIA[name.rpartition(".")[2]]
+    return Response(await trio.to_thread.run_sync(image, name), headers=HEADERS, media_type=media)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from gateway.bench.loops import processor_seconds
 from tests.bench import loads, loads_flymq
 from tests.bench.processes import Process, running
 
@@ -35,9 +36,9 @@ Point = tuple[str, float]
 
 
 def used(process: Process) -> float:
-    """Seconds of CPU that all threads of a process have used."""
-    tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+    found = processor_seconds(process.pid)
+    assert found is not None
+    return found
 
 
 def least(process: Process, work: Callable[[], int]) -> float:

@@ -167,7 +167,7 @@ async def test_the_command_line_by_every_scheme(gateway: Served) -> None:
         assert stored == [(b"K", b"x", (("kind", b"order"),), None)] * 4
         url = f"fujin+tcp://127.0.0.1:{ports['tcp']}/cli"
         report = json.loads(await tool("bench", url, "--messages", "200", "--size", "100", "--output", "json"))
-        assert report["messages"] == 200
+        assert report["targets"][0]["rounds"][0]["messages"] == 200
 
 
 def messages(port: int, topic: str) -> list[tuple[object, ...]]:

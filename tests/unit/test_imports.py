@@ -54,6 +54,9 @@ RULES = [
     Rule("gateway/schemas", ("gateway.errors", "gateway.schemas"), PURE),
     Rule("gateway/arrow", (*VALUES, "gateway.arrow", "gateway.store"), ("trio", "aioquic", "structlog")),
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
+    Rule("gateway/bench/figures.py", (), PURE),
+    Rule("gateway/bench/plot.py", ("gateway.bench.figures",), PURE),
+    Rule("gateway/bench", ("gateway.bench",), ("aioquic",)),
     Rule("gateway/protocols/registry.py", (*VALUES, "gateway.wire", "gateway.protocols"), PURE),
     Rule(
         "gateway/protocols/kafka/client",  # the broker's own library does the I/O, in threads

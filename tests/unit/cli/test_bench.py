@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.cli.bench import HEAD, BenchPlan, BenchSource, Checker
+from gateway.bench.figures import Workload
+from gateway.cli.bench import HEAD, BenchSource, Checker
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 
 MARK = b"8 bytes!"
-PLAN = BenchPlan(messages=25, size=300, batch=4, window=1, connections=2)
+PLAN = Workload(messages=25, size=300, batch=4, window=1, connections=2)
 
 
 def run(values: Sequence[bytes], partition: int = 0) -> Run:
@@ -35,7 +36,7 @@ def test_the_sources_together_make_what_was_asked_for() -> None:
 
 
 def test_a_smallest_message_is_all_head() -> None:
-    assert len(BenchSource(MARK, 0, BenchPlan(1, HEAD.size, 1, 1, 1)).take()[0]) == HEAD.size
+    assert len(BenchSource(MARK, 0, Workload(messages=1, size=HEAD.size, batch=1)).take()[0]) == HEAD.size
 
 
 def checked(*runs: Run) -> Checker:

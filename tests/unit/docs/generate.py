@@ -15,8 +15,11 @@ from typing import Any
 
 import attrs
 import click
+import msgspec
 
 import gateway.admin
+from gateway.bench.figures import MEASURED, Comparison, describe
+from gateway.bench.figures import table as bench_table
 from gateway.bridges import breaker
 from gateway.cli.main import cli
 from gateway.config.schema import json_schema
@@ -281,11 +284,23 @@ def small_protocol() -> str:
     return "\n\n".join(parts)
 
 
+def benchmark() -> str:
+    """What a run of `tests.bench.compared` has found, workload by workload."""
+    parts = []
+    for name in MEASURED:
+        file = PAGES / "images" / f"bench-{name}.json"
+        found = msgspec.json.decode(file.read_bytes(), type=Comparison)
+        parts.append(f"**{name}**\n\n```\n{bench_table(found)}\n```\n\n![{describe(found)}](images/bench-{name}.svg)")
+        parts.append(f"[Every round](images/bench-{name}.json)")
+    return "\n\n".join(parts)
+
+
 # --- where they go ---
 
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("configuration", "## Every key"): configuration,
     ("command-line", "## Every command"): command_line,
+    ("benchmark", "### What was found"): benchmark,
     ("metrics", "## Every metric"): metrics.table,
     ("admin-api", "## Operations"): operations,
     ("architecture", "### Who may import whom"): rooms,

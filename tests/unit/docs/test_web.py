@@ -48,6 +48,13 @@ async def test_markup_becomes_html_and_nothing_else_does() -> None:
         assert "&lt;topic&gt;.dlq" in (await it.client.get("/docs/routing")).text
 
 
+KINDS = {
+    "png": ("image/png", b"\x89PNG"),
+    "svg": ("image/svg+xml", b"<svg "),
+    "json": ("application/json", b"{"),
+}
+
+
 async def test_pictures_are_served_with_the_pages() -> None:
     async with admin(routes=docs_routes()) as it:
         named = set(re.findall(r'<img src="images/([\w-]+\.png)"', (await it.client.get("/docs/console")).text))
@@ -55,7 +62,8 @@ async def test_pictures_are_served_with_the_pages() -> None:
         assert len(named) > 2
         for name in docs.images():
             answer = await it.client.get(f"/docs/images/{name}")
-            assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
-            assert answer.content.startswith(b"\x89PNG")
+            kind, begins = KINDS[name.rpartition(".")[2]]
+            assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+            assert answer.content.startswith(begins)
         for name in ("none.png", "..%2fconsole.md"):
             assert (await it.client.get(f"/docs/images/{name}")).status_code == 404
