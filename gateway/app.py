@@ -534,7 +534,6 @@ class Gateway:
         return f" tls certificate {certificate} sha256 {files.fingerprint}"
 
     def _addresses(self) -> Sequence[Address]:
-        # where it listens, with the real ports
         hosts = {one.name: one.host for one in self._config.listeners.values()}
         if self._config.admin is not None:
             hosts["admin"] = self._config.admin.host

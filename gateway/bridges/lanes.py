@@ -235,7 +235,6 @@ class Lanes:
         return entry
 
     def _return(self, entries: Sequence[LaneEntry]) -> None:
-        # back to the front of their lanes, in order
         for entry in reversed(entries):
             lane = self._lanes[entry.key]
             lane.queue.appendleft(entry)

@@ -75,7 +75,6 @@ class CacheService:
         store.on_rows(TABLE, self._put_elsewhere)
 
     def _put_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        # another gateway has put durable values, or dropped some
         for key, raw in rows.items():
             if raw is not None:
                 row = msgspec.msgpack.decode(raw, type=_CacheRow)

@@ -67,7 +67,6 @@ class Owners:
         self._claim()
 
     def _claim(self) -> None:
-        # take the rows of the slots that were handed out
         wanted = sorted(self._assigned - self._held)
         if self._claiming or not wanted:
             return

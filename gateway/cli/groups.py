@@ -167,7 +167,6 @@ def _ordered(positions: Iterable[GroupPosition]) -> Sequence[GroupPosition]:
 
 
 def _sum(positions: Iterable[GroupPosition]) -> int | None:
-    # the sum of all lags; None if one of them is not known
     lags = [one.lag for one in positions]
     return None if None in lags else sum(lag for lag in lags if lag is not None)
 

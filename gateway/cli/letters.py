@@ -97,7 +97,6 @@ def _when(timestamp_ms: int) -> str:
 
 
 def _shown(data: bytes, most: int = 200) -> str:
-    # on one line, whatever it is, and not too long
     text = data[:most].decode(errors="backslashreplace")
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return text + (f"... ({len(data)} bytes)" if len(data) > most else "")

@@ -113,5 +113,4 @@ def _shown(content: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    # on one line, whatever it is
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

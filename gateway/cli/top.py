@@ -96,7 +96,6 @@ def _rate(flow: Mapping[str, float]) -> str:
 
 
 def _short(value: float) -> str:
-    # a number in a few characters
     for unit in UNITS:
         if value < 999.95 or unit == UNITS[-1]:
             return f"{value:.0f}{unit}" if not unit or value >= 100 else f"{value:.1f}{unit}"
@@ -105,5 +104,4 @@ def _short(value: float) -> str:
 
 
 def _plain(text: str) -> str:
-    # on one line, whatever somebody called it
     return "".join(char if char.isprintable() else "?" for char in text)

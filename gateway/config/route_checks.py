@@ -112,7 +112,6 @@ def _check_steps(route: model.Route, notes: Notebook) -> None:
 
 
 def _check_shape(route: model.Route, notes: Notebook) -> None:
-    # which targets go together
     if not notes.was_read(f"{notes.path_of(route)}.to"):
         return
     proxies = [target for target in route.targets if isinstance(target, model.Proxy)]

@@ -102,7 +102,6 @@ def _transform(route: ResolvedRoute) -> Sequence[Step]:
 
 
 def _transformed(route: ResolvedRoute, columns: Columns, question: Question) -> Sequence[Step]:
-    # what a message with this value is after the transform
     if question.value is None or route.transform is None:
         return ()
     after, kept, errors = route.transform.apply(columns)
@@ -181,7 +180,6 @@ def _remote(upstream: model.Upstream, address: str) -> str:
 
 
 def _readers(table: RoutingTable, config: model.Config, route: ResolvedRoute) -> Sequence[tuple[str, str, str]]:
-    # every listener's name for the topic
     found = []
     for listener in config.listeners.values():
         for protocol in listener.protocols:

@@ -287,7 +287,6 @@ def _partition(
     total: int,
     commit: int,
 ) -> PartitionRow:
-    # from a row of the query
     if first is None:
         return PartitionRow(slot, topic, number, start, start, last_ms, 0, position, 0, None, 0)
     if (
@@ -328,7 +327,6 @@ def _load_one(
     position: int,
     slack: int,
 ) -> PartitionRow:
-    # a partition of which not everything may be there
     try:
         return _partition(*connection.execute(f"{_PARTITIONS} WHERE p.slot = ?", (slot,)).fetchone())
     except sqlite3.DatabaseError as error:

@@ -138,7 +138,6 @@ class TcpLink:
             self._watch()
 
     def _watch(self) -> None:
-        # have the shared reader look at us, or not
         reader = self._reader
         if reader is not None:
             wanted = not (self._paused or self._eof or self._closing or self._dead)
@@ -154,7 +153,6 @@ class TcpLink:
         return self._size, self._size
 
     def wake(self) -> None:
-        # let the reading task come round
         scope = self._scope
         if scope is None:
             self._woken = True
@@ -247,7 +245,6 @@ class TcpLink:
             self._sock.close()
 
     def _going(self) -> bool:
-        # whether there is anything left to do but to say goodbye
         return not self._dead and not (self._finishing and not self._size and (self._closing or self._eof))
 
     async def _until_woken(self, handler: LinkHandler) -> None:

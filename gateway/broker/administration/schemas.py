@@ -201,7 +201,6 @@ class SchemaService:
         store.on_rows(TABLE, self._registered_elsewhere)
 
     def _registered_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        # another gateway has registered or deleted schemas
         for key, raw in rows.items():
             name, version = _split(key)
             if raw is None:

@@ -84,7 +84,6 @@ class GroupService:
         store.on_rows(TABLE, self._committed_elsewhere)
 
     def _committed_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
-        # another gateway has written offsets
         for row, value in rows.items():
             topic, group, partition = decode_key(row)
             key = topic, group

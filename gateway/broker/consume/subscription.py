@@ -179,7 +179,6 @@ class Subscription:
         return given
 
     def _next_cursor(self, now_ms: int) -> Cursor | None:
-        # the partition whose next message is the oldest
         best: Cursor | None = None
         for cursor in self.cursors:
             self._drop_expired(cursor, now_ms)

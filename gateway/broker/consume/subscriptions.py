@@ -436,7 +436,6 @@ class SubscriptionService:
         subscription.grace_over.set(self._context.clock.now() + (subscription.request.durable_grace or 0.0))
 
     def _end(self, subscription: Subscription) -> None:
-        # the topic is gone: whoever waits hears it
         subscription.ended = True
         while subscription.takes:
             self._answer(subscription, subscription.takes.popleft(), ())

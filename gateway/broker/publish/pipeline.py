@@ -240,7 +240,6 @@ class Pipeline:
         pause(resume)
 
     def _fail(self, publication: Publication, error: GatewayError) -> None:
-        # refuse all that is still on its way
         if not publication.routed:
             self._refuse_unrouted(publication.caller, publication.batch.columns, error)
         for part in (*publication.parts, *publication.proxied):

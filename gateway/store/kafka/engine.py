@@ -256,7 +256,6 @@ class KafkaStore:
         return job
 
     def _go(self, job: _Job) -> None:
-        # it may pass all its gates
         if job.admin:
             self._nursery.start_soon(self._administer, job)
         else:
@@ -666,7 +665,6 @@ class KafkaStore:
         self._drop(topic)
 
     async def _state_row(self, table: str, key: bytes, value: bytes | None) -> None:
-        # write one row and wait for it
         written = trio.Event()
         problem: list[GatewayError] = []
 
@@ -762,7 +760,6 @@ class KafkaStore:
         return attrs.evolve(row.config(), partitions=known.partitions) if row.epoch == known.epoch else None
 
     def _topics_changed(self, changes: Mapping[bytes, bytes | None]) -> None:
-        # another gateway has made, changed or dropped topics
         for key, raw in changes.items():
             name = key.decode()
             topic = self._topics.get(name)

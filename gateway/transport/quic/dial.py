@@ -154,7 +154,6 @@ class _Attempt:
         return self._link
 
     def _accept(self, link: QuicLink) -> LinkHandler | None:
-        # the handshake is done: is it the one we wanted?
         if self._tls.fingerprint:
             try:
                 check_pinned(peer_certificates(self._core), self._tls.fingerprint)

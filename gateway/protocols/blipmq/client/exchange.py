@@ -147,7 +147,6 @@ class Exchange:
                 return ((request.id, Unsupported(f"BlipMQ has no {type(request).__name__}")),)
 
     def round(self, now: float) -> None:
-        # the idle Takes look again
         if self.round_at is None or now < self.round_at:
             return
         self._end_open_poll()
@@ -316,14 +315,12 @@ class Exchange:
             raise WireError(f"more than {MOST_HELD >> 20} MiB of deliveries at once")
 
     def _given(self, messages: Sequence[_Message]) -> None:
-        # somebody takes these
         sizes = [len(message.value) for message in messages]
         self._held -= sum(sizes)
         if sizes:
             self._largest = max(*sizes, 1)
 
     def _ended(self, bracket: _Bracket, now: float) -> Completions:
-        # a bracket's PONG came
         request = bracket.request
         outcome: Outcome
         match request:
@@ -380,5 +377,4 @@ def _waits(request: Take, now: float) -> bool:
 
 
 def _follows(before: _Message, message: _Message) -> bool:
-    # whether two deliveries can stand in one run
     return message.qos == before.qos and (not message.qos or message.cid == before.cid + 1)

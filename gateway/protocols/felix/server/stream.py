@@ -307,7 +307,6 @@ class ClientStream:
             gathering.values.extend(messages)
 
     def _publish(self) -> None:
-        # ask for everything gathered to be appended, as one batch
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
@@ -391,7 +390,6 @@ class ClientStream:
         self._settle()
 
     def _go_on(self) -> None:
-        # what the stream was held for is there
         self._machine.step(StreamEvent.RELEASE)
         self._buffer.wanted = 0
         whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""

@@ -208,7 +208,6 @@ class FlymqServer(ServerBasics):
     # --- reading ---
 
     def _blocked(self) -> bool:
-        # whether the next frame has to wait
         limits = self._context.limits
         return (
             self._machine.state is not State.READY
@@ -219,7 +218,6 @@ class FlymqServer(ServerBasics):
         )
 
     def _resume(self) -> Requests:
-        # read on, if reading stopped for a reason that is gone
         if self._buffer.wanted != HALTED or self._blocked():
             return NO_REQUESTS
         self._buffer.wanted = 0
@@ -302,7 +300,6 @@ class FlymqServer(ServerBasics):
         requests.append(Publish(number, run.batch()))
 
     def _operate(self, code: int, flags: int, payload: bytes, requests: list[Request]) -> None:
-        # one frame that is not part of a run
         if self._held:
             requests.extend(self._release())
         if flags == 0:
@@ -359,7 +356,6 @@ class FlymqServer(ServerBasics):
     # --- answering ---
 
     def _advance(self, call: Call, outcome: Outcome | None, requests: list[Request]) -> None:
-        # take an operation to its next request or its answer
         before = call.holds
         try:
             steps = call.steps

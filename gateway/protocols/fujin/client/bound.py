@@ -179,7 +179,6 @@ class BoundSession:
                 self._end_transaction(request)
 
     def _has_to_wait(self, request: Request) -> bool:
-        # what is not the open transaction's
         return self._transaction is not None and getattr(request, "transaction", "") != self._transaction.id
 
     def _publish(self, request: Publish) -> None:

@@ -180,7 +180,6 @@ class ReaderLane(StreamLane):
         self.core.outbox.put(self.channel, Withhold(self.channel, on=on))
 
     def _ask(self, now: float) -> None:
-        # for more, while somebody waits
         takes = self._inbox.takes
         if takes and self._fetch is None and not (self._pushed or self._stopping or self.leaving):
             request = takes[0].request

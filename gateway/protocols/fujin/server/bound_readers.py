@@ -256,7 +256,6 @@ class BoundReader:
         self._tags.clear()
 
     def _return(self, outcome: Outcome) -> None:
-        # what came for a reader that is closed
         if isinstance(outcome, Taken) and self._lease is not None:
             for one in outcome.deliveries:
                 self._lease.give_back(range(one.first_tag, one.first_tag + one.run.count))

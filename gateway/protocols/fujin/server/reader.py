@@ -135,7 +135,6 @@ class SeedReader:
         """Output fell to low water."""
 
     def timeout_at(self) -> float | None:
-        # nothing is timed
         return None
 
     def on_timeout(self, now: float) -> None:

@@ -153,7 +153,6 @@ class Stream(ABC):
         self.context.outbox.send(self.channel, data)
 
     def send_apart(self, data: bytes, *, notify: bool = False, alone: bool = False) -> None:
-        # bytes for the client with a wish
         self.context.outbox.send_apart(self.channel, data, notify=notify, alone=alone)
 
     def end(self, *, silent: bool = False) -> None:

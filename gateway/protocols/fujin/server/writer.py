@@ -81,7 +81,6 @@ class SeedWriter:
         """Nothing waits for it."""
 
     def timeout_at(self) -> float | None:
-        # nothing is timed
         return None
 
     def on_timeout(self, now: float) -> None:

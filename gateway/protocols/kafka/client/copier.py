@@ -212,7 +212,6 @@ class Copier:
             job.publish.places[index] = (message.partition(), message.offset())
 
     def _aborted(self, jobs: Sequence[CopyJob], error: GatewayError) -> None:
-        # nothing of it is there
         if len(jobs) == 1 or not getattr(error, "final", False):
             self._hop.put([(job.request.id, error) for job in jobs])
             return

@@ -242,7 +242,6 @@ class KafkaRemote:
             self.ended.set()
 
     def _told(self, errors: Sequence[Any]) -> None:
-        # what the library says beside its answers
         for error in errors:
             if error.code() in UNAUTHENTICATED:
                 self._refused = TargetRefused(error.str(), refusal=Status.UNAUTHENTICATED)

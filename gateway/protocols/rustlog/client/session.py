@@ -228,7 +228,6 @@ class RustlogClient(ClientBasics):
                 self._finish(request.id, Unsupported(f"RustLog cannot express {type(request).__name__}"))
 
     def _simple(self, request: Request, operation: Operation, reply: Callable[[Answer], Outcome]) -> None:
-        # one operation, one answer
         def answered(answer: Answer) -> None:
             self._finish(
                 request.id, refused(answer.code, answer.text) if isinstance(answer, ErrorAnswer) else reply(answer)

@@ -285,7 +285,6 @@ class Desk:
         self.waiting = False
 
     def _answered(self, pending: _Pending, outcome: Outcome) -> None:
-        # everything that takes one step
         operation = pending.operation
         if isinstance(operation, frames.CreateTopic):
             self.waiting = False
