@@ -562,7 +562,7 @@ class Gateway:
 
 
 def _ours(part: WorkerPart | None, config: Config) -> Config:
-    """A configuration as one process of several has it: each is a member of its own to the clients that ask who there is."""
+    # a configuration as one process of several has it: each is a member of its own to the clients that ask who there is
     if part is None:
         return config
     cluster = attrs.evolve(config.cluster, id=f"{config.cluster.id}-{part.worker.number}")

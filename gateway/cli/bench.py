@@ -264,7 +264,7 @@ async def _limited(work: Callable[[], Awaitable[Round]], plan: Workload, timeout
 
 
 async def _checked(target: PlaceTarget, plan: Workload, timeout: float) -> Round:
-    """A round that is read while it goes on, or after it, by as many as the workload has."""
+    # a round that is read while it goes on, or after it, by as many as the workload has
     mark = os.urandom(8)
     sources = [BenchSource(mark, number, plan) for number in range(plan.connections)]
     checkers = [Checker(mark, plan, sources) for _ in range(plan.readers)]

@@ -213,7 +213,7 @@ class _Copy:
                 await self._write([Put(TABLE, topic_key(name), str(one.epoch).encode())])
 
     async def _records(self, topics: Mapping[str, StoredTopic]) -> None:
-        """One commit is written while the next is read."""
+        # one commit is written while the next is read
         total = sum(part.end - part.start for one in topics.values() for part in one.partitions)
         number = self._done.commits
         under_way: tuple[Sequence[CopiedPart], Ticket] | None = None
@@ -234,7 +234,7 @@ class _Copy:
             self._progress(self._done.records, total)
 
     async def _tables(self, translation: Translation) -> Mapping[str, int]:
-        """Write them, and take out what an earlier attempt has written and is gone from the source since."""
+        # write them, and take out what an earlier attempt has written and is gone from the source since
         written: Counter[str] = Counter()
         wanted: dict[str, set[bytes]] = {}
         puts: list[Put] = []
@@ -254,7 +254,7 @@ class _Copy:
 
 
 def _commits(reader: CopyReader, topics: Mapping[str, StoredTopic], done: CopyProgress) -> Iterator[list[Run]]:
-    """What is not copied yet, as much at a time as one commit should carry. What came before `next` is there."""
+    # What is not copied yet, as much at a time as one commit should carry. What came before `next` is there.
     commit: list[Run] = []
     records = size = 0
     for name, one in topics.items():

@@ -144,7 +144,7 @@ class _Audit:
             )
 
     def _same(self, mine: Run, copy: Run, where: OffsetMap) -> bool:
-        """As many records of both."""
+        # as many records of both
         place = f"{mine.topic}/{mine.partition}"
         went = list(where.targets(mine.base_offset, mine.next_offset))
         if went != [(mine.base_offset, copy.base_offset, mine.count)]:
@@ -180,7 +180,7 @@ def _records(reader: CopyReader, topic: StoredTopic, partition: int, start: int,
 
 
 def _side_by_side(one: Iterator[Run], other: Iterator[Run]) -> Iterator[tuple[Run | None, Run | None]]:
-    """Both as runs of the same lengths; None for the one that has ended before the other."""
+    # both as runs of the same lengths; None for the one that has ended before the other
     mine, theirs = next(one, None), next(other, None)
     while mine is not None and theirs is not None:
         count = min(mine.count, theirs.count)

@@ -74,7 +74,7 @@ def examine_brokers(options: KafkaOptions) -> Iterator[BrokerFinding]:
 
 
 def _version_problem(options: KafkaOptions, address: str) -> str:
-    """Why this broker will not do; empty if it will. Asked before any login, as every client of Kafka asks."""
+    # Why this broker will not do; empty if it will. Asked before any login, as every client of Kafka asks.
     host, _colon, port = address.rpartition(":")
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), options.timeout)
@@ -116,7 +116,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 
 def _nodes(admin: Any, options: KafkaOptions, refused: threading.Event) -> int | None:
-    """How many brokers there are; None if that is not to be had."""
+    # how many brokers there are; None if that is not to be had
     asked = admin.describe_cluster(request_timeout=options.timeout)
     while not asked.done() and not refused.is_set():
         admin.poll(0.05)
@@ -129,7 +129,7 @@ def _nodes(admin: Any, options: KafkaOptions, refused: threading.Event) -> int |
 
 
 def _rights(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
-    """Whether topics may be made: asked for, and not done."""
+    # whether topics may be made: asked for, and not done
     name = f"{options.prefix}__gateway.check"
     settings = {"min.insync.replicas": str(options.min_insync)}
     new = NewTopic(name, 1, options.replication, config=settings)
@@ -155,7 +155,7 @@ def _rights(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
 
 
 def _there_already(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
-    """What the log of the state is, where there is one: so will be what is made."""
+    # what the log of the state is, where there is one: so will be what is made
     from confluent_kafka import TopicCollection
 
     state = options.state_topic

@@ -68,7 +68,7 @@ class KafkaLogReader(ReadableLog):
         return found
 
     def _stored(self, names: Mapping[str, str]) -> dict[str, StoredTopic]:
-        """Of these names of Kafka's, and what they are called here, those that there are."""
+        # of these names of Kafka's, and what they are called here, those that there are
         described: dict[str, Known] = {}
         asked = list(names)
         for begin in range(0, len(asked), ASKED_AT_ONCE):
@@ -114,7 +114,7 @@ class KafkaLogReader(ReadableLog):
         return iter(sorted(self._tables().table(table).items()))
 
     def _tables(self) -> Tables:
-        """As they were when they were first asked for."""
+        # as they were when they were first asked for
         if self._read_tables is None:
             self._read_tables = Tables()
             state = self._options.state_topic
