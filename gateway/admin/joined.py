@@ -28,7 +28,8 @@ from gateway.admin.pulse import Flow, History, Lag, Pulse, UpstreamNow, Upstream
 from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, UpstreamList
 from gateway.admin.tap import TapEvent, TapReport
 from gateway.bridges.breaker import Circuit
-from gateway.errors import NotFound
+from gateway.bulk.wire import HTTP, Problem, error_of
+from gateway.errors import NotFound, Status
 from gateway.observe.workers import Others
 from gateway.recorder import ConnectionSnapshot
 from gateway.transport.workers import MOST as MOST_WORKERS
@@ -56,6 +57,7 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
         "close_connection": every.closing,
         "consumers": every.consumers,
         "apply": every.applying,
+        "reset_group": every.resetting,
     }
     return [attrs.evolve(one, call=ways[one.name](one)) if one.name in ways else one for one in operations]
 
@@ -157,6 +159,19 @@ class _Everywhere:
             found = await one.call(asked)
             await self._others.ask("POST", RELOAD)
             return found
+
+        return call
+
+    def resetting(self, one: ApiOperation) -> Call:
+        """Who reads as a group is known to the process it is connected to: each has to have no objection."""
+
+        async def call(asked: Asked[Any, Any]) -> Any:
+            if not asked.body.force:
+                tried = msgspec.json.encode(msgspec.structs.replace(asked.body, dry_run=True))
+                answers = await self._others.ask("POST", one.path, tried, good=(HTTP[Status.CONFLICT],))
+                for body in answers.values():
+                    raise error_of(msgspec.json.decode(body, type=Problem))
+            return await one.call(asked)
 
         return call
 

@@ -101,19 +101,25 @@ class Others:
         return [f"worker {number}: {one}" for number, each in found.items() for one in each]
 
     async def ask(
-        self, method: str, target: str, *, only: int | None = None, good: Sequence[int] = (200,)
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        only: int | None = None,
+        good: Sequence[int] = (200,),
     ) -> Mapping[int, bytes]:
-        """What each answers, or one of them: those that do, in time. One that does not is being started again."""
+        """What each answers, or one of them: those that do, in time. One that does not is being started again. `body`: JSON."""
         found: dict[int, bytes] = {}
 
         async def ask(number: int) -> None:
             with trio.move_on_after(PATIENCE):
                 try:
-                    status, body = await _ask(self._paths[number], method, target)
+                    status, answer = await _ask(self._paths[number], method, target, body)
                 except (OSError, trio.BrokenResourceError, ValueError):
                     return
                 if status in good:
-                    found[number] = body
+                    found[number] = answer
 
         async with trio.open_nursery() as nursery:
             for number in self._paths if only is None else [only]:
@@ -134,13 +140,14 @@ class Others:
             await trio.sleep(AGAIN)
 
 
-def _request(method: str, target: str, version: str = "1.1") -> bytes:
-    return f"{method} {target} HTTP/{version}\r\nHost: worker\r\nConnection: close\r\n\r\n".encode()
+def _request(method: str, target: str, body: bytes = b"", version: str = "1.1") -> bytes:
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+    return f"{method} {target} HTTP/{version}\r\nHost: worker\r\nConnection: close\r\n{kind}\r\n".encode() + body
 
 
-async def _ask(path: Path, method: str, target: str) -> tuple[int, bytes]:
+async def _ask(path: Path, method: str, target: str, asked: bytes) -> tuple[int, bytes]:
     async with await trio.open_unix_socket(str(path)) as stream:
-        await stream.send_all(_request(method, target))
+        await stream.send_all(_request(method, target, asked))
         answer = b"".join([chunk async for chunk in stream])
     head, separator, body = answer.partition(b"\r\n\r\n")
     if not separator or b"content-length" not in head.lower():

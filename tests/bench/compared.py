@@ -76,7 +76,7 @@ async def main(workloads: Sequence[str], rounds: int, into: Path | None) -> None
                 found = await measure(workload, targets, rounds)
                 print(table(found), end="\n\n", flush=True)
                 if into is not None:
-                    (into / f"bench-{workload}.json").write_bytes(msgspec.json.format(as_json(found), indent=1) + b"\n")
+                    (into / f"bench-{workload}.json").write_bytes(as_json(found) + b"\n")
                     (into / f"bench-{workload}.svg").write_text(plot(found))
 
 

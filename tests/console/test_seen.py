@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 
 from playwright.sync_api import Locator, expect
 
-from gateway.errors import GatewayError
 from tests.console.conftest import House, Opened
 from tests.console.cost import produce
-from tests.console.traffic import flowing
+from tests.console.traffic import again_and_again, flowing
 
 AVRO = '{"type": "record", "name": "reading", "fields": [{"name": "place", "type": "string"}, {"name": "amount", "type": "long"}]}'
 READING = b"\x08Oslo\x14"
@@ -22,25 +18,6 @@ PROTOBUF = 'syntax = "proto3"; message Visit { string page = 1; int32 seconds = 
 VISIT = b"\x0a\x05/home\x10\x07"
 """Field 1, length-delimited, 5 bytes; field 2, varint 7 (protobuf, encoding)."""
 RED = "rgb(179, 38, 30)"
-
-
-@contextmanager
-def again_and_again(work: Callable[[], object]) -> Iterator[None]:
-    """Done for as long as the block lasts, in a thread."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(0.05):
-            with suppress(GatewayError):
-                work()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def is_red(alarm: Locator) -> None:

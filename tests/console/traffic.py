@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 import trio
 
 from gateway.envelope import Batch, Columns
+from gateway.errors import GatewayError
 from gateway.protocols.registry import Transport, protocol
 from gateway.requests import CommitOffset, Publish, Published, RegisterSchema, Subscribe, Take
 from gateway.transport.client import Connection, connect
@@ -125,28 +127,40 @@ class Senders:
 
 
 @contextmanager
-def flowing(senders: Senders) -> Iterator[None]:
-    """Some messages a second in every protocol, for the length of the block."""
+def again_and_again(work: Callable[[], object]) -> Iterator[None]:
+    """Done some times a second for as long as the block lasts, in a thread; it may be refused."""
     ended = threading.Event()
 
-    def send() -> None:
-        number = 0
+    def run() -> None:
         while not ended.wait(0.1):
-            number += 1
-            senders.send(
-                "flymq",
-                *[b'{"amount": %d, "item": "book"}' % (5 + (7 * number + each) % 60) for each in range(24)],
-                keys=[b"customer-%d" % (each % 9) for each in range(24)],
-            )
-            senders.send("rustlog", *[b"click %d" % each for each in range(60)])
-            senders.send("felix", *[b"%d.%d" % (18 + number % 4, each) for each in range(10)])
-            senders.send("blipmq", b'{"level": "warning", "disk": "%d %%"}' % (60 + number % 30))
-            senders.send("fujin", *[b'{"invoice": %d}' % (1000 + number + each) for each in range(4)])
+            with suppress(GatewayError):
+                work()
 
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def flowing(senders: Senders) -> Iterator[None]:
+    """Some messages a second in every protocol, for the length of the block."""
+    numbers = itertools.count(1)
+
+    def send() -> None:
+        number = next(numbers)
+        senders.send(
+            "flymq",
+            *[b'{"amount": %d, "item": "book"}' % (5 + (7 * number + each) % 60) for each in range(24)],
+            keys=[b"customer-%d" % (each % 9) for each in range(24)],
+        )
+        senders.send("rustlog", *[b"click %d" % each for each in range(60)])
+        senders.send("felix", *[b"%d.%d" % (18 + number % 4, each) for each in range(10)])
+        senders.send("blipmq", b'{"level": "warning", "disk": "%d %%"}' % (60 + number % 30))
+        senders.send("fujin", *[b'{"invoice": %d}' % (1000 + number + each) for each in range(4)])
+
+    with again_and_again(send):
+        yield

@@ -18,7 +18,7 @@ import trio
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError
 from gateway.protocols.registry import protocol
-from gateway.requests import DescribeTopics, Publish, Published, Topics
+from gateway.requests import CommitOffset, DescribeTopics, JoinGroup, Publish, Published, Topics
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
 from tests.integration.running import ports
@@ -185,6 +185,14 @@ async def test_the_api_speaks_for_all_processes(kafka: Kafka, topics: str, tmp_p
         accounts = json.loads(await both.ask("/v1/audit"))
         assert sum(door["received"] for door in accounts["doors"]) == 17
         assert [door["unaccounted"] for door in accounts["doors"]] == [0] * len(accounts["doors"])
+        for number, one in enumerate(
+            opened
+        ):  # a group that is read is not put elsewhere, at whichever process it is read
+            await one.request(JoinGroup(0, "orders", f"group-{number}"), timeout=PATIENCE)
+            await one.request(CommitOffset(0, "orders", f"group-{number}", 0, 1), timeout=PATIENCE)
+            asked = json.dumps({"group": f"group-{number}", "topic": "orders", "to": "earliest"})
+            refused = json.loads(await both.ask("/v1/groups/reset", "POST", asked))
+            assert (refused["type"], f"read orders as group-{number}" in refused["message"]) == ("Conflict", True)
         theirs = next(one for one in ids if one % 64 == 1)
         assert json.loads(await both.ask(f"/v1/connections?id={theirs}", method="DELETE"))["closed"]["id"] == theirs
         with trio.fail_after(PATIENCE):
