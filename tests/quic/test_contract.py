@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import END_STATES, QuicConnection, QuicConnectionState
 from aioquic.quic.packet import pull_quic_transport_parameters
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicPacketBuilderStop
+from aioquic.quic.stream import QuicStreamSender
 
 from gateway.transport.quic import aioquic_credit, aioquic_established, aioquic_private
 from gateway.transport.quic.certificates import CertificateFiles
@@ -71,6 +73,14 @@ def check_sender_offsets(pair: Pair) -> None:
     assert (sender._buffer_start, sender._buffer_stop) == (0, 100)
     pair.exchange()
     assert (sender._buffer_start, sender._buffer_stop) == (100, 100)
+
+
+def check_sender_buffer(pair: Pair) -> None:
+    """More at its end, a slice, less at its beginning: nothing else is asked of it."""
+    source = inspect.getsource(QuicStreamSender)
+    asked = ("self._buffer += data", "self._buffer[start - self._buffer_start :", "del self._buffer[:size]")
+    assert all(source.count(use) == 1 for use in asked)
+    assert len(re.findall(r"self\._buffer\b", source)) == len(asked) + 1  # and where it is made
 
 
 def check_sender_end(pair: Pair) -> None:
@@ -403,6 +413,7 @@ def check_initial_builder(pair: Pair) -> None:
 
 
 CHECKS: dict[str, Callable[[Pair], None]] = {
+    "_buffer": check_sender_buffer,
     "_ack_delay": check_spaces,
     "_alpn_protocols": check_alpn_protocols,
     "_buffer_fin": check_sender_end,

@@ -80,6 +80,10 @@ def twin(core: Core, made: type[Core]) -> Core:
         memo[id(keys)] = None
     other_core = copy.deepcopy(core, memo)
     other_core.__class__ = made
+    if made is GeneralCore:  # and keeps what it sends in aioquic's own array
+        other_core._table.buffer = bytearray
+        for stream in other_core._streams.values():
+            stream.sender._buffer = bytearray(stream.sender._buffer[0 : len(stream.sender._buffer)])
     return other_core
 
 
@@ -167,7 +171,7 @@ def known(core: Core) -> dict[str, object]:
             bytes(stream.receiver._buffer),
             stream.sender._buffer_start,
             stream.sender._buffer_stop,
-            bytes(stream.sender._buffer),
+            bytes(stream.sender._buffer[0 : len(stream.sender._buffer)]),
             list(stream.sender._pending),
             list(stream.sender._acked),
             stream.sender._pending_eof,

@@ -1,4 +1,4 @@
-"""aioquic with receive limits that only the owner raises.
+"""aioquic with receive limits that only the owner raises, and with streams that keep what they send as it was written.
 
 aioquic raises its limits with the bytes *received*, so an unread stream is delivered whole. Here they are raised from outside
 (`grant_stream`, `grant_connection`), and the doubling never sees a received byte.
@@ -6,21 +6,32 @@ aioquic raises its limits with the bytes *received*, so an unread stream is deli
 Apart from `aioquic_private`, which only names what is private: this changes what it does.
 """
 
+# ruff: noqa: SLF001 (private names are what this module is for)
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
 
+from gateway.transport.quic.unsent import Unsent
+
 
 class _StreamTable(dict[int, CoreStream]):
     """aioquic's streams by id. Its only use of `values` is to look for limits to announce: give it just those."""
 
+    buffer: Callable[[], Any] = Unsent
+
     def __init__(self) -> None:
         super().__init__()
         self.granted: dict[int, CoreStream] = {}
+
+    def __setitem__(self, stream_id: int, stream: CoreStream) -> None:
+        stream.sender._buffer = self.buffer()
+        super().__setitem__(stream_id, stream)
 
     def values(self) -> list[CoreStream]:  # type: ignore[override]
         return list(self.granted.values())

@@ -566,7 +566,7 @@ def _stream_frame(
     parts.append(b"%c%b%b%b" % (kind, name, place, (length | 0x4000).to_bytes(2, "big")))
     if length:
         base = sender._buffer_start
-        parts.append(memoryview(sender._buffer)[start - base : stop - base])
+        parts += sender._buffer.views(start - base, stop - base)
     handlers.append((sender.on_data_delivery, (start, stop, end)))
     return 3 + len(name) + len(place) + length
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import attrs
 
@@ -262,12 +263,9 @@ def write_replies(cids: bytes, op: int = Reply.WRITE) -> bytes:
 
 def messages(columns: Columns) -> bytes:
     """MSG for every message, without ids (wire 1.4): the packed values with the op byte in front of each."""
-    packed, start = columns.packed, 0
-    parts: list[bytes] = [b""]
-    for end in columns.ends:
-        parts.append(packed[start:end])
-        start = end
-    return bytes((Reply.MESSAGE,)).join(parts)
+    packed, ends = columns.packed, columns.ends
+    parts = [packed[start:end] for start, end in zip(chain((0,), ends), ends, strict=False)]
+    return bytes((Reply.MESSAGE,)).join((b"", *parts))
 
 
 def messages_with_ids(columns: Columns, subscription: int, first_tag: int) -> bytes:
