@@ -20,7 +20,7 @@ from aioquic.buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, StreamDataReceived
-from aioquic.quic.packet import pull_quic_header
+from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
 from gateway.transport.quic.certificates import self_signed
 
@@ -73,6 +73,8 @@ class Bare:
                 header = pull_quic_header(Buffer(data=data), host_cid_length=8)
                 link = self.by_cid.get(header.destination_cid)
                 if link is None:
+                    if header.packet_type is not QuicPacketType.INITIAL:
+                        continue  # of one that is over
                     link = QuicConnection(
                         configuration=self.configuration,
                         original_destination_connection_id=header.destination_cid,

@@ -238,7 +238,8 @@ class QuicLink(ChannelLink):
         """Whether a datagram for nobody says that the peer does not know this connection any more. Then it is over."""
         if self._phase is Phase.GONE or not is_reset(self._core, data):
             return False
-        log.info("quic_connection_reset", peer=self.peer)
+        if self._phase is not Phase.OVER:  # what was closed is forgotten sooner there than here: that is no news
+            log.info("quic_connection_reset", peer=self.peer)
         self.abandon()
         return True
 
