@@ -590,7 +590,8 @@ def _kafka_store(
 
 def kafka_options(config: Config, kafka: Kafka) -> KafkaOptions:
     """How the cluster that a configuration names is reached."""
-    from gateway.store.kafka.options import KafkaOptions, security
+    from gateway.librdkafka.login import login_settings
+    from gateway.store.kafka.options import KafkaOptions
 
     tls, sasl = kafka.tls, kafka.sasl
     trust = tls if isinstance(tls, TlsTrust) else TlsTrust()
@@ -601,7 +602,8 @@ def kafka_options(config: Config, kafka: Kafka) -> KafkaOptions:
         min_insync=kafka.insync,
         timeout=kafka.timeout,
         largest=kafka.largest,
-        security=security(
+        compression=kafka.compression.value,
+        security=login_settings(
             tls=not isinstance(tls, TlsNone),
             ca=trust.ca,
             cert=trust.cert,

@@ -187,6 +187,14 @@ class DurabilitySetting:
     interval: Seconds = Seconds(0.005)
 
 
+class KafkaCompression(enum.Enum):
+    """How batches are packed on their way to the brokers, and lie there."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
 class KafkaMechanism(enum.Enum):
     """How a client of Kafka logs in."""
 
@@ -241,6 +249,10 @@ class Kafka:
         Seconds, Says("How long a write waits to be confirmed, and for how long a gateway that froze holds up others.")
     ] = Seconds(10.0)
     largest: Annotated[Size, Says("The largest value of a message.")] = Size(16 << 20)
+    compression: Annotated[
+        KafkaCompression,
+        Says("How records are packed: what is known of each beside its value is said again and again."),
+    ] = KafkaCompression.LZ4
     tls: Annotated[UpstreamTls, Says("Whether brokers are dialled over TLS, and whom to trust.")] = attrs.Factory(
         TlsNone
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -21,12 +21,18 @@ from tests.unit.bridges.test_ingest import STORED, VALUES, far
 PATIENCE = 120
 
 
-@contextmanager
-def deaf(store: Any) -> Iterator[None]:
+@asynccontextmanager
+async def deaf(store: Any) -> AsyncIterator[None]:
     """It hears nothing of what others write, as while it is frozen: the thread that would tell it waits."""
-    again = threading.Event()
-    store._state._orders.append(lambda: again.wait(PATIENCE))
+    waits, again = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waits.set()
+        again.wait(PATIENCE)
+
+    store._state._orders.append(wait)
     try:
+        await trio.to_thread.run_sync(waits.wait)
         yield
     finally:
         again.set()
@@ -45,7 +51,7 @@ async def test_an_ingest_that_is_anothers_meanwhile_stores_nothing(kafka: Kafka,
             await blip.until(lambda: any(queue.polls for queue in blip.queues.values()))
             blip.deliver(b"orders", b"first")
             await blip.until(lambda: blip.acknowledged == [b"first"])
-            with deaf(store):
+            async with deaf(store):
                 slots = list(other.table(TABLE))
                 assert slots
                 await other.submit(unit(puts=[Put(TABLE, slot, b"another") for slot in slots])).wait()

@@ -196,7 +196,7 @@ async def test_who_freezes_in_a_transaction_holds_up_others_for_a_while_and_then
         work = frozen._transactions
         # as far as a gateway that stops between its mark and its commit comes
         await trio.to_thread.run_sync(frozen._take_turn)
-        work.write(frozen.topics["t"].kafka, 0, [(b"lost", None, None)])
+        work.write(frozen.topics["t"].kafka, 0, [(b"lost", None, None, 0)])
         with trio.fail_after(PATIENCE):
             await other.submit(
                 unit(append("t", b"kept"), requires=[Require("s", b"k", None)], puts=[Put("s", b"k", b"1")])

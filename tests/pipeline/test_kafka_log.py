@@ -10,18 +10,24 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.cli.pipeline_replay import target_at
 from gateway.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from gateway.pipeline.archive import archive
 from gateway.pipeline.audit import audit
+from gateway.pipeline.frames import messages_at
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.merge import merge
 from gateway.pipeline.options import ReadOptions
+from gateway.pipeline.progress import Wanted
+from gateway.pipeline.replay import replay
 from gateway.pipeline.source import open_log
 from gateway.store.interface import Put, Unit
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
+from tests.integration.running import started
 from tests.kafka.foreign import produce_all
 from tests.kafka.node import Kafka
+from tests.pipeline.test_replay import PLAIN
 from tests.store.kit import append, create, publish
 
 
@@ -154,3 +160,33 @@ async def test_spark_reads_it_by_the_same_columns(kafka: Kafka, topics: str, spa
         ("orders", 1, b"e", "route"),
     ]
     assert [one[2] for one in found][:4] == [0, 1, 2, 3]
+
+
+SERVED = """
+version: 1
+listeners: {{flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+admin: {{bind: "127.0.0.1:0"}}
+storage: {{path: "{data}", kafka: {{brokers: ["{brokers}"], prefix: "{prefix}", replication: 1}}}}
+routes: [{{name: all, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}]
+"""
+
+
+async def test_its_archive_is_replayed_into_another_log_on_kafka(
+    kafka: Kafka, topics: str, tmp_path: Path, spark: Any
+) -> None:
+    """Between the records of both there are offsets without one."""
+    await write(kafka, topics)
+    archived = tmp_path / "archive"
+    await trio.to_thread.run_sync(archive, options(kafka, topics).source, archived)
+    config = SERVED.format(data=tmp_path / "data", brokers=kafka.brokers, prefix=f"{topics}2.")
+
+    def run() -> tuple[int, bool]:
+        with started(tmp_path, config) as served:
+            wants = Wanted(str(archived), f"http://127.0.0.1:{served.ports['admin']}/again.{{topic}}")
+            with target_at(wants.target, PLAIN) as target:
+                done = replay(spark, messages_at(wants.source), wants, target, state=tmp_path / "state")
+            return done.sent, done.finished
+
+    assert await trio.to_thread.run_sync(run) == (6, True)
+    found = await trio.to_thread.run_sync(values, kafka, f"{topics}2.", "again.orders")
+    assert sorted(value for partition in found for value in partition) == [b"a", b"b", b"c", b"d", b"e", b"f"]

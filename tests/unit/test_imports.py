@@ -53,6 +53,8 @@ RULES = [
     Rule("gateway/model.py", ("gateway.settings", "gateway.wire", "gateway.store.interface"), PURE),
     Rule("gateway/schemas", ("gateway.errors", "gateway.schemas"), PURE),
     Rule("gateway/arrow", (*VALUES, "gateway.arrow", "gateway.store"), ("trio", "aioquic", "structlog")),
+    Rule("gateway/librdkafka/codes.py", (), PURE),
+    Rule("gateway/librdkafka", ("gateway.librdkafka",), ("aioquic", "structlog", "logging", "socket")),
     Rule("gateway/wire", (*VALUES, "gateway.wire"), PURE),
     Rule("gateway/bench/figures.py", (), PURE),
     Rule("gateway/bench/plot.py", ("gateway.bench.figures",), PURE),
@@ -60,11 +62,28 @@ RULES = [
     Rule("gateway/protocols/registry.py", (*VALUES, "gateway.wire", "gateway.protocols"), PURE),
     Rule(
         "gateway/protocols/kafka/client",  # the broker's own library does the I/O, in threads
-        (*VALUES, "gateway.wire", "gateway.notation", "gateway.protocols.registry", "gateway.protocols.kafka"),
+        (
+            *VALUES,
+            "gateway.wire",
+            "gateway.notation",
+            "gateway.librdkafka",
+            "gateway.protocols.registry",
+            "gateway.protocols.kafka",
+        ),
         ("aioquic", "structlog", "logging", "socket"),
+    ),
+    Rule(
+        "gateway/protocols/kafka/wire",
+        (*VALUES, "gateway.wire", "gateway.librdkafka.codes", "gateway.protocols.registry", "gateway.protocols.kafka"),
+        PURE,
     ),
     Rule("gateway/protocols/*", (*VALUES, "gateway.wire", "gateway.protocols.registry", "{self}"), PURE),
     Rule("gateway/store/reader.py", (*VALUES, "gateway.store", "gateway.files"), ("trio", "aioquic", "structlog")),
+    Rule(
+        "gateway/store/kafka",
+        (*VALUES, "gateway.store", "gateway.librdkafka"),
+        ("aioquic", "structlog", "logging"),
+    ),
     Rule("gateway/store", (*VALUES, "gateway.store", "gateway.files"), ("aioquic", "structlog", "logging")),
     Rule(
         "gateway/routing",

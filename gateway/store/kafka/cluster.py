@@ -25,38 +25,17 @@ from confluent_kafka.admin import (
 )
 
 from gateway.errors import GatewayError, InvalidRequest, StoreReadOnly, UnknownTopic
+from gateway.librdkafka.codes import COORDINATOR_MOVES, NOT_THERE, SOON_KNOWN, TRANSPORT
 from gateway.store.interface import TopicConfig
 from gateway.store.kafka.options import RECORD_ROOM, KafkaOptions
 from gateway.store.kafka.slots import SLOTS
 
 T = TypeVar("T")
-ASK_AGAIN = 0.02
+PAUSE_SECONDS = 0.02
 """Seconds after which what a broker does not know yet is asked again."""
 Bounds = tuple[int, int]
 """The first offset there is, and the one behind the last that is decided."""
 
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
-_SOON = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError._TRANSPORT,  # noqa: SLF001
-    }
-)
-"""Another broker will know, or this one a moment later."""
-_COORDINATED_SOON = frozenset(
-    {
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError._TRANSPORT,  # noqa: SLF001
-    }
-)
-"""The same of a group."""
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_PARTITIONS,
@@ -82,7 +61,7 @@ def translated(error: KafkaException) -> GatewayError:
     found = error.args[0]
     if not isinstance(found, KafkaError):
         return StoreReadOnly(str(error))
-    if found.code() in _GONE:
+    if found.code() in NOT_THERE:
         return UnknownTopic(found.str())
     if found.code() in _REFUSED:
         return InvalidRequest(f"Kafka refuses: {found.str()}")
@@ -131,9 +110,9 @@ class KafkaCluster:
                 code = error.args[0].code()
                 if code == KafkaError.GROUP_ID_NOT_FOUND:
                     return 0
-                if code not in _COORDINATED_SOON or time.monotonic() > until:
+                if code not in COORDINATOR_MOVES | {TRANSPORT} or time.monotonic() > until:
                     raise translated(error) from error
-            self._pause.wait(ASK_AGAIN)
+            self._pause.wait(PAUSE_SECONDS)
 
     def describe(self, names: Iterable[str]) -> dict[str, Known]:
         """Those of them that exist."""
@@ -184,7 +163,7 @@ class KafkaCluster:
             found = self.describe([name])
             if name in found and found[name].led:
                 return found[name]
-            self._pause.wait(ASK_AGAIN)
+            self._pause.wait(PAUSE_SECONDS)
         raise StoreReadOnly(f"Kafka has made the topic {name}, and does not know it")
 
     def alter(self, name: str, config: TopicConfig, more: bool) -> None:
@@ -261,13 +240,13 @@ class KafkaCluster:
                 try:
                     found[key] = future.result().offset
                 except KafkaException as error:
-                    if error.args[0].code() in _GONE:
+                    if error.args[0].code() in NOT_THERE:
                         continue
-                    if error.args[0].code() not in _SOON or time.monotonic() > until:
+                    if error.args[0].code() not in SOON_KNOWN or time.monotonic() > until:
                         raise translated(error) from error
                     asked.append(key)
             if asked:
-                self._pause.wait(ASK_AGAIN)
+                self._pause.wait(PAUSE_SECONDS)
         return found
 
 

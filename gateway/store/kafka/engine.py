@@ -76,6 +76,8 @@ ROW_BYTES = 1 << 10
 """What a row counts of that: it is the loop's time that they cost, and not their bytes."""
 POLL_SECONDS = 1.0
 """How often Kafka is asked which topics there are."""
+GONE_AFTER = 3
+"""Looks that find a topic no more, until it is taken for gone."""
 LOOK_AGAIN = 1.0
 TURN_SECONDS = 0.005
 """How often a transaction in line asks whether it is its turn."""
@@ -150,6 +152,8 @@ class KafkaStore:
         self._watched: Counter[str] = Counter()
         self._grown: dict[FollowedLog, trio.Event] = {}
         """Readers that wait for what is known to be in a partition that is followed."""
+        self._absent: Counter[str] = Counter()
+        """Topics that were there, and how many looks in a row have not found them."""
         self._missing: dict[str, float] = {}
         """Topics that Kafka has just said it does not have."""
         recorder.writable(True)
@@ -730,8 +734,12 @@ class KafkaStore:
             if name is not None and kafka not in _KAFKAS_OWN:
                 ours[name] = partitions
         # what is being changed right now is not judged by an answer that may be older
-        for name in [name for name in self._topics if name not in ours and not self._gates.changing(name)]:
-            self._drop(self._topics[name])
+        absent = [name for name in self._topics if name not in ours and not self._gates.changing(name)]
+        self._absent = Counter({name: self._absent[name] + 1 for name in absent})
+        for name in absent:
+            # a broker that has just come back does not know all yet; who drops by a gateway says it in the log of the state
+            if self._absent[name] >= GONE_AFTER:
+                self._drop(self._topics[name])
         asked = [
             kafka_name(self._options.prefix, name)
             for name, partitions in ours.items()

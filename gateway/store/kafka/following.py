@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from gateway.librdkafka.codes import PARTITION_END
+from gateway.librdkafka.threads import together
 from gateway.store.kafka.options import KafkaOptions
 
 ROWS = 5_000
@@ -59,11 +61,10 @@ class Follower:
             try:
                 while orders:
                     orders.popleft()()
-                first = consumer.poll(WAIT)
-                if first is None:
-                    continue
-                batch = [first, *consumer.consume(self._most - 1, 0)]
+                batch = together(consumer, WAIT, self._most)
             except KafkaException:
+                continue
+            if not batch:
                 continue
             try:
                 trio.from_thread.run_sync(self._take, batch, trio_token=self._token)
@@ -75,6 +76,6 @@ class Follower:
 def end_of(message: Any) -> int | None:
     """If it is no message but the news that a partition ends here (and everything before is decided): where."""
     error = message.error()
-    if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+    if error is not None and error.code() == PARTITION_END:
         return int(message.offset())
     return None

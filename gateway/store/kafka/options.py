@@ -25,7 +25,9 @@ class KafkaOptions:
     """Seconds after which a write that the brokers do not confirm is given up."""
     largest: int = 16 << 20
     """Bytes of a value."""
-    security: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    compression: str = "lz4"
+    """Of whole batches, by Kafka's own name. What stands before a record's headers is nearly the same in each."""
+    security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """librdkafka's own settings for TLS and SASL."""
     tail_cache: int = 64 << 20
     id: str = "gateway"
@@ -80,6 +82,7 @@ class KafkaOptions:
                 "queue.buffering.max.messages": 0,
                 "queue.buffering.max.kbytes": 2_097_151,
                 "batch.num.messages": 20_000,
+                "compression.type": self.compression,
                 **others,
             }
         )
@@ -102,42 +105,3 @@ class KafkaOptions:
                 **others,
             }
         )
-
-
-def security(
-    *,
-    tls: bool,
-    ca: str = "",
-    cert: str = "",
-    key: str = "",
-    mechanism: str = "",
-    username: str = "",
-    password: str = "",
-    token_url: str = "",
-    scope: str = "",
-) -> dict[str, str]:
-    settings = {"security.protocol": ("sasl_" if mechanism else "") + ("ssl" if tls else "plaintext")}
-    if tls:
-        settings |= {
-            name: value
-            for name, value in (
-                ("ssl.ca.location", ca),
-                ("ssl.certificate.location", cert),
-                ("ssl.key.location", key),
-            )
-            if value
-        }
-    if mechanism:
-        settings["sasl.mechanisms"] = mechanism.upper()
-    if mechanism == "oauthbearer":
-        settings |= {
-            "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.client.id": username,
-            "sasl.oauthbearer.client.secret": password,
-            "sasl.oauthbearer.token.endpoint.url": token_url,
-        }
-        if scope:
-            settings["sasl.oauthbearer.scope"] = scope
-    elif mechanism:
-        settings |= {"sasl.username": username, "sasl.password": password}
-    return settings

@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, StoreReadOnly, UnknownTopic, Unsupported
+from gateway.librdkafka.codes import NO_SUCH_OFFSET, PARTITION_END
+from gateway.librdkafka.threads import together
 from gateway.store.interface import Stored, TopicConfig
 from gateway.store.kafka.cluster import KafkaCluster, Known, translated
 from gateway.store.kafka.names import kafka_name, topic_name
@@ -29,10 +31,6 @@ OURS = "__gateway."
 BATCH = 5_000
 ASKED_AT_ONCE = 500
 STEP = 0.2
-END = -191
-"""_PARTITION_EOF."""
-OUT_OF_RANGE = frozenset({-140, 1})
-"""_AUTO_OFFSET_RESET, OFFSET_OUT_OF_RANGE."""
 
 
 class KafkaLogReader(ReadableLog):
@@ -169,16 +167,15 @@ class KafkaLogReader(ReadableLog):
         ended = False
         while not ended:
             messages: list[Any] = []
-            first = consumer.poll(STEP)
-            for message in (first, *consumer.consume(BATCH - 1, 0)) if first is not None else ():
+            for message in together(consumer, STEP, BATCH):
                 error = message.error()
                 if error is None:
                     ended = ended or message.offset() >= stop - 1
                     if message.offset() < stop:
                         messages.append(message)
-                elif error.code() == END:
+                elif error.code() == PARTITION_END:
                     ended = True
-                elif error.code() in OUT_OF_RANGE:
+                elif error.code() in NO_SUCH_OFFSET:
                     raise OffsetOutOfRange(first=found.start, next_offset=found.end)
                 else:
                     raise translated(KafkaException(error))

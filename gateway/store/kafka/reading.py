@@ -14,6 +14,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from gateway.errors import GatewayError, OffsetOutOfRange, StoreError, UnknownTopic
+from gateway.librdkafka.codes import NO_SUCH_OFFSET, NOT_THERE
 from gateway.store.interface import ReadResult
 from gateway.store.kafka.following import end_of
 from gateway.store.kafka.options import KafkaOptions
@@ -125,9 +126,9 @@ class _Reader:
     def _check(error: KafkaError | None) -> None:
         if error is None:
             return
-        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+        if error.code() in NO_SUCH_OFFSET:
             raise OffsetOutOfRange
-        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}:  # noqa: SLF001
+        if error.code() in NOT_THERE:
             raise UnknownTopic
         if not error.retriable():
             raise StoreError(f"Kafka does not deliver: {error.str()}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.envelope import BatchMeta, Columns, Delivery, Headers, Origin, Run
+from gateway.envelope import NO_HEADERS, BatchMeta, Columns, Delivery, Headers, Origin, Run
 from gateway.store.interface import Append
 
 ID, ORIGIN, EXPIRES = "gw.id", "gw.origin", "gw.expires"
@@ -24,6 +24,7 @@ FOREIGN = "kafka"
 ABSENT = ("gw.absent", b"value")
 """A header of a record that has no value at all (a deletion, in a compacted topic)."""
 ID_BYTES = 16
+MOST_INDEX = 1 << 32
 _FOREIGN = Origin(FOREIGN, FOREIGN)
 
 
@@ -120,28 +121,33 @@ class _Building:
         self.base = base
         self.values: list[bytes] = []
         self.keys: list[bytes | None] = []
-        self.headers: list[Headers] = []
-        self.expires: list[int] = []
         self.times: list[int] = []
+        self.headers: dict[int, Headers] = {}
+        self.expires: dict[int, int] = {}
+        """Both by place, since most have none."""
         self.batches: list[tuple[int, int, BatchMeta]] = []
 
     def run(self, topic: str, partition: int) -> Run:
+        places, headers, expires = range(len(self.values)), self.headers, self.expires
         columns = Columns.of(
             self.values,
             self.keys if any(key is not None for key in self.keys) else None,
-            self.headers if any(self.headers) else None,
-            self.expires if any(self.expires) else None,
+            [headers.get(at, NO_HEADERS) for at in places] if headers else None,
+            [expires.get(at, 0) for at in places] if expires else None,
         )
-        return Run(topic, partition, self.base, columns, self.times, self.batches)
+        times = self.times if min(self.times) >= 0 else [max(at, 0) for at in self.times]
+        return Run(topic, partition, self.base, columns, times, self.batches)
 
 
 def runs(messages: Sequence[Any], topic: str, partition: int, epoch: int) -> tuple[list[Run], int]:
     """Messages of one partition, in order, as runs without gaps; and how many there were that no envelope can be made of."""
     found: list[Run] = []
-    building: _Building | None = None
+    building = _Building(-1)
     following = -1
     last_id, last_source, meta = b"", b"", BatchMeta(b"", _FOREIGN, FOREIGN)
     next_index = -1
+    expected = b""
+    """The id of the record that would be the next of the same batch: nearly always it is."""
     unreadable = 0
     for message in messages:
         offset: int = message.offset()
@@ -150,45 +156,56 @@ def runs(messages: Sequence[Any], topic: str, partition: int, epoch: int) -> tup
         except UnicodeDecodeError:
             unreadable += 1
             continue
-        if building is None or offset != following:
-            if building is not None:
+        value = message.value()
+        if offset != following:
+            if building.values:
                 found.append(building.run(topic, partition))
             building = _Building(offset)
-            next_index = -1
+            expected = b""
+        elif headers is not None and len(headers) == 2 and value is not None:
+            (id_name, name), (origin_name, source) = headers
+            if name == expected and source == last_source and id_name == ID and origin_name == ORIGIN:
+                following += 1
+                next_index += 1
+                expected = last_id + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
+                building.values.append(value)
+                building.keys.append(message.key())
+                building.times.append(message.timestamp()[1])
+                continue
         following = offset + 1
-        value = message.value()
-        expiry = 0
+        at = len(building.values)
         mine: Headers = ()
-        known = None
-        if headers:
-            known = _known(headers)
-            if known is not None:
-                name, source, expiry, rest = known
-                mine = tuple(headers[rest:]) if len(headers) > rest else ()
-                index = int.from_bytes(name[ID_BYTES:], "big")
-                batch = name[:ID_BYTES]
-                if index != next_index or batch != last_id or source != last_source:
+        known = _known(headers) if headers else None
+        if known is not None:
+            name, source, expiry, rest = known
+            mine = tuple(headers[rest:])
+            if expiry:
+                building.expires[at] = expiry
+            index = int.from_bytes(name[ID_BYTES:], "big")
+            batch = name[:ID_BYTES]
+            if name != expected or source != last_source:
+                if batch != last_id or source != last_source:
                     origin, route, delivery = _source(source)
-                    if batch != last_id or source != last_source:
-                        meta = BatchMeta(batch, origin, route, delivery)
-                    last_id, last_source = batch, source
-                    building.batches.append((len(building.values), index, meta))
-                next_index = index + 1
-            else:
+                    meta = BatchMeta(batch, origin, route, delivery)
+                last_id, last_source = batch, source
+                building.batches.append((at, index, meta))
+            next_index = index + 1
+            expected = batch + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
+        else:
+            if headers:
                 mine = tuple([(key, b"" if header is None else header) for key, header in headers])
-        if known is None:
             place = b"%d/%d/%d/" % (epoch, partition, offset) + topic.encode()
             name = hashlib.blake2b(place, digest_size=ID_BYTES).digest()
-            building.batches.append((len(building.values), 0, BatchMeta(name, _FOREIGN, FOREIGN)))
-            next_index, last_id = -1, b""
+            building.batches.append((at, 0, BatchMeta(name, _FOREIGN, FOREIGN)))
+            expected, last_id = b"", b""
         if value is None:
             value, mine = b"", (*mine, ABSENT)
+        if mine:
+            building.headers[at] = mine
         building.values.append(value)
         building.keys.append(message.key())
-        building.headers.append(mine)
-        building.expires.append(expiry)
-        building.times.append(max(message.timestamp()[1], 0))
-    if building is not None:
+        building.times.append(message.timestamp()[1])
+    if building.values:
         found.append(building.run(topic, partition))
     return found, unreadable
 

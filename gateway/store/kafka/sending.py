@@ -6,7 +6,6 @@ partition meanwhile waits behind it; to others it goes at once.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -16,28 +15,27 @@ import trio
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.errors import GatewayError, OutcomeUnknown, StoreReadOnly, TooLarge, UnknownTopic
+from gateway.librdkafka.codes import NOT_THERE, OVER, TOO_LARGE, TOPIC_DENIED
+from gateway.librdkafka.hop import Hop
+from gateway.librdkafka.threads import PolledProducer
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import KafkaRecord
 
-POLL_SECONDS = 0.5
 SLICE_RECORDS = 500
 SLICE_BYTES = 4 << 20
 """So much is handed in without a look at anything else: a few milliseconds."""
 Done = Callable[[Sequence[tuple[int, int]], GatewayError | None], None]
 """Hears offset and time of each record that was asked about, or why they are not stored."""
 
-_UNSENT = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART})  # noqa: SLF001
-_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
-
 
 def translated(error: KafkaError) -> GatewayError:
     """What an error of a write means to whoever asked for it."""
     code = error.code()
-    if code in _UNSENT:
+    if code in NOT_THERE:
         return UnknownTopic(f"the topic is gone from Kafka: {error.str()}")
-    if code in _LARGE:
+    if code in TOO_LARGE:
         return TooLarge(f"Kafka takes no record of this size: {error.str()}")
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+    if code == TOPIC_DENIED:
         return StoreReadOnly(f"Kafka does not let this gateway write: {error.str()}")
     return OutcomeUnknown(f"Kafka has not confirmed the write: {error.str()}")
 
@@ -45,9 +43,10 @@ def translated(error: KafkaError) -> GatewayError:
 class _Sent:
     """One call of `send`: all of its records that are asked about."""
 
-    __slots__ = ("done", "error", "missing", "placed")
+    __slots__ = ("done", "error", "missing", "placed", "polled")
 
-    def __init__(self, done: Done, asked: int) -> None:
+    def __init__(self, polled: PolledProducer[_Sent], done: Done, asked: int) -> None:
+        self.polled = polled
         self.done = done
         self.missing = asked
         self.placed: list[tuple[int, int]] = []
@@ -59,8 +58,6 @@ class _Handing:
     """Records on their way to one partition, as far as they are not librdkafka's yet."""
 
     sent: _Sent
-    producer: Producer
-    heard: list[_Sent]
     topic: str
     partition: int
     records: Iterator[KafkaRecord]
@@ -76,20 +73,17 @@ class Sender:
         self._options = options
         self._arrived = arrived
         self._token = trio.lowlevel.current_trio_token()
-        self._heard: list[_Sent] = []
+        self._hop: Hop[_Sent] = Hop(self._heard)
         self._waiting: dict[tuple[str, int], deque[_Handing]] = {}
         """By partition: what is too large for one slice, and what came behind it."""
-        self._producer = self._made()
-        self._closing = False
-        self._thread = threading.Thread(target=self._listen, name="kafka-sender", daemon=True)
-        self._thread.start()
+        self._polled = self._made()
 
     def send(self, topic: str, partition: int, records: Iterable[KafkaRecord], count: int, done: Done) -> None:
         """Hand in records of one partition. Asked about are the first and the last, or all where there are few: Kafka may put
         records of others between those of one call.
         """
         asked = count if count <= MOST_ASKED else 2
-        handing = _Handing(_Sent(done, asked), self._producer, self._heard, topic, partition, iter(records), count)
+        handing = _Handing(_Sent(self._polled, done, asked), topic, partition, iter(records), count)
         waiting = self._waiting.get((topic, partition))
         if waiting is not None:
             waiting.append(handing)
@@ -113,11 +107,11 @@ class Sender:
         # hand in a slice; whether that was the last
         sent, count, topic, partition = handing.sent, handing.count, handing.topic, handing.partition
         index, last, few = handing.handed, handing.count - 1, handing.count <= MOST_ASKED
-        produce = handing.producer.produce
-        if handing.producer is not self._producer:
+        polled = sent.polled
+        produce, heard = polled.producer.produce, polled.heard
+        if polled is not self._polled:
             self._refuse(sent, OutcomeUnknown("Kafka's client had to begin anew while this was handed in"))
             return True
-        heard = handing.heard
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             # in the listening thread
@@ -141,7 +135,7 @@ class Sender:
                         break
         except KafkaException as error:
             if _fatal(error.args[0]):
-                self._broken(handing.producer)
+                self._begin_anew(polled)
             self._refuse(sent, translated(error.args[0]))
             return True
         except BufferError:
@@ -156,45 +150,22 @@ class Sender:
 
     def close(self) -> None:
         """What is under way is waited for, as long as a write may take. Blocks."""
-        self._closing = True
-        self._thread.join(self._options.timeout + POLL_SECONDS + 1)
+        self._polled.finish(self._options.timeout + 1)
 
-    def _made(self) -> Producer:
-        return Producer(self._options.producer())
+    def _made(self) -> PolledProducer[_Sent]:
+        return PolledProducer(Producer(self._options.producer()), self._hop, "kafka-sender")
 
-    def _broken(self, producer: Producer) -> None:
-        # from here on a new one is used: of this one nothing more can be known
-        if self._producer is producer:
-            self._producer = self._made()
-            self._heard = []
+    def _begin_anew(self, polled: PolledProducer[_Sent]) -> None:
+        # with another producer: of this one nothing more can be known
+        if self._polled is polled:
+            self._polled = self._made()
+            polled.give_up()
 
-    def _listen(self) -> None:
-        producer, heard = self._producer, self._heard
-        while True:
-            if self._producer is not producer:
-                self._last_words(producer, heard)
-                producer, heard = self._producer, self._heard
-            producer.poll(0.05 if self._closing else POLL_SECONDS)
-            if heard:
-                told = heard[:]
-                del heard[: len(told)]
-                if any(one.error is not None and _fatal(one.error) for one in told):
-                    self._broken(producer)
-                self._tell(told)
-            if self._closing and not len(producer):
-                return
-
-    def _last_words(self, producer: Producer, heard: list[_Sent]) -> None:
-        producer.purge()
-        producer.flush(1.0)
-        self._tell(heard)
-
-    def _tell(self, told: Sequence[_Sent]) -> None:
-        calls = [_telling(one) for one in told]
-        try:
-            self._token.run_sync_soon(self._arrived, calls)
-        except trio.RunFinishedError:
-            self._closing = True
+    def _heard(self, told: Sequence[_Sent]) -> None:
+        for one in told:
+            if one.error is not None and _fatal(one.error):
+                self._begin_anew(one.polled)
+        self._arrived([_telling(one) for one in told])
 
 
 MOST_ASKED = 16
@@ -206,4 +177,4 @@ def _telling(sent: _Sent) -> Callable[[], None]:
 
 
 def _fatal(error: KafkaError) -> bool:
-    return error.fatal() or error.code() in {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._GAPLESS_GUARANTEE}  # noqa: SLF001
+    return error.fatal() or error.code() in OVER

@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import trio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from gateway.librdkafka.hop import Hop
 from gateway.store.kafka.options import KafkaOptions
 
 SLOTS = 32
@@ -25,8 +25,7 @@ class Slots:
 
     def __init__(self, options: KafkaOptions, assigned: Assigned) -> None:
         self._options = options
-        self._assigned = assigned
-        self._token = trio.lowlevel.current_trio_token()
+        self._hop: Hop[frozenset[int]] = Hop(lambda told: assigned(told[-1]))
         self._mine: set[int] = set()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="kafka-slots", daemon=True)
@@ -53,7 +52,7 @@ class Slots:
             )
         )
         consumer.subscribe([options.owners_topic], on_assign=self._gained, on_revoke=self._lost, on_lost=self._lost)
-        while not self._closing:
+        while not (self._closing or self._hop.closed):
             try:
                 consumer.poll(WAIT)
             except KafkaException:
@@ -71,8 +70,4 @@ class Slots:
         consumer.incremental_unassign(list(places))
 
     def _tell(self) -> None:
-        mine = frozenset(self._mine)
-        try:
-            self._token.run_sync_soon(self._assigned, mine)
-        except trio.RunFinishedError:
-            self._closing = True
+        self._hop.put([frozenset(self._mine)])

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.envelope import Copies
 from gateway.errors import Status, TargetError, TargetLost, TargetRefused
-from gateway.protocols.kafka.client.settings import FOREVER, expiry_of, settings_of
+from gateway.librdkafka.login import FOREVER, expiry_of
+from gateway.protocols.kafka.client.settings import settings_of
 from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.protocols.kafka.wire.records import UNREADABLE, ids_of, runs_of
 from gateway.protocols.registry import Reach
@@ -78,9 +79,9 @@ def test_settings_are_the_librarys() -> None:
         reach(Credentials(username="a", password="b", mechanism=Mechanism.SCRAM_512), ClientTls(ca="c"))
     )
     assert scram["security.protocol"] == "sasl_ssl"
-    assert (scram["sasl.mechanism"], scram["sasl.username"], scram["ssl.ca.location"]) == ("SCRAM-SHA-512", "a", "c")
+    assert (scram["sasl.mechanisms"], scram["sasl.username"], scram["ssl.ca.location"]) == ("SCRAM-SHA-512", "a", "c")
     token = settings_of(reach(Credentials(token="t")))
-    assert token["sasl.mechanism"] == "OAUTHBEARER"
+    assert token["sasl.mechanisms"] == "OAUTHBEARER"
     assert token["oauth_cb"]("") == ("t", float(FOREVER))
     for settings in (plain, {**scram, "ssl.ca.location": certifi()}, token):
         library.Producer(dict(settings)).close()  # who knows them takes them

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import model
 from gateway.config.load import Examined, examine
-from gateway.store.kafka.options import security
+from gateway.librdkafka.login import login_settings
 
 BASE = """\
 version: 1
@@ -32,7 +32,7 @@ def test_what_is_not_said_is_careful() -> None:
     kafka = found.config.storage.kafka
     assert kafka is not None
     assert (kafka.brokers, kafka.prefix, kafka.replication, kafka.insync) == ((("10.0.0.1", 9092),), "gw.", 3, 2)
-    assert (kafka.tls, kafka.sasl) == (model.TlsNone(), None)
+    assert (kafka.tls, kafka.sasl, kafka.compression) == (model.TlsNone(), None, model.KafkaCompression.LZ4)
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,22 @@ def test_a_secret_is_not_sent_in_the_open_unsaid() -> None:
 
 
 def test_what_the_library_is_told() -> None:
-    assert security(tls=False) == {"security.protocol": "plaintext"}
-    assert security(tls=True, ca="ca", cert="c", key="k") == {
+    assert login_settings(tls=False) == {"security.protocol": "plaintext"}
+    assert login_settings(tls=True, ca="ca", cert="c", key="k") == {
         "security.protocol": "ssl",
         "ssl.ca.location": "ca",
         "ssl.certificate.location": "c",
         "ssl.key.location": "k",
     }
-    scram = security(tls=True, mechanism="scram-sha-512", username="u", password="p")
+    scram = login_settings(tls=True, mechanism="scram-sha-512", username="u", password="p")
     assert scram == {
         "security.protocol": "sasl_ssl",
         "sasl.mechanisms": "SCRAM-SHA-512",
         "sasl.username": "u",
         "sasl.password": "p",
     }
-    token = security(tls=False, mechanism="oauthbearer", username="u", password="p", token_url="http://t", scope="s")
+    token = login_settings(
+        tls=False, mechanism="oauthbearer", username="u", password="p", token_url="http://t", scope="s"
+    )
     assert token["sasl.oauthbearer.token.endpoint.url"] == "http://t"
     assert (token["security.protocol"], token["sasl.oauthbearer.scope"]) == ("sasl_plaintext", "s")

@@ -27,10 +27,11 @@ from typing import Any
 import attrs
 
 from gateway.errors import GatewayError, InvalidRequest, TargetLost
-from gateway.protocols.kafka.client.hop import Hop
+from gateway.librdkafka.codes import COORDINATOR_MOVES
+from gateway.librdkafka.hop import Hop
 from gateway.protocols.kafka.client.publisher import PRODUCER, PublishJob, produce
 from gateway.protocols.kafka.wire.copied import CopiedRanges
-from gateway.protocols.kafka.wire.mapping import COORDINATOR_MOVES, target_error
+from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.protocols.kafka.wire.records import ids_of
 from gateway.requests import Completion, Publish
 

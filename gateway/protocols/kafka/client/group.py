@@ -21,7 +21,9 @@ from typing import Any
 import attrs
 
 from gateway.errors import GatewayError, TargetError, UnknownSubscription
-from gateway.protocols.kafka.client.hop import Hop
+from gateway.librdkafka.codes import NO_TOPIC
+from gateway.librdkafka.hop import Hop
+from gateway.librdkafka.threads import together
 from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.protocols.kafka.wire.records import runs_of, size_of
 from gateway.requests import Delivered, Settled, Start, Taken
@@ -283,10 +285,7 @@ class GroupReader:
             self._consumer.subscribe(wanted, on_revoke=self._lost, on_lost=self._lost)
         elif wanted is not None:
             self._consumer.unsubscribe()
-        first = self._consumer.poll(POLL_SECONDS)
-        if first is None:
-            return
-        found = [first, *self._consumer.consume(POLL_MESSAGES, 0)]
+        found = together(self._consumer, POLL_SECONDS, POLL_MESSAGES)
         for record in found:
             if record.error() is not None:
                 self._judge(record.error())
@@ -296,7 +295,7 @@ class GroupReader:
         # of what is told beside records: a topic that is not there (yet) is waited for
         ended = target_error(error)
         if error.fatal() or (isinstance(ended, TargetError) and getattr(ended, "refusal", None) is not None):
-            if error.code() in (3, -188):  # UNKNOWN_TOPIC_OR_PART, _UNKNOWN_TOPIC
+            if error.code() in NO_TOPIC:
                 return
             self._hop.put([ReaderFailed(ended)])
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.errors import GatewayError, OffsetOutOfRange, TargetError, UnknownTopic
-from gateway.protocols.kafka.client.hop import Hop
-from gateway.protocols.kafka.wire.mapping import LEADER_MOVES, NOBODY_THERE, UNAUTHENTICATED, target_error
+from gateway.librdkafka.codes import LEADER_MOVES, NOBODY_THERE, UNAUTHENTICATED
+from gateway.librdkafka.hop import Hop
+from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.protocols.kafka.wire.records import runs_of, size_of
 from gateway.requests import (
     DONE,

@@ -15,12 +15,10 @@ import attrs
 
 from gateway.envelope import NO_HEADERS, Headers
 from gateway.errors import GatewayError, Throttled
-from gateway.protocols.kafka.client.hop import Hop
+from gateway.librdkafka.hop import Hop
+from gateway.librdkafka.threads import PolledProducer
 from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.requests import Completion, Outcome, Publish, Published
-
-POLL_SECONDS = 0.2
-"""How long the thread waits for something to collect: as long as it may take to see that it is to end."""
 
 
 @attrs.define(eq=False)
@@ -105,11 +103,8 @@ class Publisher:
             {**PRODUCER, **settings, "message.timeout.ms": max(1, round(timeout * 1000))}
         )
         self._hop: Hop[Completion] = Hop(complete)
-        self._ended: list[Completion] = []
         self._counting = threading.Lock()  # a message may be refused here while its neighbour is delivered there
-        self._closing = False
-        self._thread = threading.Thread(target=self._collect, name="kafka publisher", daemon=True)
-        self._thread.start()
+        self._polled = PolledProducer(self._producer, self._hop, "kafka publisher")
 
     def publish(self, request: Publish) -> Sequence[Completion]:
         """Start it; it has an answer at once if nothing of it can be sent."""
@@ -128,10 +123,9 @@ class Publisher:
 
     def close(self) -> None:
         """Give up what is under way; blocks until the thread has ended."""
-        self._closing = True
         self._hop.closed = True
-        self._producer.purge()
-        self._thread.join()
+        self._polled.give_up()
+        self._polled.join()
 
     def _ends(self, job: PublishJob, index: int, end: GatewayError | tuple[int, int]) -> bool:
         with self._counting:
@@ -141,10 +135,4 @@ class Publisher:
         # in the thread that polls
         end = target_error(error) if error is not None else (message.partition(), message.offset())
         if self._ends(job, index, end):
-            self._ended.append((job.request.id, job.outcome()))
-
-    def _collect(self) -> None:
-        while not self._closing:
-            self._producer.poll(POLL_SECONDS)
-            ended, self._ended = self._ended, []
-            self._hop.put(ended)
+            self._polled.heard.append((job.request.id, job.outcome()))

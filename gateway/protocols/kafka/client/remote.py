@@ -21,13 +21,14 @@ from gateway.errors import (
     UnknownSubscription,
     Unsupported,
 )
+from gateway.librdkafka.codes import NOBODY_THERE, UNAUTHENTICATED
+from gateway.librdkafka.hop import Hop
 from gateway.protocols.kafka.client.copier import Copier
 from gateway.protocols.kafka.client.group import GroupReader
-from gateway.protocols.kafka.client.hop import Hop
 from gateway.protocols.kafka.client.inspect import Inspector
 from gateway.protocols.kafka.client.publisher import Publisher
 from gateway.protocols.kafka.client.settings import settings_of
-from gateway.protocols.kafka.wire.mapping import NOBODY_THERE, UNAUTHENTICATED, target_error
+from gateway.protocols.kafka.wire.mapping import target_error
 from gateway.protocols.registry import Reach
 from gateway.requests import (
     DONE,

@@ -1,21 +1,17 @@
 """How a Kafka is reached, in the library's words.
 
-The one place where keys of librdkafka stand for those of our configuration, and where a secret becomes part of a setting.
+Apart from those who dial: it is pure, and has no thread. What a login is in these words, the log on Kafka knows by the same.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.errors import TargetError
+from gateway.librdkafka.login import login_settings
 from gateway.notation import show_endpoint
 from gateway.protocols.registry import Reach
-
-FOREVER = 1 << 42
-"""Seconds since the epoch: when a token is over that does not say it."""
 
 
 def settings_of(where: Reach) -> Mapping[str, Any]:
@@ -28,33 +24,15 @@ def settings_of(where: Reach) -> Mapping[str, Any]:
         "reconnect.backoff.max.ms": 1_000,
         "log_level": 0,  # what goes wrong is told by errors
     }
-    sasl = bool(credentials.username or credentials.token)
-    found["security.protocol"] = ("sasl_" if sasl else "") + ("ssl" if tls is not None else "plaintext")
-    if tls is not None:
-        if tls.server_name:
-            raise TargetError("a Kafka is verified by the host that is dialled: `server_name` cannot be given")
-        files = {"ssl.ca.location": tls.ca, "ssl.certificate.location": tls.cert, "ssl.key.location": tls.key}
-        found |= {key: path for key, path in files.items() if path}
-    if credentials.token:
-        found |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": _shows(credentials.token)}
-    elif sasl:
-        found |= {
-            "sasl.mechanism": credentials.mechanism.value,
-            "sasl.username": credentials.username,
-            "sasl.password": credentials.password,
-        }
-    return found
-
-
-def _shows(token: str) -> Callable[[str], tuple[str, float]]:
-    return lambda _config: (token, float(expiry_of(token)))
-
-
-def expiry_of(token: str) -> int:
-    """When a token is over, in seconds since the epoch, as it says itself (`exp` of a JWT)."""
-    try:
-        body = token.split(".")[1]
-        expires = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"]
-        return int(expires)
-    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
-        return FOREVER
+    if tls is not None and tls.server_name:
+        raise TargetError("a Kafka is verified by the host that is dialled: `server_name` cannot be given")
+    files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key} if tls is not None else {}
+    mechanism = credentials.mechanism.value if credentials.username else ""
+    return found | login_settings(
+        tls=tls is not None,
+        **{name: path or "" for name, path in files.items()},
+        mechanism=mechanism,
+        username=credentials.username,
+        password=credentials.password,
+        token=credentials.token,
+    )

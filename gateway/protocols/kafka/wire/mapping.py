@@ -6,6 +6,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.errors import GatewayError, Status, TargetError, TargetLost, TargetRefused
+from gateway.librdkafka.codes import (
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    TRANSACTION_DENIED,
+    UNAUTHENTICATED,
+    UNKNOWN_OUTCOME,
+)
 
 
 class LibraryError(Protocol):
@@ -15,16 +22,6 @@ class LibraryError(Protocol):
     def str(self) -> str: ...
 
 
-UNAUTHENTICATED = frozenset({-169, 33, 34, 58})
-"""Nothing will get better by itself: _AUTHENTICATION, the mechanism is not there, in no state for it, SASL failed."""
-COORDINATOR_MOVES = frozenset({14, 15, 16, 88})
-"""It reads its log, there is none yet, it is another one, and somebody else's transaction is about to end."""
-LEADER_MOVES = frozenset({3, 5, 6})
-"""Of a topic that is there: not known everywhere yet, no leader, another leader."""
-NOBODY_THERE = -187
-"""_ALL_BROKERS_DOWN."""
-UNKNOWN_OUTCOME = frozenset({-192, -185, -150, 7, 20})
-"""_MSG_TIMED_OUT, _TIMED_OUT, _FATAL, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND: it may be stored."""
 FINAL: Mapping[int, Status] = {
     3: Status.NOT_FOUND,  # UNKNOWN_TOPIC_OR_PART
     -188: Status.NOT_FOUND,  # _UNKNOWN_TOPIC
@@ -50,7 +47,7 @@ FINAL_REFUSALS = (
     "invalid timestamp",
     "policy violation",
 )
-AUTHORISATION = frozenset({30, 31, 53})
+AUTHORISATION = frozenset({GROUP_DENIED, CLUSTER_DENIED, TRANSACTION_DENIED})
 """They are about the gateway's rights and not about one message: who gives them to it lets everything through."""
 
 
