@@ -6,6 +6,7 @@ thread, and answers then. Frames are u32 length and payload. Nothing is routed, 
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sqlite3
@@ -91,7 +92,10 @@ async def main(kind: str, directory: str) -> None:
     sys.stdout.flush()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(loop.commit)
-        await trio.serve_listeners(loop.serve, listeners)
+        nursery.start_soon(trio.serve_listeners, loop.serve, listeners)
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as started_by:
+            await started_by.receive_some()  # ends with who started it, however that ends
+        nursery.cancel_scope.cancel()
 
 
 # --- who speaks to it ---
@@ -143,7 +147,7 @@ async def bare_target(kind: str) -> AsyncIterator[BareTarget]:
     """A bare loop in a process of its own, which ends with the block."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "gateway.bench.bare", kind, directory]
-        process = await trio.lowlevel.open_process(command, stdin=None, stdout=subprocess.PIPE)
+        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             said = b""

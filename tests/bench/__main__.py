@@ -11,7 +11,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from tests.bench import loads, loads_bridges, loads_flymq, loads_quic
+import trio
+
+from gateway.bench.figures import MEASURED
+from tests.bench import compared, loads, loads_bridges, loads_flymq, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -130,6 +133,8 @@ def main() -> None:
             loads_kafka.kafka(report)
         if "restart" in chosen:
             restart(directory)
+    if "compared" in chosen:  # only when it is named: it takes minutes, and brokers of others
+        trio.run(compared.main, MEASURED, ROUNDS, None)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import attrs
 import pytest
@@ -170,3 +173,35 @@ async def test_the_bare_loops_answer_everything_in_turns_with_their_processor_ti
     ratio = found.ratios(found.targets[1])["bare echo"]
     assert ratio.median > 0
     assert processor_seconds(None) is None
+
+
+def gone(pid: int) -> bool:
+    """Or dead, and waiting for whoever has it now."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.processes
+async def test_a_bare_loop_ends_with_who_started_it() -> None:
+    program = """
+import sys, trio
+from gateway.bench.bare import bare_target
+async def main():
+    async with bare_target("echo") as echo:
+        sys.stdout.write(f"{echo.pid} ")
+        sys.stdout.flush()
+        await trio.sleep(600)
+trio.run(main)
+"""
+    starter = await trio.lowlevel.open_process([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert starter.stdout is not None
+    said = b""
+    with trio.fail_after(120):
+        while not said.endswith(b" "):
+            said += await starter.stdout.receive_some()
+        starter.kill()
+        await starter.wait()
+        while not gone(int(said)):  # noqa: ASYNC110  # it is nobody's child here
+            await trio.sleep(0.02)
