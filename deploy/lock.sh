@@ -23,7 +23,7 @@ compile() { # name, then the extras
 
 # the largest first: the smaller ones take its versions
 compile dev --extra dev
-compile pipeline --extra pipeline --constraints deploy/locks/dev.txt
+compile pipeline --extra pipeline --extra lake --constraints deploy/locks/dev.txt
 compile image --extra kafka --constraints deploy/locks/dev.txt
 compile requirements --constraints deploy/locks/dev.txt
 

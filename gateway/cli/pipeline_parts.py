@@ -103,11 +103,12 @@ class JobCluster:
 
     master: str
     noisy: bool
+    jars: str = ""
 
     def session(self) -> SparkSession:
         from gateway.pipeline.session import spark_session
 
-        return spark_session(self.master, noisy=self.noisy)
+        return spark_session(self.master, noisy=self.noisy, settings={"spark.jars": self.jars})
 
     def spread(self) -> Spread:
         from gateway.pipeline.spread import OnSpark
@@ -124,6 +125,13 @@ _REPORT = click.option(
 RUN = (
     click.option("--master", default="local[*]", show_default=True, help="Where Spark runs; empty under spark-submit."),
     click.option("--spark-logs", is_flag=True, help="Let Spark write its warnings to standard error."),
+    click.option(
+        "--jars",
+        default="",
+        envvar="GATEWAY_SPARK_JARS",
+        metavar="FILE|DIR,...",
+        help="What Spark loads beside its own, to read s3a:// for example. Also $GATEWAY_SPARK_JARS.",
+    ),
     output_option,
 )
 
@@ -143,12 +151,23 @@ def reported(command: Callable[..., Any]) -> Callable[..., Any]:
     return _REPORT(with_report)
 
 
+def jars_of(text: str) -> str:
+    """As Spark wants them: a directory stands for the jars in it. Raises click.BadParameter."""
+    found: list[Path] = []
+    for one in map(Path, filter(None, text.split(","))):
+        inside = sorted(one.glob("*.jar")) if one.is_dir() else [one]
+        if not inside or not all(jar.is_file() for jar in inside):
+            raise click.BadParameter(f"there is no jar at {one}", param_hint="--jars")
+        found += inside
+    return ",".join(map(str, found))
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every job takes: --master and --spark-logs, which the command gets as one `cluster`, and --output."""
+    """Add what every job takes: --master, --spark-logs and --jars, which the command gets as one `cluster`, and --output."""
 
     @functools.wraps(command)
     def with_cluster(**options: Any) -> Any:
-        cluster = JobCluster(options.pop("master"), options.pop("spark_logs"))
+        cluster = JobCluster(options.pop("master"), options.pop("spark_logs"), jars_of(options.pop("jars")))
         return command(cluster=cluster, **options)
 
     for option in reversed(RUN):

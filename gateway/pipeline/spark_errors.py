@@ -13,6 +13,8 @@ _PYTHON = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which is somewhere in Spark's text."""
 _OURS = re.compile(r"\bgateway\.spark\.([A-Z]\w+): (.+)")
 """What the data source in the JVM says, by the same names."""
+_NO_FILES = re.compile(r'Class (org\.apache\.hadoop\.fs\.[\w.$]+) not found|No FileSystem for scheme "?(\w+)')
+"""How Hadoop says that it lacks what an address begins with."""
 _CLASS = re.compile(r"^\[[\w.]+\]\s*")
 _CLASSED = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] (.+)")
 """How Spark says what happened, somewhere in what Java says."""
@@ -37,6 +39,12 @@ def cause(text: str) -> str:
     """The cause that a text of Spark's is about; for people only."""
     if "No space left on device" in text:
         return NO_SPACE
+    lacks = _NO_FILES.search(text)
+    if lacks:
+        return (
+            f"Spark has no jar that knows {lacks[1] or lacks[2] + '://'}: give it those of its Hadoop (for s3a:// hadoop-aws and "
+            "what that needs) by --jars or GATEWAY_SPARK_JARS"
+        )
     ours = _OURS.search(text)
     if ours:
         return f"{ours[1]}: {ours[2]}"

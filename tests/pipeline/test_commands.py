@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from gateway.cli.main import main
-from gateway.cli.pipeline_parts import Lines
+from gateway.cli.pipeline_parts import Lines, jars_of
 from tests.pipeline.stored import Log, filled
 
 pytestmark = pytest.mark.spark
@@ -92,3 +93,14 @@ def test_audit_says_by_its_exit_code_what_it_found(
     assert json.loads(capsys.readouterr().out)["findings"] == ["gap: orders/0 [3, 4) is not archived"]
     assert main(["pipeline", "audit", "--path", store, "--archive", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.startswith("gateway: there is no archive at")
+
+
+def test_jars_are_files_or_directories_of_them(tmp_path: Path) -> None:
+    for name in ("b.jar", "a.jar", "notes.txt"):
+        (tmp_path / name).touch()
+    assert jars_of(f"{tmp_path},{tmp_path}/b.jar") == f"{tmp_path}/a.jar,{tmp_path}/b.jar,{tmp_path}/b.jar"
+    assert jars_of("") == ""
+    (tmp_path / "empty").mkdir()
+    for wrong in (f"{tmp_path}/c.jar", f"{tmp_path}/empty"):
+        with pytest.raises(click.BadParameter, match="there is no jar at"):
+            jars_of(wrong)

@@ -49,6 +49,11 @@ Caused by: java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file
     [
         (TRACEBACK, "CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)"),
         (OURS, "Damaged: damaged chunk: topic=t partition=0"),
+        (
+            "An error occurred while calling o7.parquet.\n: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.X not found",
+            "Spark has no jar that knows org.apache.hadoop.fs.X: give it those of its Hadoop",
+        ),
+        ('UnsupportedFileSystemException: No FileSystem for scheme "gs"', "Spark has no jar that knows gs://: give it"),
         ("java.io.IOException: No space left on device\n\tat x", "No space left on device: make room where"),
         (
             "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved.\nDid",
