@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
@@ -27,6 +27,7 @@ from gateway.protocols.felix.wire.frames import (
     VERSION,
 )
 from gateway.requests import Outcome, Request
+from gateway.wire.encodings import ENCODINGS
 from gateway.wire.machine import Machine
 from gateway.wire.session import Finish, Kind, Open, Reset, Send
 
@@ -90,6 +91,8 @@ class Feed:
         self._machine = Machine(FEEDS, FeedState.ASKED)
         self._number = 0
         self._encode: Callable[[Run], Sequence[bytes]] = self._encode_json
+        self._form: Hashable = None
+        """What names the form of its events, if others' may look the same."""
         self._with_offsets = False
         self._next_frame_at = 0.0
 
@@ -145,6 +148,12 @@ class Feed:
             self._with_offsets = self._replays or (announced and begun.lasting_offsets)
         else:
             self._with_offsets = announced and (self._replays or begun.lasting_offsets)
+        events = self._peer.settings.events
+        looks = (self._with_offsets, events.count, events.bytes)
+        if self._encode == self._encode_json:
+            self._form = ("felix", self._names, self._peer.document, *looks)
+        elif self._encode == self._encode_shared:
+            self._form = ("felix", *looks)
         if self._machine.state is FeedState.ENDED:  # the client went while it was made
             self._unsubscribe()
             return
@@ -176,7 +185,7 @@ class Feed:
             self._peer.outputs.append(Reset(self.token))
             self.stop()
             return
-        frames = [frame for delivered in outcome.deliveries for frame in self._encode(delivered.run)]
+        frames = [frame for delivered in outcome.deliveries for frame in self._frames(delivered.run)]
         if frames:
             self._peer.outputs.append(Send(self.token, b"".join(frames), notify=True))
         if outcome.ended:
@@ -191,6 +200,9 @@ class Feed:
         else:
             self._machine.step(FeedEvent.NOTHING)
             self._take()
+
+    def _frames(self, run: Run) -> Sequence[bytes]:
+        return self._encode(run) if self._form is None else ENCODINGS.of(run, self._form, self._encode)
 
     def room(self, now: float) -> None:
         if self._machine.state is not FeedState.SENDING:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, repeat
 
 from gateway.envelope import Columns, Run
 from gateway.errors import TooLarge, Truncated, WireError
 from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD
+from gateway.wire.encodings import ENCODINGS
 from gateway.wire.reader import Reader
 
 ENVELOPE = 12
@@ -88,14 +89,21 @@ def encode(runs: Sequence[Run], next_offset: int, *, server: bool) -> bytes:
     count = sum(run.columns.count for run in runs)
     pieces: list[bytes] = [_SERVER_HEADER.pack(count, next_offset) if server else _COUNT.pack(count)]
     for run in runs:
-        blocks, done = _blocks(run, server=server)
-        pieces += blocks
-        if done < run.columns.count:
-            rest = run.slice(done, run.columns.count)
-            pieces.extend(_server_records(rest) if server else _document_records(rest))
+        if run.columns.keys is None and run.count >= _BLOCK:  # who follows a topic asks for what others ask for
+            pieces += ENCODINGS.of(run, ("flymq", server), partial(_records, server=server))
+        else:
+            pieces += _records(run, server=server)
     if not server:
         pieces.append(_OFFSET.pack(next_offset))
     return b"".join(pieces)
+
+
+def _records(run: Run, *, server: bool) -> list[bytes]:
+    pieces, done = _blocks(run, server=server)
+    if done < run.columns.count:
+        rest = run.slice(done, run.columns.count)
+        pieces.extend(_server_records(rest) if server else _document_records(rest))
+    return pieces
 
 
 class _Alike:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from gateway.envelope import Run
 from gateway.errors import GatewayError
 from gateway.protocols.fujin.server.lease import Lease, ignored, redelivery
 from gateway.protocols.fujin.server.reader import FETCH_BYTES, FETCH_MESSAGES, PUSH_BYTES, PUSH_MESSAGES
@@ -33,6 +34,7 @@ from gateway.requests import (
     Take,
     Taken,
 )
+from gateway.wire.encodings import ENCODINGS
 
 _SEQUENCES = 1 << 32
 
@@ -146,11 +148,18 @@ class BoundReader:
             return
         kind = BoundReply.HMSG if self._headered else BoundReply.MSG
         for delivered in outcome.deliveries:
-            self._session.push(codec.pushed(kind, self.number, self._items(delivered)))
+            if self._auto and not self._headered:
+                for frames in ENCODINGS.of(delivered.run, ("fujin 0.5", self.number), self._push_values):
+                    self._session.push(frames)
+            else:
+                self._session.push(codec.pushed(kind, self.number, self._items(delivered)))
         if outcome.ended:  # this dialect has no other word for it (wire 6.2)
             self._stream.end()
         else:
             self.pump()
+
+    def _push_values(self, run: Run) -> Sequence[bytes]:
+        return (codec.pushed(BoundReply.MSG, self.number, codec.bodies(run.columns, None, headered=False)),)
 
     # --- fetching ---
 

@@ -13,6 +13,7 @@ from functools import partial
 
 import attrs
 
+from gateway.envelope import Run
 from gateway.errors import GatewayError
 from gateway.protocols.fujin.server.lease import Lease, ignored, redelivery
 from gateway.protocols.fujin.server.seed_stream import SeedStream
@@ -33,6 +34,7 @@ from gateway.requests import (
     Taken,
 )
 from gateway.settings import Dialect
+from gateway.wire.encodings import ENCODINGS
 
 PUSH_DELAY = 0.01
 """Seconds between `01 00` and the first MSG: what a stock client reads together with `01 00` it throws away (wire 0, rule 2)."""
@@ -44,6 +46,10 @@ PUSH_BYTES = 128 << 10
 FETCH_MESSAGES = 4096
 FETCH_BYTES = 1 << 20
 """Bounds of one FETCH reply, whatever was asked for."""
+
+
+def _without_ids(run: Run) -> Sequence[bytes]:
+    return (codec.messages(run.columns),)
 
 
 class SeedReader:
@@ -261,7 +267,7 @@ class PushReader(SeedReader):
         for delivered in outcome.deliveries:
             columns = delivered.run.columns
             if not self._acknowledges:
-                parts.append(codec.messages(columns))
+                parts += ENCODINGS.of(delivered.run, "fujin", _without_ids)
             elif self._stream.ending:
                 self._give_back(range(delivered.first_tag, delivered.first_tag + columns.count))
             else:
