@@ -19,7 +19,7 @@ import attrs
 import msgspec
 
 from gateway.envelope import Run
-from gateway.errors import ConditionFailed, Conflict, GatewayError, NotAStore, StoreInUse, Unsupported
+from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, NotAStore, StoreInUse, Unsupported
 from gateway.moving.places import CopyPlace, CopyReader
 from gateway.moving.tables import COPIED_TABLES, Translation, refuse_unknown, translated_rows
 from gateway.store.interface import AlterTopic, MakeTopic, Put, Require, Store, Ticket, TopicConfig, Unit, copied
@@ -127,6 +127,11 @@ def source_of_copy(source: CopyPlace, target: CopyPlace, stack: ExitStack) -> Co
     stack.enter_context(source.unserved())
     reader = stack.enter_context(source.reading())
     refuse_unknown(reader)
+    if target.on_kafka and source.on_kafka:
+        with target.reading() as there:
+            names = source.identity(reader), target.identity(there)
+        if names[0].startswith(names[1]) or names[1].startswith(names[0]):
+            raise InvalidRequest(f"topics of {target.shown} would be topics of {source.shown} too: take another prefix")
     for topic in reader.topics():
         target.refuse_name(topic)
     return reader
@@ -177,6 +182,8 @@ class _Copy:
 
     async def run(self) -> Copied:
         await self._begin()
+        # what another process has copied until then is known now, and it copies nothing more
+        self._done = read_progress(await _rows_of(self._store, TABLE))
         topics = self._reader.topics()
         configs = {name: self._source.config(self._reader, one) for name, one in topics.items()}
         await self._make(topics, configs)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
-from gateway.envelope import Run
 from gateway.errors import InvalidRequest, StoreDamaged, StoreInUse, Unsupported
 from gateway.store.database import Lock, StoreFiles, connect_read_only
 from gateway.store.interface import Store, TopicConfig
@@ -24,20 +23,8 @@ if TYPE_CHECKING:
 KAFKA_URL = "kafka://"
 
 
-class CopyReader(Protocol):
-    """What is read of a store, whatever it is kept in."""
-
-    dense_offsets: bool
-
-    def topics(self) -> Mapping[str, StoredTopic]: ...
-
-    def read_chunks(
-        self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
-    ) -> Iterator[Run]: ...
-
-    def tables(self) -> Sequence[str]: ...
-
-    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]: ...
+CopyReader: TypeAlias = "LogReader | KafkaLogReader"
+"""What is read of a store, whatever it is kept in."""
 
 
 class CopyPlace(Protocol):

@@ -21,6 +21,7 @@ from gateway.broker.consume.consumer import Tally
 from gateway.bulk import redrive
 from gateway.envelope import BatchMeta, Columns, Delivery, Origin
 from gateway.errors import Conflict, InvalidRequest, NotAStore, StoreInUse, Unsupported
+from gateway.moving import copying
 from gateway.moving.copying import copy, plan
 from gateway.moving.places import CopyPlace, place_at
 from gateway.moving.proof import prove
@@ -307,6 +308,31 @@ async def test_killed_in_the_middle_it_goes_on(kafka: Kafka, topics: str, tmp_pa
         assert kept(here).records == kept(there).records
 
 
+async def test_the_second_of_two_goes_on_and_the_first_ends(
+    kafka: Kafka, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "COMMIT_RECORDS", 5)
+    clock, first, there = Clock(), on_kafka(kafka, f"{topics}1."), on_kafka(kafka, f"{topics}2.")
+    begun, ended = trio.Event(), []
+
+    async def other() -> None:
+        with pytest.raises(StoreInUse, match="another process copies"):
+            await copy(first, there, lambda _done, _total: begun.set())
+        ended.append(True)
+
+    with trio.fail_after(PATIENCE):
+        async with open_on_kafka(kafka.brokers, f"{topics}1.", now_ms=clock) as store:
+            await fill(store, clock, 60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await begun.wait()
+            done = await copy(first, there)
+        assert ended
+        assert 0 < done.copied < done.records == 180
+        proof = prove(first, there)
+        assert proof.good, proof.differences
+
+
 async def test_what_is_in_the_way_is_named(kafka: Kafka, topics: str, tmp_path: Path) -> None:
     clock, first, there = Clock(), place_at(str(tmp_path / "first")), on_kafka(kafka, topics)
     with trio.fail_after(PATIENCE):
@@ -330,6 +356,8 @@ async def test_what_is_in_the_way_is_named(kafka: Kafka, topics: str, tmp_path: 
             await copy(first, there)
         with pytest.raises(Conflict, match="not empty"):
             plan(first, there)
+        with pytest.raises(InvalidRequest, match="another prefix"):
+            await copy(there, on_kafka(kafka, f"{topics}within."))
         second = on_kafka(kafka, f"{topics}2.")
         await copy(first, second)
         async with open_store(tmp_path / "other", SMALL, now_ms=clock) as store:

@@ -54,7 +54,7 @@ from gateway.store.interface import (
     packed_placements,
 )
 from gateway.store.kafka.cluster import KafkaCluster, Known
-from gateway.store.kafka.following import MESSAGES, ROWS, STATE_WAIT_MS, Follower, end_of
+from gateway.store.kafka.following import MESSAGES, ROWS, STATE_FETCHES, Follower, end_of
 from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
@@ -164,7 +164,7 @@ class KafkaStore:
         """Read all that is shared. Raises StoreReadOnly if Kafka is not there."""
         await self._in_thread(self.cluster.create_state)
         ((begin, end),) = (await self._bounds([(self._options.state_topic, 0)])).values()
-        self._state = Follower(self._options, self._took_state, ROWS, **{"fetch.wait.max.ms": STATE_WAIT_MS})
+        self._state = Follower(self._options, self._took_state, ROWS, **STATE_FETCHES)
         self._state.add([(self._options.state_topic, 0, begin)])
         self._tails = Follower(self._options, self._took_tails, MESSAGES, **{"fetch.wait.max.ms": 100})
         # what is in the tables must be all that was written before this start: whoever asks by them decides
@@ -805,7 +805,11 @@ class KafkaStore:
     # --- what others write ---
 
     def _took_state(self, messages: Sequence[Any]) -> None:
-        changes = self.tables.take_in(messages)
+        changes: Sequence[Change] = ()
+        if self._started:
+            changes = self.tables.take_in(messages)
+        else:
+            self.tables.fill(messages)
         until = self._read_until
         for message in reversed(messages):
             following = message.offset() + 1 if message.error() is None else end_of(message)
@@ -813,7 +817,7 @@ class KafkaStore:
                 until = self._read_until = max(until, following)
                 break
         self._known_until = max(self._known_until, until)
-        if changes and self._started:
+        if changes:
             self._tell_rows(changes)
         if self._reading_on:
             for offset, event in self._reading_on:

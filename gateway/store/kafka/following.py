@@ -19,8 +19,10 @@ MESSAGES = 1_000
 """So many come into the event loop together: a few milliseconds of work."""
 WAIT = 0.02
 """Seconds in which an order is heard of."""
-STATE_WAIT_MS = 20
-"""How long Kafka lets a question for more wait. Whoever has a condition decided may wait for the answer."""
+STATE_FETCHES = {"fetch.wait.max.ms": 20, "fetch.message.max.bytes": 4 << 20}
+"""How long Kafka lets a question for more wait, for whoever has a condition decided may wait for the answer; and how much comes
+at once, for a start waits for all.
+"""
 
 Take = Callable[[Sequence[Any]], None]
 

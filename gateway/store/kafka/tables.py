@@ -73,6 +73,24 @@ class Tables:
             self._ahead[table, key] = offset
             self._set(table, key, value)
 
+    def fill(self, messages: Iterable[Any]) -> None:
+        """The same before this gateway has written any, and when nobody is told: a start may have a million to read."""
+        last, rows, message = b"", {}, None
+        for message in messages:
+            name = message.key()
+            if name is None or name == MARK:  # none: it is no row, but the news that the log ends here
+                continue
+            told, _zero, key = name.partition(b"\0")
+            if told != last:
+                last, rows = told, self._rows.setdefault(told.decode(), {})
+            value = message.value()
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+        if message is not None:
+            self._position = max(self._position, message.offset())
+
     def take_in(self, messages: Iterable[Any]) -> list[Change]:
         """What Kafka has delivered of the log, in its order; returns what has changed by others."""
         rows: list[tuple[int, bytes, bytes | None]] = []
