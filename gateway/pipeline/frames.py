@@ -64,8 +64,10 @@ def messages_at(place: str, **trust: str) -> MessagesToRead:
         return StoredMessages({"endpoint": place, **trust})
     if is_remote(place):
         return ArchivedMessages(place.rstrip("/"))
-    if Archive(place).is_there():
+    archive = Archive(place)
+    if archive.is_there():
         return ArchivedMessages(place)
+    archive.refuse_table()
     LogReader(place).close()
     return StoredMessages({"path": place})
 

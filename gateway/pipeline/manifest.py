@@ -36,7 +36,7 @@ import attrs
 import google_crc32c
 import pyarrow as pa
 
-from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse
+from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreInUse, Unsupported
 from gateway.pipeline.shelves import STAGING, shelf_at
 
 VERSION = 1
@@ -45,6 +45,8 @@ LAYOUT = "_layout.json"
 SPARSE_SOURCE = "kafka://"
 """How the name of a log begins that has offsets without a record (`gateway.pipeline.source`)."""
 MANIFESTS = "_manifests"
+TABLES = {"Delta": "_delta_log", "Iceberg": "gateway/messages/metadata"}
+"""What shows that there is a table."""
 TRIES = 8
 """How often a claim is tried again when others commit meanwhile."""
 BACKSLASH, DIGEST = "%5C", 16
@@ -159,6 +161,7 @@ class Archive:
         """One to look at. Raises NotAStore."""
         archive = cls(place)
         if not archive.is_there():
+            archive.refuse_table()
             raise NotAStore(f"there is no archive at {place}")
         return archive
 
@@ -166,6 +169,15 @@ class Archive:
         if self.shelf.lockable:
             return (Path(self.shelf.place) / MANIFESTS).is_dir()
         return bool(self._written())
+
+    def refuse_table(self) -> None:
+        """Raises Unsupported where there is a table of another format instead."""
+        for form, sign in TABLES.items():
+            if self.shelf.files(sign):
+                raise Unsupported(
+                    f"{self.shelf.place} is a table of {form}: audits and jobs read archives of Parquet, a table is for {form}'s "
+                    "own readers"
+                )
 
     def files(self) -> list[ArchiveFile]:
         """Every file that counts, in the order in which they came. Raises StoreDamaged where a manifest is missing."""
@@ -327,12 +339,12 @@ class ArchiveWriter(Archive):
     def laid_out(self, wanted: Mapping[str, str]) -> Mapping[str, str]:
         """What it is divided by, for good: what is wanted, or what was said before the first record. Raises InvalidRequest."""
         layout = self.layout()
-        if wanted and dict(wanted) != layout:
-            if layout or self.named():
-                said = ", ".join(f"{name}={text}" for name, text in layout.items()) or "nothing but topic and day"
-                raise InvalidRequest(f"{self.shelf.place} is divided by {said}: archive into another directory")
-            self.shelf.replace(LAYOUT, _json(dict(wanted)))
+        if wanted and not layout and not self.named() and self.shelf.create(LAYOUT, _json(dict(wanted))):
             return wanted
+        layout = layout or self.layout()  # somebody may have said another one just now
+        if wanted and dict(wanted) != layout:
+            said = ", ".join(f"{name}={text}" for name, text in layout.items()) or "nothing but topic and day"
+            raise InvalidRequest(f"{self.shelf.place} is divided by {said}: archive into another directory")
         return layout
 
     def recover(self) -> None:

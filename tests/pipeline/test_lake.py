@@ -230,6 +230,19 @@ def test_an_archive_that_is_there_is_not_divided_anew(store: str, tmp_path: Path
         archive(store, out, layout=BY)
 
 
+def test_of_two_that_say_first_what_it_is_divided_by_one_is_heard(s3: ObjectStore, store: str) -> None:
+    out = s3.prefix()
+    other = ArchiveLayout.of(["kind=headers.kind"])
+    with ArchiveWriter(out) as first, ArchiveWriter(out) as second:
+        first.laid_out(BY.by)
+        assert first.laid_out(BY.by) == BY.by
+        with pytest.raises(InvalidRequest, match=r"is divided by region=value\.region"):
+            second.laid_out(other.by)
+        assert second.laid_out({}) == BY.by
+    archive(store, out)
+    assert any(file.part.startswith("region=") for file in Archive(out).files())
+
+
 @pytest.mark.parametrize(
     ("by", "said"),
     [

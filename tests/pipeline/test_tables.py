@@ -13,7 +13,10 @@ import pyarrow as pa
 import pytest
 
 from gateway.errors import InvalidRequest, NotAStore, StoreInUse, Unsupported
+from gateway.pipeline.audit import audit
+from gateway.pipeline.frames import messages_at
 from gateway.pipeline.layout import ArchiveLayout
+from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.tables import PARTITIONED_BY, TABLE_SCHEMA, archive_to_table, optimize, table_at
 from tests.pipeline.s3 import ObjectStore, object_store
 from tests.pipeline.stored import Log, filled
@@ -212,3 +215,12 @@ def test_one_process_at_a_time(store: str, tmp_path: Path) -> None:
 
     with ArchiveWriter(tmp_path / "table"), pytest.raises(StoreInUse, match="another process adds to"):
         archive_to_table(store, tmp_path / "table", "delta")
+
+
+def test_whoever_takes_a_table_for_an_archive_is_told(made: Made, store: str) -> None:
+    archive_to_table(store, made.place, **made.where)
+    for look in (lambda: audit(store, made.place), lambda: messages_at(made.place).spans(TopicSelection())):
+        with pytest.raises(
+            Unsupported, match=r"is a table of (Delta|Iceberg): audits and jobs read archives of Parquet"
+        ):
+            look()
