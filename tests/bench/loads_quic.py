@@ -14,7 +14,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 
 import trio
@@ -128,65 +128,100 @@ def scope(topic: str) -> str:
 
 async def batches(port: int, topic: str) -> tuple[int, float]:
     """Binary batches, unacknowledged, through to one subscriber on another connection."""
-    packed = [b"".join(sized(struct.pack(">II", n, m) + bytes(SIZE - 8)) for m in range(BATCH)) for n in range(BATCHES)]
+    return await through(port, topic, 1, BATCHES)
+
+
+async def batches_to_ten(port: int, topic: str) -> tuple[int, float]:
+    """The same to ten, a connection each. What is counted is deliveries."""
+    return await through(port, topic, 10, BATCHES // 5)
+
+
+class Subscriber:
+    """Counts events, and keeps a checksum of them."""
+
+    def __init__(self, on_events: Callable[[], None]) -> None:
+        self.hello = trio.Event()
+        self.count = self.crc = 0
+        self._rest = b""
+        self._on_events = on_events
+
+    def take(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        position, end = 0, len(data)
+        while end - position >= 12:
+            flags, length = struct.unpack_from(">HI", data, position + 6)
+            start, position = position + 12, position + 12 + length
+            if position > end:
+                position = start - 12
+                break
+            if not flags:
+                self.hello.set()
+                continue
+            self.count += int.from_bytes(data[start + 8 : start + 12])
+            self.crc = zlib.crc32(data[start + 12 : position], self.crc)
+        self._rest = data[position:]
+        if self.count:
+            self._on_events()
+
+
+async def through(port: int, topic: str, subscribers: int, count: int) -> tuple[int, float]:
+    """So many batches, to each of so many."""
+    packed = [b"".join(sized(struct.pack(">II", n, m) + bytes(SIZE - 8)) for m in range(BATCH)) for n in range(count)]
     names = text("t1") + text("default") + text(topic)
     frames = [felix(1, names + struct.pack(">I", BATCH) + values) for values in packed]
     expected = 0
     for values in packed:
         expected = zlib.crc32(values, expected)
-    async with Dialled(port, None) as publisher, Dialled(port, None) as subscriber:
-        said_hello, done = trio.Event(), trio.Event()
-        rest, count, crc, sent = b"", 0, 0, 0
+    async with AsyncExitStack() as stack:
+        publisher = await stack.enter_async_context(Dialled(port, None))
+        done, sent, readers = trio.Event(), 0, list[Subscriber]()
 
         def send() -> None:
             nonlocal sent
-            more = min(BATCHES, count // BATCH + BATCH_WINDOW)
+            slowest = min(reader.count for reader in readers)
+            more = min(count, slowest // BATCH + BATCH_WINDOW)
             if more > sent:
                 publisher.send(-1, b"".join(frames[sent:more]))
                 sent = more
-
-        def events(data: bytes) -> None:
-            nonlocal rest, count, crc
-            data = rest + data if rest else data
-            position, end = 0, len(data)
-            while end - position >= 12:
-                flags, length = struct.unpack_from(">HI", data, position + 6)
-                start, position = position + 12, position + 12 + length
-                if position > end:
-                    position = start - 12
-                    break
-                if not flags:
-                    said_hello.set()
-                    continue
-                count += int.from_bytes(data[start + 8 : start + 12])
-                crc = zlib.crc32(data[start + 12 : position], crc)
-            rest = data[position:]
-            if count == BATCH * BATCHES:
+            if slowest == BATCH * count:
                 done.set()
-            elif count:
-                send()
 
-        subscriber.incoming = events
-        subscriber.link.open(-1, Kind.DUPLEX)
-        subscriber.send(-1, felix(0, b'{"type":"auth","tenant_id":"t1","token":"x"}'))
-        subscriber.send(-1, felix(0, b'{"type":"subscribe",%b}' % scope(topic).encode()))
-        await said_hello.wait()
+        for _ in range(subscribers):
+            client = await stack.enter_async_context(Dialled(port, None))
+            reader = Subscriber(send)
+            readers.append(reader)
+            client.incoming = reader.take
+            client.link.open(-1, Kind.DUPLEX)
+            client.send(-1, felix(0, b'{"type":"auth","tenant_id":"t1","token":"x"}'))
+            client.send(-1, felix(0, b'{"type":"subscribe",%b}' % scope(topic).encode()))
+            await reader.hello.wait()
         publisher.link.open(-1, Kind.DUPLEX)
         started = time.perf_counter()
         send()
         await done.wait()
         seconds = time.perf_counter() - started
-    if crc != expected:
+    if any(reader.crc != expected for reader in readers):
         raise RuntimeError("what came out is not what went in")
-    return count, seconds
+    return subscribers * BATCH * count, seconds
 
 
 async def acked(port: int, topic: str) -> tuple[int, float]:
     """JSON publishes, one at a time, each waiting for its `publish_ok`."""
+    return await asked(port, topic, 1, EXCHANGES)
+
+
+async def acked_by_many(port: int, topic: str) -> tuple[int, float]:
+    """The same by sixteen connections."""
+    return await asked(port, topic, 16, EXCHANGES // 8)
+
+
+async def asked(port: int, topic: str, connections: int, each: int) -> tuple[int, float]:
+    """So many exchanges on each of so many connections."""
     request = felix(0, b'{"type":"publish",%b,"payload":"aGVsbG8=","request_id":1}' % scope(topic).encode())
     answer = felix(0, b'{"type":"publish_ok","request_id":1}')
-    async with Dialled(port, None) as client:
-        done, left = trio.Event(), EXCHANGES
+
+    async def one(client: Client) -> None:
+        done, left = trio.Event(), each
 
         def again(data: bytes) -> None:
             nonlocal left
@@ -200,10 +235,16 @@ async def acked(port: int, topic: str) -> tuple[int, float]:
 
         client.take[-1] = again
         client.link.open(-1, Kind.DUPLEX)
-        started = time.perf_counter()
         client.send(-1, request)
         await done.wait()
-        return EXCHANGES, time.perf_counter() - started
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Dialled(port, None)) for _ in range(connections)]
+        started = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(one, client)
+        return connections * each, time.perf_counter() - started
 
 
 async def write(port: int, topic: str) -> tuple[int, float]:
@@ -343,7 +384,9 @@ def measured(process: Process, load: Load, topic: str) -> tuple[float, float]:
 
 LOADS: tuple[tuple[str, str, Load, str, str], ...] = (
     ("Felix binary batches 64 x 256 B, through, memory", "batches", batches, "memory", "150 k/s"),
+    ("Felix binary batches to ten, deliveries, memory", "batches", batches_to_ten, "memory.ten", ""),
     ("Felix acked publish, one at a time, memory", "acked", acked, "memory", "4 k/s"),
+    ("Felix acked publish, 16 connections, memory", "acked", acked_by_many, "memory.many", ""),
     ("Felix acked publish, one at a time, fsync", "acked", acked, "durable", ""),
     ("Fujin WRITE 32 B, pipelined, memory", "write", write, "memory", "300 k/s"),
     ("Fujin push 32 B, memory", "push", push, "filled", "300 k/s"),
