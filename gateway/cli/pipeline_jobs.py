@@ -11,6 +11,7 @@ from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
     DRY_RUN,
     TOPICS,
+    HerePath,
     JobCluster,
     following,
     from_options,
@@ -24,7 +25,7 @@ from gateway.cli.pipeline_parts import (
 if TYPE_CHECKING:
     from gateway.pipeline.frames import MessagesToRead
 
-TO = click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="A directory.")
+TO = click.option("--to", required=True, type=HerePath(path_type=Path, file_okay=False), help="A directory.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is there, once the new is whole.")
 
 
@@ -247,7 +248,7 @@ def export(
 )
 @reported
 @from_options
-@click.option("--to", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page, an HTML file.")
+@click.option("--to", required=True, type=HerePath(path_type=Path, dir_okay=False), help="The page, an HTML file.")
 @TOPICS
 @click.option(
     "--audit",

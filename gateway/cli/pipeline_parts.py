@@ -45,6 +45,15 @@ KAFKA = (
 )
 
 
+class HerePath(click.Path):
+    """A file or directory of this machine: a URL would be one of an odd name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(f"{value} is not on this machine: only an archive can be put into an object store", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 

@@ -104,3 +104,14 @@ def test_jars_are_files_or_directories_of_them(tmp_path: Path) -> None:
     for wrong in (f"{tmp_path}/c.jar", f"{tmp_path}/empty"):
         with pytest.raises(click.BadParameter, match="there is no jar at"):
             jars_of(wrong)
+
+
+@pytest.mark.parametrize("job", ["rollup", "compact", "export", "report"])
+def test_what_is_made_here_is_not_put_into_an_object_store(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled(tmp_path / "store", some)
+    assert main(["pipeline", job, "--from", "store", "--to", "s3a://lake/made"]) == 2
+    assert "s3a://lake/made is not on this machine" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
