@@ -46,7 +46,7 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
     """The same operations, of all processes."""
     every = _Everywhere(others)
     ways: Mapping[str, Callable[[ApiOperation], Call]] = {
-        "pulse": every.answers(join_pulses),
+        "pulse": every.pulse,
         "history": every.answers(join_histories),
         "audit": every.answers(join_accounts),
         "map": every.answers(join_maps),
@@ -82,13 +82,22 @@ class _Everywhere:
 
         return way
 
+    async def _pulse(self, own: Pulse) -> Pulse:
+        theirs = await self._theirs("/v1/pulse", Pulse)
+        return join_pulses(own, theirs, [one for one in self._others.numbers if one not in theirs])
+
+    def pulse(self, one: ApiOperation) -> Call:
+        async def call(asked: Asked[Any, Any]) -> Pulse:
+            return await self._pulse(await one.call(asked))
+
+        return call
+
     def pulses(self, one: ApiOperation) -> Call:
         async def follow(own: AsyncGenerator[tuple[str, bytes] | None]) -> AsyncGenerator[tuple[str, bytes] | None]:
             async with aclosing(own) as events:
                 async for event in events:
                     if event is not None:
-                        theirs = await self._theirs("/v1/pulse", Pulse)
-                        pulse = join_pulses(msgspec.json.decode(event[1], type=Pulse), theirs)
+                        pulse = await self._pulse(msgspec.json.decode(event[1], type=Pulse))
                         yield event[0], msgspec.json.encode(pulse)
 
         async def call(asked: Asked[Any, Any]) -> Events:
@@ -186,18 +195,20 @@ def _target(path: str, query: Mapping[str, object]) -> str:
 # --- joining; pure ---
 
 
-def join_pulses(own: Pulse, theirs: Mapping[int, Pulse]) -> Pulse:
+def join_pulses(own: Pulse, theirs: Mapping[int, Pulse], silent: Sequence[int] = ()) -> Pulse:
+    """`silent`: who does not answer, and is being started again."""
     every = [own, *theirs.values()]
     flows: dict[str, Flow] = {}
     for flow in (flow for one in every for flow in one.flows):
         flows[flow.edge] = _together(flow.edge, [flow, *([flows[flow.edge]] if flow.edge in flows else [])])
     problems = [*own.problems, *(_named(number, text) for number, one in theirs.items() for text in one.problems)]
+    problems += [_named(number, "does not answer") for number in silent]
     upstreams: dict[str, list[UpstreamNow]] = {}
     for upstream in (upstream for one in every for upstream in one.upstreams):
         upstreams.setdefault(upstream.name, []).append(upstream)
     return msgspec.structs.replace(
         own,
-        ready=all(one.ready for one in every),
+        ready=all(one.ready for one in every) and not silent,
         problems=problems,
         waiting=list(dict.fromkeys(text for one in every for text in one.waiting)),
         unaccounted=sum(one.unaccounted for one in every),

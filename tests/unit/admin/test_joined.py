@@ -52,6 +52,12 @@ def test_what_flows_adds_up_and_what_is_wrong_says_where() -> None:
     ]
 
 
+def test_a_process_that_does_not_answer_is_named_and_left_out() -> None:
+    found = join_pulses(pulse({"a>b": 1.0}), {1: pulse({"a>b": 2.0})}, [2])
+    assert (found.ready, found.problems) == (False, ["worker 2: does not answer"])
+    assert found.flows[0].messages == 3.0
+
+
 def snapshot(number: int) -> ConnectionSnapshot:
     return ConnectionSnapshot(
         number, "l", "flymq", f"peer {number}", "", "", "", True, 0.0, 0.0, 0, 0, 0, 0, "", 0, "", ""
