@@ -103,7 +103,12 @@ def single(port: int, topic: bytes) -> float:
 
 def bare_read(kafka: Kafka, topic: str) -> float:
     """Records a second from the start of what the bare loop has written."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.brokers, "group.id": "bare"})
+    settings = {
+        "bootstrap.servers": kafka.brokers,
+        "group.id": "bare",
+        "fetch.queue.backoff.ms": 5,
+    }  # or it rests for a second
+    consumer = confluent_kafka.Consumer(settings)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     got = len([consumer.poll(30)])
     size, started = 0, time.perf_counter()
