@@ -28,8 +28,8 @@ from gateway.errors import (
 )
 from gateway.recorder import Recorder
 from gateway.store.interface import Placement, StoreHealth, Ticket
-from gateway.store.plan import CommitPlan, Lone, Result
-from gateway.store.ration import LEAST, CommitPace, Turns
+from gateway.store.plan import COMMIT_BYTES, CommitPlan, Lone, Result
+from gateway.store.ration import LEAST, SHARED_FOR, CommitPace, Turns
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer, WrittenChunk
 
@@ -102,6 +102,10 @@ class Committer:
         self._draining = False
         self.pace = CommitPace()
         self._turns = Turns()
+        self._source = 0
+        """Who has handed in the last unit."""
+        self._shared = 0
+        """Commits for which it is taken to be one of several."""
         self._singles = 0
         """So many units are to be committed one by one, to find the one that cannot be stored."""
         self.around: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -125,6 +129,8 @@ class Committer:
             ticket.finish(error=StoreReadOnly(self.health.reason))
             return
         self.pending.append(ticket)
+        if ticket.unit.source != self._source:
+            self._source, self._shared = ticket.unit.source, SHARED_FOR
         if self.mode is Mode.INLINE:
             self.drain()
         else:
@@ -132,12 +138,15 @@ class Committer:
 
     def take(self) -> list[Ticket]:
         """All that is pending now, or as much of it as a commit may have. What is submitted from here on belongs to the next."""
+        shared = self._shared
+        if shared:
+            self._shared = shared - 1
         if len(self.pending) == 1:
             taken, self.pending = self.pending, []
         elif self._singles:
             taken, self.pending = self.pending[:1], self.pending[1:]
         else:
-            taken, self.pending = self._turns.take(self.pending, self.pace.room)
+            taken, self.pending = self._turns.take(self.pending, self.pace.room if shared else COMMIT_BYTES)
         if self._singles:
             self._singles -= 1
         return taken

@@ -166,11 +166,11 @@ class CommitLoop:
         # begin what is next, unless something is under way; go on until something is, or nothing is left
         committer, writer = self._committer, self._writer
         while not self._busy and self._failure is None:
-            if writer.pages >= self._pages_until and self._log_is_full():
-                break
             if self._rest_due:
                 self._rest_due = False
                 self._start(writer.checkpoint, lambda _nothing: None)
+            elif writer.pages >= self._pages_until and self._log_is_full():
+                break
             elif committer.pending and (self._patience or self._closing):
                 self._patience -= 1
                 self._commit(together=together)

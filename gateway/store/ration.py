@@ -22,6 +22,10 @@ LEAST = 128 << 10
 """Bytes that any commit may have: a read."""
 FIRST = 1 << 20
 _SMOOTH = 8
+SHARED_FOR = 1024
+"""Commits after one source has followed another. Who is alone for longer than that has nobody to be in the way of, and as much as
+comes together is a commit: less of it would be a sync more.
+"""
 
 
 class CommitPace:
@@ -33,8 +37,11 @@ class CommitPace:
         """Seconds of a synced commit with little in it."""
 
     def note(self, size: int, seconds: float, synced: bool) -> None:
-        if synced and (size <= LEAST or seconds < self._least):
+        if synced and size <= LEAST:
             self._least += (seconds - self._least) / _SMOOTH
+        elif synced and seconds < self._least:
+            # with much in it one that was quick was lucky, or the disk has become quick
+            self._least += (seconds - self._least) / (_SMOOTH * _SMOOTH)
         if seconds > max(TARGET, TIMES_LEAST * self._least):
             if size > LEAST // 2:
                 self.room = max(self.room - self.room // 4, LEAST)

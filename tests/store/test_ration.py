@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store import loop
+from gateway.store import committer, loop
 from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
 from gateway.store.ration import FIRST, LEAST, TARGET, CommitPace, Turns
@@ -149,6 +149,26 @@ async def test_beside_a_flood_every_small_one_is_in_the_next_commit(tmp_path: Pa
         assert (await everything(store, "t")).count(b"quiet") == steps
 
 
+async def test_who_is_alone_shares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(committer, "SHARED_FOR", 3)
+    async with open_stepwise(tmp_path) as store:
+        store.submit(unit(append("t", b"first"), creates=NEW))
+        store.committer.step()
+
+        def flood() -> int:
+            """In how many commits it is stored."""
+            store.committer.pace.room = LEAST
+            for _ in range(8):
+                store.submit(unit(append("t", bytes(100_000)), source=1))
+            return sum(1 for _ in iter(store.committer.step, False))
+
+        assert flood() > 3
+        assert flood() == 1
+        store.submit(unit(append("t", b"somebody else"), source=2))
+        assert flood() > 3
+        assert flood() == 1
+
+
 # --- the write-ahead log ---
 
 
@@ -190,6 +210,37 @@ async def test_the_log_begins_anew_although_commits_never_stop(
             written += 1
             assert written < 200
         assert await everything(store, "t") == [b"first", *[value] * written]
+
+
+async def test_the_log_is_carried_over_by_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """SQLite lets nobody else: who comes second does nothing, and the log goes on growing."""
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "MOST_PAGES", 8 * REST_PAGES)
+    under_way: list[str] = []
+    most: list[int] = []
+
+    def noted(name: str) -> None:
+        work = getattr(Writer, name)
+
+        def call(writer: Writer) -> object:
+            under_way.append(name)
+            most.append(len(under_way))
+            try:
+                return work(writer)
+            finally:
+                under_way.remove(name)
+
+        monkeypatch.setattr(Writer, name, call)
+
+    noted("checkpoint")
+    noted("carry_over")
+    async with open_store(tmp_path, SMALL) as store:
+        made = [MakeTopic("t", TopicConfig(durability=Durability.NONE))]
+        await store.submit(unit(append("t", b"first"), creates=made)).wait()
+        for _ in range(200):
+            await store.submit(unit(append("t", bytes(300_000)))).wait()
+    assert len(most) > 10
+    assert max(most) == 1
 
 
 async def test_a_log_that_has_become_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
