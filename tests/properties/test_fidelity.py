@@ -90,7 +90,7 @@ async def read(connection: Connection, name: str, address: str, subscription: in
     runs: list[Run] = []
     while sum(run.count for run in runs) < count:
         if CARRIES[name].offset:
-            offset = runs[-1].next_offset if runs else 0
+            offset = runs[-1].next_offset if runs else 1
             fetched = await connection.request(Fetch(0, address, 0, offset, count, 1 << 20))
             assert isinstance(fetched, Fetched)
             runs += fetched.runs
@@ -127,6 +127,8 @@ async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[Message
     address = f"pair-{source}-{target}-{next(NUMBERS)}".replace(" ", "-")
     with trio.fail_after(20):
         async with connected(target, ports) as reader, connected(source, ports) as writer:
+            # so that an offset is the log's and not a count of what came
+            await writer.request(Publish(0, Batch(address, Columns.of([b"before"]))))
             subscription = await begin(reader, target, address)
             keys = [key for _, key, _ in messages] if CARRIES[source].key else None
             headers = [pairs for *_, pairs in messages] if CARRIES[source].headers else None
@@ -144,7 +146,9 @@ async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[Message
     ]
     assert got == wanted, (source, target)
     if promised.field("offset").fate is Fate.MAPPED:
-        assert [run.base_offset + index for run in runs for index in range(run.count)] == list(range(len(wanted)))
+        assert [run.base_offset + index for run in runs for index in range(run.count)] == list(
+            range(1, 1 + len(wanted))
+        )
 
 
 NUMBERS = itertools.count()
