@@ -17,6 +17,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -71,6 +72,15 @@ class Origin(msgspec.Struct, frozen=True):
     """The gateways that it came by before it came to this one, the first one first."""
 
 
+_SMALL, _MANY = 1024, 4096
+
+
+@lru_cache(maxsize=64)
+def _evenly(step: int) -> array[int]:
+    # where messages of one size end: compared as a whole, in C
+    return array("I", range(step, step * _MANY + 1, step))
+
+
 class Columns:
     """`count` messages as columns. Immutable by convention.
 
@@ -94,6 +104,22 @@ class Columns:
         self.keys = keys
         self.headers = headers
         self.expires = expires
+
+    @property
+    def step(self) -> int:
+        """How far each message ends behind the one before it; 0 where they are not all of one size."""
+        ends, count = self.ends, self.count
+        if not count:
+            return 0
+        step: int = ends[0]
+        if len(self.packed) != step * count:
+            return 0
+        even = (
+            _evenly(step)[:count]
+            if step <= _SMALL and count <= _MANY
+            else array("I", range(step, step * count + 1, step))
+        )
+        return step if ends == even else 0
 
     @classmethod
     def of(

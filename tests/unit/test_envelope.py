@@ -33,3 +33,18 @@ def test_keys_and_headers_count_by_what_they_are_in_memory():
     assert plain.beside_values() == 0
     assert Columns(plain.packed, plain.ends, keys).beside_values() == 2 * OBJECT + 10
     assert Columns(plain.packed, plain.ends, keys, headers).beside_values() == (2 + 6) * OBJECT + 10 + 2 * 9
+
+
+@given(st.integers(0, 1100), st.one_of(st.integers(0, 200), st.sampled_from((4096, 4097))), st.integers(-1, 300))
+def test_messages_of_one_size_are_known_for_it(size: int, count: int, other: int) -> None:
+    values = [bytes(size)] * count
+    if 0 <= other < count:
+        values[other] = bytes(size + 1)
+    sizes = {len(value) for value in values}
+    assert Columns.of(values).step == (sizes.pop() + 4 if len(sizes) == 1 else 0)
+
+
+def test_sizes_that_only_add_up_alike_are_not_one_size() -> None:
+    assert Columns.of([b"a", b"ccc", b"bb", b"bb"]).step == 0
+    assert Columns.of([b"bb", b"a", b"ccc"]).step == 0
+    assert Columns.of([]).step == 0

@@ -373,7 +373,9 @@ class Consumer:
 
 def _all_fit(columns: Columns, smallest: int, largest: int | None) -> bool:
     # without a loop over them in Python: nearly always they do
-    ends = columns.ends
+    ends, step = columns.ends, columns.step
+    if step:
+        return step >= smallest + PREFIX and (largest is None or step <= largest + PREFIX)
     sizes = list(map(sub, ends, chain((0,), ends)))
     return not sizes or (min(sizes) >= smallest + PREFIX and (largest is None or max(sizes) <= largest + PREFIX))
 

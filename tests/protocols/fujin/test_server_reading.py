@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.envelope import Columns
 from gateway.errors import Conflict, CorruptChunk, NotRouted, UnknownSubscription
 from gateway.protocols.fujin.server.reader import (
     FETCH_MESSAGES,
@@ -490,3 +491,17 @@ def test_many_readers_share_what_may_wait_for_a_client() -> None:
     script.complete(take, taken(b"v" * (UNREAD_BYTES // 65)))
     script.sends(READER_OK + msg(b"v" * (UNREAD_BYTES // 65)), 256).quiet()
     script.room(256).expect(Take, subscription=3)
+
+
+@given(
+    st.lists(st.binary(max_size=5), max_size=10),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.binary(min_size=1, max_size=40),
+)
+def test_pushed_messages_are_each_an_op_and_a_sized_value(
+    some: list[bytes], blocks: int, more: int, alike: bytes
+) -> None:
+    for values in (some, [alike] * (64 * blocks + more), [alike] * 64 + some):
+        expected = b"".join(b"\6" + len(value).to_bytes(4, "big") + value for value in values)
+        assert codec.messages(Columns.of(values)) == expected
