@@ -41,7 +41,7 @@ LATE = 0.0005
 """Seconds. So much later than it is due the task begins a sync, if no commit has done so by then: to wake it costs more."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
-MOST_PAGES = 4 * CHECKPOINT_PAGES
+MOST_PAGES = 16 * CHECKPOINT_PAGES
 """The write-ahead log is carried over beside commits, and what they wrote meanwhile once more, and so on, until there is little
 left. Commits that are quicker than that wait when it has become so long.
 """
@@ -248,7 +248,7 @@ class CommitLoop:
         self._pages_until = MOST_PAGES - self._carried_pages
         writer.prepare_to_carry()
         self._carrying = True
-        # It has a thread of its own: 16 MiB take as long as ten commits.
+        # it has a thread of its own: to put down 4 MiB takes as long as a few commits
         self._carrier.start(writer.carry_over, self._carried)
         return False
 

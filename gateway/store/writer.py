@@ -22,8 +22,10 @@ from gateway.store.chunk import encode
 from gateway.store.database import DAMAGE, OFFSET_BITS, PAGE_SIZE, WAY_ON, Mark, StoreFiles, connect, forget_pages
 from gateway.store.plan import CommitPlan
 
-CHECKPOINT_PAGES = 1000
-"""The write-ahead log is carried over into the database about every 16 MiB."""
+CHECKPOINT_PAGES = 256
+"""The write-ahead log is carried over into the database about every 4 MiB: commits go on beside it, but on the same disk, and
+wait there for as long as it takes to put that down.
+"""
 REST_PAGES = 64
 """So little of it is carried over between two commits, which takes no longer than one of them: then it begins anew."""
 _ONE_STATEMENT = 32
