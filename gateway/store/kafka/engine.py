@@ -105,6 +105,8 @@ class _Planned:
     placements: Sequence[Placement] = ()
     error: GatewayError | None = None
     rows: list[tuple[str, bytes, bytes | None]] = attrs.Factory(list)
+    marked: bool = False
+    """There is a mark in the log of the state instead of rows."""
 
 
 class KafkaStore:
@@ -456,10 +458,10 @@ class KafkaStore:
                 raise
         else:
             await run(work.begin)
-        self._decide(planned)
+        decided_until = self._decide(planned)
         if turn is not None and not caught_up and any(one.error is not None for one in planned):
             await self._catch_up()  # somebody without conditions may have written what is required
-            self._decide(planned)
+            decided_until = self._decide(planned)
         good = [one for one in planned if one.error is None]
         if not good:
             await run(work.abort)
@@ -473,8 +475,9 @@ class KafkaStore:
                 raise
             await self._one_by_one([_forgotten(one) for one in good])
             return
-        # rows of others came between what was looked at and what is written: decided again, with these in the tables
-        if turn is not None and offsets and offsets[0] > self._known_until:
+        # Rows of others came between what was looked at and what is written: decided again, with these in the tables. They may
+        # be there by now, and were not then.
+        if turn is not None and offsets and offsets[0] > decided_until:
             await self._reached(offsets[0])  # so far it is decided: does it still hold?
             self._decide(good)
             still = [one for one in good if one.error is None]
@@ -526,11 +529,12 @@ class KafkaStore:
         # until all that is in the log of the state now is decided, and here
         await self._reached(await self._in_thread(self.cluster.written, self._options.state_topic))
 
-    def _decide(self, planned: Sequence[_Planned]) -> None:
-        # which of them apply, one behind the other
+    def _decide(self, planned: Sequence[_Planned]) -> int:
+        # Which of them apply, one behind the other. Returns how far the log of the state is known that this was decided by.
         overlay: dict[tuple[str, bytes], bytes | None] = {}
         for one in planned:
             one.error = self._condition(one.job.ticket.unit, overlay)
+        return self._known_until
 
     async def _one_by_one(self, planned: Sequence[_Planned]) -> None:
         # one of them cannot be stored: in company nothing is known about the others
@@ -579,8 +583,13 @@ class KafkaStore:
                 if value is not None and put.placed and one.placements:
                     value += packed_placements(one.placements)
                 one.rows.append((put.table, put.key, value))
-            if one.rows:
-                rows = [(value, record_key(table, key), None, 0) for table, key, value in one.rows]
+            rows = [(value, record_key(table, key), None, 0) for table, key, value in one.rows]
+            if unit.requires and not rows:
+                # What it requires is decided at a place in the log, where others may have been meanwhile: without a row of
+                # its own it needs something else there.
+                rows = [(b"", MARK, None, 0)]
+                one.marked = True
+            if rows:
                 written.append(work.write(self._options.state_topic, 0, rows))
         if written:
             work.flush()
@@ -590,9 +599,12 @@ class KafkaStore:
 
     def _committed(self, planned: Sequence[_Planned], offsets: Sequence[int]) -> None:
         changed: dict[tuple[str, int], None] = {}
-        rows = [row for one in planned for row in one.rows]
-        for offset, row in zip(offsets, rows, strict=True):
-            self.tables.written(offset, *row)
+        places = iter(offsets)
+        for one in planned:
+            for row in one.rows:
+                self.tables.written(next(places), *row)
+            if one.marked:
+                next(places)
         if offsets and offsets[0] == self._known_until and offsets[-1] - offsets[0] == len(offsets) - 1:
             self._known_until = offsets[-1] + 2  # behind it Kafka notes the commit
         for one in planned:

@@ -61,8 +61,10 @@ class Blip:
         for stream in list(self._streams):
             await trio.aclose_forcefully(stream)
 
-    def _requeue(self) -> None:
-        """What nobody acknowledged is delivered again, first: here at once, where the original waits its 100 ms."""
+    def requeue(self) -> None:
+        """What nobody acknowledged is delivered again, first. A connection that ends does that at once; for one that stays
+        a test says when the original's 100 ms are over.
+        """
         for queue in self.queues.values():
             queue.pending.extendleft(sorted(queue.in_flight.items(), reverse=True))
             queue.in_flight.clear()
@@ -100,7 +102,7 @@ class Blip:
             pass
         finally:
             self._streams.discard(stream)
-            self._requeue()
+            self.requeue()
             await trio.aclose_forcefully(stream)
 
     def _answer(self, kind: int, cid: int, payload: bytes) -> bytes | None:
