@@ -4,6 +4,7 @@ invented, refusals have names, and it heals.
 
 from __future__ import annotations
 
+import random
 import signal
 from pathlib import Path
 
@@ -31,7 +32,8 @@ async def test_a_disk_of_the_brokers_is_full(tmp_path: Path) -> None:
     kafka = Kafka(tmp_path / "kafka")
     (node,) = kafka.nodes
     with small_disk(node.data, 80) as disk, kafka, trio.fail_after(PATIENCE):
-        ledger = Ledger(padding=bytes(500_000))
+        # nothing that can be packed: the disk has to become full
+        ledger = Ledger(padding=random.Random(4).randbytes(500_000))
         async with open_kafka_store(KafkaOptions([kafka.brokers], timeout=5.0)) as store:
             await create(store, "orders")
             async with trio.open_nursery() as nursery:
