@@ -104,13 +104,13 @@ async def test_a_reader_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 async def test_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "GROUP_ROWS", 5050)
     async with many_small_chunks(tmp_path / "store") as opened:
-        taken = archive._Files.add
+        taken = archive._StretchFiles.add
 
         def add(self: Any, batch: Any) -> None:
             merge(opened)
             taken(self, batch)
 
-        monkeypatch.setattr(archive._Files, "add", add)
+        monkeypatch.setattr(archive._StretchFiles, "add", add)
         what = Range("t", 0, FIRST, len(EVERY), opened.store.topics["t"].epoch)
         (file,) = archive.write_range(tmp_path / "store", tmp_path, what).files
     assert (file.start, file.end) == (FIRST, len(EVERY))
