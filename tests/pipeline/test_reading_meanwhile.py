@@ -21,7 +21,9 @@ from gateway.bulk import ranges as bulk
 from gateway.bulk import wire
 from gateway.errors import UnknownTopic
 from gateway.pipeline import archive
+from gateway.pipeline.layout import ArchiveLayout
 from gateway.pipeline.ranges import HistoryGone, Range, record_batches, records
+from gateway.pipeline.shelves import shelf_at
 from gateway.store import reader as stored
 from gateway.store.chunk import decode
 from gateway.store.interface import DropTopic, Durability, Unit
@@ -112,9 +114,12 @@ async def test_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         monkeypatch.setattr(archive._StretchFiles, "add", add)
         what = Range("t", 0, FIRST, len(EVERY), opened.store.topics["t"].epoch)
-        (file,) = archive.write_range(tmp_path / "store", tmp_path, what).files
+        shelf = shelf_at(tmp_path / "out")
+        shelf.prepared()
+        (file,) = archive.write_range(tmp_path / "store", shelf, ArchiveLayout(), what).files
     assert (file.start, file.end) == (FIRST, len(EVERY))
-    is_whole([offsets(batch) for batch in pq.ParquetFile(tmp_path / file.name).iter_batches()])
+    (staged,) = (tmp_path / "out").rglob("*.parquet")
+    is_whole([offsets(batch) for batch in pq.ParquetFile(staged).iter_batches()])
 
 
 @FORMS
