@@ -154,7 +154,10 @@ class Pump:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _compact(self) -> None:
-        # cancelled timers far in the future would pile up: rebuild once they are the majority
+        # what was to come next and is called off wakes nobody; cancelled timers far in the future would pile up: rebuild
+        # once they are the majority
+        while self._heap and self._heap[0][1] in self._cancelled:
+            self._cancelled.discard(heapq.heappop(self._heap)[1])
         if len(self._cancelled) > 1024 and len(self._cancelled) * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[1] not in self._cancelled]
             heapq.heapify(self._heap)

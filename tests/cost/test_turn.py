@@ -43,7 +43,7 @@ TABLE: Mapping[str, Cost] = {
     "RustLog Produce, interval": Cost(101, 232, 9),
     "RustLog Fetch": Cost(108, 165, 5),
     "BlipMQ PUBLISH and PING, interval": Cost(116, 250, 9),
-    "BlipMQ POLL, delivery, ACK": Cost(214, 290, 10),
+    "BlipMQ POLL, delivery, ACK": Cost(214, 286, 10),
     "BlipMQ, one to ten": Cost(2182, 2700, 66),
     "Felix publish, memory": Cost(205, 407, 5),
     "Felix, one to ten": Cost(2770, 4170, 20),

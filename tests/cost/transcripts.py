@@ -183,8 +183,12 @@ async def blipmq_poll(side: Side) -> AsyncIterator[Turn]:
     """POLL, the delivery, its ACK: of what lies ready."""
     with loads.blipmq(side.ports["blipmq"]) as sock:
         subscription = _subscribed(sock, b"memory.inbox", 1)
-        sock.sendall(loads.publish(b"memory.inbox", 1, VALUE) * WAITING + loads.PING)
-        loads.receive(sock, loads.PONG_SIZE)
+        for _ in range(
+            WAITING
+        ):  # each by itself: how many come in one read is the machine's to say, and what lies ready is cut so
+            sock.sendall(loads.publish(b"memory.inbox", 1, VALUE) + loads.PING)
+            loads.receive(sock, loads.PONG_SIZE)
+        side.rest()
 
         async def turn() -> None:
             sock.sendall(_poll(subscription))

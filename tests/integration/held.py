@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -70,10 +69,11 @@ class Watched:
     """By what was asked: the longest hold, and who it was."""
 
     def lags(self) -> Lags:
-        """What the metric has seen since the start."""
-        cell = re.compile(rf"^{LOOP_LAG.name}_(bucket{{le=\"(.*?)\"}}|count) (.*)$", re.MULTILINE)
-        found = [(edge, float(value)) for _, edge, value in cell.findall(self.gateway.recorder.text())]
-        return Lags({float(edge): int(value) for edge, value in found if edge})
+        """What the metric has seen since the start. Of this family alone, which one thread may read while another counts: a
+        whole scrape belongs into the gateway's loop, and would hold it up itself.
+        """
+        metric = self.gateway.recorder._cells[LOOP_LAG.name].collect()
+        return Lags({float(one.labels["le"]): int(one.value) for one in metric.samples if "le" in one.labels})
 
     async def hold(self, seconds: float) -> None:
         """Use so much processor time in the gateway's own loop, as an operation would that never looks up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import trio
 
 from gateway.broker.timers import Pump
@@ -41,6 +42,33 @@ async def test_a_timer_that_is_earlier_than_the_one_waited_for_is_in_time(
         await trio.sleep(6)
         nursery.cancel_scope.cancel()
     assert called == [0, 2, 5]
+
+
+async def test_a_timer_that_was_called_off_wakes_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    """A subscriber sets one with each poll, and calls it off with each delivery."""
+    pump, woken = Pump(trio.current_time), Woken()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump.run)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(woken)
+        for _ in range(50):
+            cancel = pump.call_at(trio.current_time() + 0.1, lambda: None)
+            await trio.sleep(0.001)
+            cancel()
+        await trio.sleep(1)
+        trio.lowlevel.remove_instrument(woken)
+        nursery.cancel_scope.cancel()
+    assert woken.times <= 2, "by the first at most: nobody told the clock"
+
+
+@attrs.define(eq=False)
+class Woken(trio.abc.Instrument):
+    """How often the pump had a step."""
+
+    times: int = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.times += task.name.endswith("Pump.run")
 
 
 def test_what_is_released_inside_a_callback_is_called_after_it() -> None:
