@@ -36,7 +36,6 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.recorder import Recorder
-from gateway.store.cut import gather
 from gateway.store.hot import CacheBudget
 from gateway.store.interface import (
     Append,
@@ -58,8 +57,8 @@ from gateway.store.kafka.following import MESSAGES, ROWS, STATE_FETCHES, Followe
 from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
-from gateway.store.kafka.reading import ReaderPool
-from gateway.store.kafka.records import heaviest, records, runs
+from gateway.store.kafka.reading import KafkaPartition, ReadBounds, ReaderPool
+from gateway.store.kafka.records import heaviest, records
 from gateway.store.kafka.sending import Sender
 from gateway.store.kafka.slots import SLOTS, Slots
 from gateway.store.kafka.tables import MARK, Change, Tables, record_key
@@ -881,11 +880,11 @@ class KafkaStore:
             topic = self._by_kafka.get(kafka)
             if topic is None or partition >= len(topic.logs) or not topic.logs[partition].followed:
                 continue
-            found, unreadable = runs(batch, topic.name, partition, topic.epoch)
+            log = topic.logs[partition]
+            found, unreadable = log.decoder.take(batch)
             self._count_unreadable(unreadable)
             following = batch[-1].offset() + 1 if batch else 0
             following = max(following, ends.get((kafka, partition), 0))
-            log = topic.logs[partition]
             if log.grow(self._budget, found, following):
                 grown.append((topic.name, partition))
                 waiting = self._grown.pop(log, None)
@@ -1061,18 +1060,10 @@ class KafkaStore:
     ) -> ReadResult:
         log = topic.logs[partition]
 
-        def cut(messages: list[Any], following: int) -> tuple[ReadResult, int]:
-            taken, unreadable = runs(messages, topic.name, partition, topic.epoch)
-            result = gather(taken, offset, max_messages, max_bytes, now_ms)
-            last = taken[-1].next_offset if taken else offset
-            if result.next_offset >= last and following > last:
-                result = ReadResult(result.runs, following, result.expired)
-            return result, unreadable
-
+        place = KafkaPartition(topic.name, topic.kafka, partition, topic.epoch)
+        wanted = ReadBounds(offset, log.state.end, max_messages, max(max_bytes, 1), now_ms)
         try:
-            result, unreadable = await self._pool.read(
-                (topic.kafka, partition, topic.epoch), offset, log.state.end, max_messages, max(max_bytes, 1), cut
-            )
+            result, unreadable = await self._pool.read(place, wanted)
         except OffsetOutOfRange:
             await self._ask_ends([topic])
             raise OffsetOutOfRange(first=log.state.start, next_offset=log.state.end) from None

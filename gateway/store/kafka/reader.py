@@ -21,7 +21,7 @@ from gateway.store.interface import Stored, TopicConfig
 from gateway.store.kafka.cluster import KafkaCluster, Known, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
-from gateway.store.kafka.records import runs
+from gateway.store.kafka.records import RunReader
 from gateway.store.kafka.tables import Tables
 from gateway.store.kafka.topic_rows import TOPICS, read_topic_row
 from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
@@ -141,8 +141,9 @@ class KafkaLogReader(ReadableLog):
             raise OffsetOutOfRange(first=found.start, next_offset=found.end)
         consumer = self._reading()
         consumer.assign([TopicPartition(kafka_name(self._options.prefix, topic), partition, offset)])
+        decoder = RunReader(topic, partition, known.epoch)
         for messages in self._batches(consumer, stop, found):
-            yield from runs(messages, topic, partition, known.epoch)[0]
+            yield from decoder.take(messages)[0]
         consumer.unassign()
 
     def read_stored(

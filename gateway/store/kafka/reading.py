@@ -10,23 +10,48 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from gateway.envelope import Run, total_count
 from gateway.errors import GatewayError, OffsetOutOfRange, StoreError, UnknownTopic
 from gateway.librdkafka.codes import NO_SUCH_OFFSET, NOT_THERE
+from gateway.store.cut import gather, value_bytes
 from gateway.store.interface import ReadResult
 from gateway.store.kafka.following import end_of
 from gateway.store.kafka.options import KafkaOptions
+from gateway.store.kafka.records import RunReader
 
-Cut = Callable[[list[Any], int], tuple[ReadResult, int]]
 
-Place = tuple[str, int, int]
-"""Kafka's name of a topic, a partition, and which life of the topic it is."""
+@attrs.frozen
+class KafkaPartition:
+    """A partition, of one life of its topic."""
+
+    topic: str
+    kafka: str
+    """What the topic is called there."""
+    partition: int
+    epoch: int
+
+
+@attrs.frozen
+class ReadBounds:
+    """What somebody asks to read: from where on, where the partition is known to end, and how much."""
+
+    offset: int
+    end: int
+    messages: int
+    size: int
+    now_ms: int
+
 
 MOST = 8
 """Consumers, and reads at a time."""
-MOST_AT_ONCE = 10_000
+AT_ONCE = 1_000
+"""Messages that are taken from the library together, and are columns before the next are: so few that the processor still has
+them at hand, and that the event loop need not wait for long while they are made.
+"""
 STEP = 0.1
 FIRST_GUESS = 16 << 10
 """Bytes that a record is taken for until one was seen."""
@@ -46,97 +71,110 @@ class _Reader:
                 }
             )
         )
-        self.place: Place | None = None
-        self.next = -1
-        """The offset that comes next from the buffer, or from Kafka."""
-        self.buffer: list[Any] = []
-        self._last: list[Any] = []
+        self.place: KafkaPartition | None = None
+        self._decoder = RunReader("", 0, 0)
+        self._runs: list[Run] = []
+        """What was read, from the offset last asked for on: whoever asked may have had no room for all of it."""
+        self._from = self._next = -1
+        """All that there is from the one to before the other is in the runs."""
         self._average = FIRST_GUESS
         self.used = 0.0
 
-    def read(
-        self, place: Place, offset: int, end: int, messages: int, size: int, until: float
-    ) -> tuple[list[Any], int]:
-        """Some messages from `offset` on, at least one if there is one before `end`; and where the next read begins."""
-        topic, partition, _epoch = place
+    def read(self, place: KafkaPartition, wanted: ReadBounds, until: float) -> tuple[ReadResult, int]:
+        """Some messages, at least one if there is one before the end; and how many were no messages for us."""
+        offset = wanted.offset
         if self.place != place or not self.has(offset):
             self._seek(place, offset)
-        elif self.next != offset:
-            # whoever asked had no room for all of it: what came is at hand, and need not be fetched again
-            self.give_back([one for one in self._last if one.offset() >= offset], offset)
-        taken, self.buffer = self.buffer[:messages], self.buffer[messages:]
-        held = sum(map(_size, taken))
-        ended = offset
-        while len(taken) < messages and held < size:
-            wanted = max(1, min(messages - len(taken), (size - held) // self._average, MOST_AT_ONCE))
-            batch = self._consumer.consume(wanted, 0)
+        self._runs = [run for run in self._runs if run.next_offset > offset]
+        self._from = offset
+        unreadable = 0
+        count, held = self._at_hand(offset)
+        while count < wanted.messages and held < wanted.size:
+            most = max(1, min(wanted.messages - count, (wanted.size - held) // self._average, AT_ONCE))
+            batch = self._consumer.consume(most, 0)
             if not batch:
-                if ended >= end or (taken and taken[-1].offset() + 1 >= end):
+                if self._next >= wanted.end:
                     break
                 # only with nothing at hand it waits, and not for long: what ends the read is looked at in between
                 one = self._consumer.poll(STEP)
                 if one is None:
                     if time.monotonic() > until:
-                        if taken:
+                        if count:
                             break
-                        raise StoreError(f"Kafka has not delivered {topic}/{partition} from {offset} on in time")
+                        raise StoreError(
+                            f"Kafka has not delivered {place.kafka}/{place.partition} from {offset} on in time"
+                        )
                     continue
                 batch = [one]
-            for message in batch:
-                finished = end_of(message)
-                if finished is not None:
-                    ended = max(ended, finished)
-                    continue
-                self._check(message.error())
-                taken.append(message)
-                one_size = _size(message)
-                held += one_size
+            messages, ended = parted(batch)
+            runs, unread = self._decoder.take(messages)
+            unreadable += unread
+            self._runs += runs
+            self._next = max(self._next, ended, messages[-1].offset() + 1 if messages else 0)
+            if runs:
+                taken, size = (
+                    total_count(runs),
+                    sum(run.columns.value_bytes + run.columns.beside_values() for run in runs),
+                )
+                count, held = count + taken, held + size
                 # how many fit into what is asked for, by what came of late: the library counts messages, and not bytes
-                self._average = max(1, (7 * self._average + one_size) // 8)
-        following = taken[-1].offset() + 1 if taken else offset
-        if not self.buffer:
-            following = max(following, ended)
-        self.next = following
-        self._last = taken
-        return taken, following
+                self._average = max(1, (self._average + size // taken) // 2)
+        result = gather(self._runs, offset, wanted.messages, wanted.size, wanted.now_ms)
+        if not self._runs or result.next_offset >= self._runs[-1].next_offset:
+            # and behind them there is nothing up to there
+            result = ReadResult(result.runs, max(self._next, offset), result.expired)
+        return result, unreadable
 
     def has(self, offset: int) -> bool:
-        """Whether it goes on there, or has just read it: whoever asked may have had no room for all of it."""
-        return self.next == offset or (bool(self._last) and self._last[0].offset() <= offset < self.next)
-
-    def give_back(self, messages: list[Any], following: int) -> None:
-        # the last messages of a read were not wanted after all
-        self.buffer = messages + self.buffer
-        self.next = following
+        """Whether it goes on there, or has just read it."""
+        return self._from <= offset <= self._next
 
     def forget(self) -> None:
-        self.place, self.buffer, self._last = None, [], []
+        self.place, self._runs = None, []
         # a consumer that stays assigned goes on fetching what nobody may ever want
         self._consumer.unassign()
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _seek(self, place: Place, offset: int) -> None:
-        self.buffer, self._last = [], []
-        self.place, self.next = place, offset
-        self._consumer.assign([TopicPartition(place[0], place[1], offset)])
+    def _at_hand(self, offset: int) -> tuple[int, int]:
+        # how many messages, and bytes of them, are there already from an offset on
+        count = size = 0
+        for run in self._runs:
+            skipped = max(0, offset - run.base_offset)
+            count += run.count - skipped
+            size += value_bytes(run.columns, skipped, run.count)
+        return count, size
 
-    @staticmethod
-    def _check(error: KafkaError | None) -> None:
-        if error is None:
-            return
-        if error.code() in NO_SUCH_OFFSET:
-            raise OffsetOutOfRange
-        if error.code() in NOT_THERE:
-            raise UnknownTopic
-        if not error.retriable():
-            raise StoreError(f"Kafka does not deliver: {error.str()}")
+    def _seek(self, place: KafkaPartition, offset: int) -> None:
+        self._runs = []
+        self._decoder = RunReader(place.topic, place.partition, place.epoch)
+        self.place, self._from, self._next = place, offset, offset
+        self._consumer.assign([TopicPartition(place.kafka, place.partition, offset)])
 
 
-def _size(message: Any) -> int:
-    value, key = message.value(), message.key()
-    return (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+def parted(batch: list[Any]) -> tuple[list[Any], int]:
+    """What came from one partition as messages, and where it ends, or 0; raises what else Kafka has said."""
+    news = [one for one in batch if one.error() is not None]
+    if not news:
+        return batch, 0
+    ended = 0
+    for one in news:
+        finished = end_of(one)
+        if finished is None:
+            _check(one.error())
+        else:
+            ended = max(ended, finished)
+    return [one for one in batch if one.error() is None], ended
+
+
+def _check(error: KafkaError) -> None:
+    if error.code() in NO_SUCH_OFFSET:
+        raise OffsetOutOfRange
+    if error.code() in NOT_THERE:
+        raise UnknownTopic
+    if not error.retriable():
+        raise StoreError(f"Kafka does not deliver: {error.str()}")
 
 
 class ReaderPool:
@@ -148,11 +186,9 @@ class ReaderPool:
         self._lock = threading.Lock()
         self._limiter = trio.CapacityLimiter(MOST)
 
-    async def read(
-        self, place: Place, offset: int, end: int, messages: int, size: int, cut: Cut
-    ) -> tuple[ReadResult, int]:
-        """What `cut` makes of some messages, in the thread that reads; and how many were no messages for us."""
-        return await trio.to_thread.run_sync(self._read, place, offset, end, messages, size, cut, limiter=self._limiter)
+    async def read(self, place: KafkaPartition, wanted: ReadBounds) -> tuple[ReadResult, int]:
+        """Some messages from there on; and how many were no messages for us."""
+        return await trio.to_thread.run_sync(self._read, place, wanted, limiter=self._limiter)
 
     def tidy(self, idle: float, now: float) -> None:
         """Consumers that nobody has used for so long fetch no more."""
@@ -165,14 +201,10 @@ class ReaderPool:
         for one in self._idle:
             one.close()
 
-    def _read(self, place: Place, offset: int, end: int, messages: int, size: int, cut: Cut) -> tuple[ReadResult, int]:
-        reader = self._take(lambda one: one.place == place and one.has(offset))
+    def _read(self, place: KafkaPartition, wanted: ReadBounds) -> tuple[ReadResult, int]:
+        reader = self._take(lambda one: one.place == place and one.has(wanted.offset))
         try:
-            until = time.monotonic() + self._options.timeout
-            taken, following = reader.read(place, offset, end, messages, size, until)
-            result, unreadable = cut(taken, following)
-            if result.next_offset < following:
-                reader.give_back([one for one in taken if one.offset() >= result.next_offset], result.next_offset)
+            found = reader.read(place, wanted, time.monotonic() + self._options.timeout)
         except KafkaException as error:
             # what a consumer does that has failed once is not known: another is made
             reader.close()
@@ -182,7 +214,7 @@ class ReaderPool:
             self._put(reader)
             raise
         self._put(reader)
-        return result, unreadable
+        return found
 
     def _take(self, fits: Callable[[_Reader], bool]) -> _Reader:
         with self._lock:

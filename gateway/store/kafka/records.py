@@ -3,6 +3,10 @@
 Key, value, headers and time are a record's own. What else an envelope knows goes before the producer's headers: `gw.id`, the
 batch's id and the index in it; `gw.origin`, JSON; `gw.expires`, milliseconds, where it expires. A record without these comes from
 elsewhere: its route is `kafka`, and its id follows from where it is.
+
+Headers are the dearest part of a record to read, and mostly those of a whole append follow from its first record's. That has
+`gw.run`: so many behind it have the next indexes, the same origin and time, and no header of their own. Where the last of so many
+offsets is what it then has to be, there was no room for anything else between the two, and nobody looks at the headers there.
 """
 
 from __future__ import annotations
@@ -18,7 +22,11 @@ import msgspec
 from gateway.envelope import NO_HEADERS, BatchMeta, Columns, Delivery, Headers, Origin, Run
 from gateway.store.interface import Append
 
-ID, ORIGIN, EXPIRES = "gw.id", "gw.origin", "gw.expires"
+ID, ORIGIN, EXPIRES, RUN = "gw.id", "gw.origin", "gw.expires", "gw.run"
+RUN_EVERY = 500
+"""Records of an append after which it is said again how many follow: who begins to read in the middle need not go far."""
+SHORTEST = 8
+"""Records that it is worth being told of."""
 FOREIGN = "kafka"
 """The route, protocol and listener of what another client of Kafka wrote."""
 ABSENT = ("gw.absent", b"value")
@@ -68,17 +76,17 @@ def records(append: Append, time_ms: int) -> Iterator[KafkaRecord]:
     """Each message of an append; a copy has times of its own."""
     run = append.as_read
     if run is None:
-        yield from _records(append, repeat(time_ms))
+        yield from _records(append, repeat(time_ms), copy=False)
         return
     ends = [*(first for first, _inner, _meta in run.batches[1:]), run.count]
     for (first, inner, meta), end in zip(run.batches, ends, strict=True):
         part = Append(append.topic, append.partition, run.columns.slice(first, end), meta, inner)
-        for value, key, headers, at in _records(part, run.times[first:end]):
+        for value, key, headers, at in _records(part, run.times[first:end], copy=True):
             deleted = not value and headers is not None and headers[-1] == ABSENT
             yield (None, key, headers[:-1], at) if deleted and headers is not None else (value, key, headers, at)
 
 
-def _records(append: Append, times: Iterable[int]) -> Iterator[KafkaRecord]:
+def _records(append: Append, times: Iterable[int], *, copy: bool) -> Iterator[KafkaRecord]:
     columns, meta = append.columns, append.meta
     source = _origin_header(meta.origin, meta.route, meta.delivery)
     batch = meta.id
@@ -87,12 +95,19 @@ def _records(append: Append, times: Iterable[int]) -> Iterator[KafkaRecord]:
     else:
         indexes = append.indexes
     keys, given, expires = columns.keys, columns.headers, columns.expires
+    last = columns.count - 1
+    # a copy has other times, and may be cut short and begun again elsewhere: of that nothing is promised
+    plain = not copy and append.indexes is None and given is None and expires is None
     for position, (index, value, time_ms) in enumerate(zip(indexes, columns.values(), times, strict=False)):
         headers = [(ID, batch + index.to_bytes(4, "big")), source]
-        if expires is not None and expires[position]:
-            headers.append((EXPIRES, b"%d" % expires[position]))
-        if given is not None:
-            headers += given[position]
+        if plain:
+            if not position % RUN_EVERY and last - position >= SHORTEST:
+                headers.append((RUN, b"%d" % (last - position)))
+        else:
+            if expires is not None and expires[position]:
+                headers.append((EXPIRES, b"%d" % expires[position]))
+            if given is not None:
+                headers += given[position]
         yield value, keys[position] if keys is not None else None, headers, time_ms
 
 
@@ -127,6 +142,11 @@ class _Building:
         """Both by place, since most have none."""
         self.batches: list[tuple[int, int, BatchMeta]] = []
 
+    def add(self, message: Any, value: bytes) -> None:
+        self.values.append(value)
+        self.keys.append(message.key())
+        self.times.append(message.timestamp()[1])
+
     def run(self, topic: str, partition: int) -> Run:
         places, headers, expires = range(len(self.values)), self.headers, self.expires
         columns = Columns.of(
@@ -139,88 +159,147 @@ class _Building:
         return Run(topic, partition, self.base, columns, times, self.batches)
 
 
-def runs(messages: Sequence[Any], topic: str, partition: int, epoch: int) -> tuple[list[Run], int]:
-    """Messages of one partition, in order, as runs without gaps; and how many there were that no envelope can be made of."""
-    found: list[Run] = []
-    building = _Building(-1)
-    following = -1
-    last_id, last_source, meta = b"", b"", BatchMeta(b"", _FOREIGN, FOREIGN)
-    next_index = -1
-    expected = b""
-    """The id of the record that would be the next of the same batch: nearly always it is."""
-    unreadable = 0
-    for message in messages:
-        offset: int = message.offset()
-        try:
-            headers = message.headers()
-        except UnicodeDecodeError:
-            unreadable += 1
-            continue
-        value = message.value()
-        if offset != following:
-            if building.values:
-                found.append(building.run(topic, partition))
-            building = _Building(offset)
-            expected = b""
-        elif headers is not None and len(headers) == 2 and value is not None:
-            (id_name, name), (origin_name, source) = headers
-            if name == expected and source == last_source and id_name == ID and origin_name == ORIGIN:
-                following += 1
-                next_index += 1
-                expected = last_id + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
-                building.values.append(value)
-                building.keys.append(message.key())
-                building.times.append(message.timestamp()[1])
+class RunReader:
+    """Messages of one partition, as they are read one behind the other, as runs without gaps."""
+
+    def __init__(self, topic: str, partition: int, epoch: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._epoch = epoch
+        self._announced: tuple[bytes, bytes, int] = b"", b"", -1
+        """A batch, its source, and up to which index its records are said to have nothing of their own."""
+
+    def take(self, messages: Sequence[Any]) -> tuple[list[Run], int]:
+        """The next of them; also how many there were that no envelope can be made of."""
+        found: list[Run] = []
+        building = _Building(-1)
+        following = -1
+        last_id, last_source, meta = b"", b"", BatchMeta(b"", _FOREIGN, FOREIGN)
+        next_index = -1
+        expected = b""
+        """The id of the record that would be the next of the same batch: nearly always it is."""
+        unreadable = at = 0
+        while at < len(messages):
+            message = messages[at]
+            at += 1
+            offset: int = message.offset()
+            try:
+                headers = message.headers()
+            except UnicodeDecodeError:
+                unreadable += 1
                 continue
-        following = offset + 1
-        at = len(building.values)
-        mine: Headers = ()
+            value = message.value()
+            if offset != following:
+                if building.values:
+                    found.append(building.run(self._topic, self._partition))
+                building = _Building(offset)
+                expected = b""
+            elif headers is not None and len(headers) == 2 and value is not None:
+                (id_name, name), (origin_name, source) = headers
+                if name == expected and source == last_source and id_name == ID and origin_name == ORIGIN:
+                    following += 1
+                    next_index += 1
+                    expected = last_id + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
+                    building.add(message, value)
+                    continue
+            following = offset + 1
+            place = len(building.values)
+            mine: Headers = ()
+            known = _known(headers) if headers else None
+            if known is not None:
+                mine = tuple(headers[known.count :])
+                if known.expires:
+                    building.expires[place] = known.expires
+                source, batch, index = known.source, known.batch, known.index
+                if batch + index.to_bytes(4, "big") != expected or source != last_source:
+                    if batch != last_id or source != last_source:
+                        origin, route, delivery = _source(source)
+                        meta = BatchMeta(batch, origin, route, delivery)
+                    last_id, last_source = batch, source
+                    building.batches.append((place, index, meta))
+                next_index = index + 1
+                if known.run:
+                    self._announced = batch, source, index + known.run
+            else:
+                if headers:
+                    mine = tuple([(key, b"" if header is None else header) for key, header in headers])
+                building.batches.append((place, 0, BatchMeta(self._foreign_id(offset), _FOREIGN, FOREIGN)))
+                expected, last_id = b"", b""
+            if value is None:
+                value, mine = b"", (*mine, ABSENT)
+            if mine:
+                building.headers[place] = mine
+            building.add(message, value)
+            if known is not None:
+                passed = self._pass_over(messages, at, known, building)
+                at += passed
+                following += passed
+                next_index += passed
+                expected = last_id + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
+        if building.values:
+            found.append(building.run(self._topic, self._partition))
+        return found, unreadable
+
+    def _pass_over(self, messages: Sequence[Any], at: int, before: _Known, building: _Building) -> int:
+        # take what follows without a look at its headers, as far as that was announced and is true; how many these are
+        batch, source, until = self._announced
+        count = min(until - before.index, len(messages) - at)
+        if count < SHORTEST or batch != before.batch or source != before.source:
+            return 0
+        self._announced = b"", b"", -1  # until it has proved to be true
+        taken = messages[at : at + count]
+        last = taken[-1]
+        if last.offset() != messages[at - 1].offset() + count:
+            return 0
+        try:
+            headers = last.headers()
+        except UnicodeDecodeError:
+            return 0
         known = _known(headers) if headers else None
-        if known is not None:
-            name, source, expiry, rest = known
-            mine = tuple(headers[rest:])
-            if expiry:
-                building.expires[at] = expiry
-            index = int.from_bytes(name[ID_BYTES:], "big")
-            batch = name[:ID_BYTES]
-            if name != expected or source != last_source:
-                if batch != last_id or source != last_source:
-                    origin, route, delivery = _source(source)
-                    meta = BatchMeta(batch, origin, route, delivery)
-                last_id, last_source = batch, source
-                building.batches.append((at, index, meta))
-            next_index = index + 1
-            expected = batch + next_index.to_bytes(4, "big") if next_index < MOST_INDEX else b""
-        else:
-            if headers:
-                mine = tuple([(key, b"" if header is None else header) for key, header in headers])
-            place = b"%d/%d/%d/" % (epoch, partition, offset) + topic.encode()
-            name = hashlib.blake2b(place, digest_size=ID_BYTES).digest()
-            building.batches.append((at, 0, BatchMeta(name, _FOREIGN, FOREIGN)))
-            expected, last_id = b"", b""
-        if value is None:
-            value, mine = b"", (*mine, ABSENT)
-        if mine:
-            building.headers[at] = mine
-        building.values.append(value)
-        building.keys.append(message.key())
-        building.times.append(message.timestamp()[1])
-    if building.values:
-        found.append(building.run(topic, partition))
-    return found, unreadable
+        if known is None or (known.batch, known.source, known.index) != (batch, source, before.index + count):
+            return 0
+        values = [message.value() for message in taken]
+        times = [message.timestamp()[1] for message in taken]
+        if len(headers) > known.count or None in values or times.count(building.times[-1]) < count:
+            return 0
+        building.values += values
+        building.times += times
+        building.keys += [message.key() for message in taken]
+        self._announced = batch, source, max(until, known.index + known.run)
+        return count
+
+    def _foreign_id(self, offset: int) -> bytes:
+        place = b"%d/%d/%d/" % (self._epoch, self._partition, offset) + self._topic.encode()
+        return hashlib.blake2b(place, digest_size=ID_BYTES).digest()
 
 
-def _known(headers: Sequence[tuple[str, bytes | None]]) -> tuple[bytes, bytes, int, int] | None:
-    # id, source, expiry and how many headers these are, if a gateway has written them
+class _Known(msgspec.Struct, frozen=True):
+    """What a gateway has said of a record."""
+
+    batch: bytes
+    index: int
+    source: bytes
+    count: int
+    """How many headers these are."""
+    expires: int = 0
+    run: int = 0
+
+
+def _known(headers: Sequence[tuple[str, bytes | None]]) -> _Known | None:
+    # if a gateway has written them
     if len(headers) < 2 or headers[0][0] != ID or headers[1][0] != ORIGIN:
         return None
     name, source = headers[0][1], headers[1][1]
     if name is None or source is None or len(name) != ID_BYTES + 4:
         return None
+    batch, index = name[:ID_BYTES], int.from_bytes(name[ID_BYTES:], "big")
     try:
         _source(source)
-        if len(headers) > 2 and headers[2][0] == EXPIRES and headers[2][1] is not None:
-            return name, source, int(headers[2][1]), 3
+        more, number = headers[2] if len(headers) > 2 else ("", None)
+        if number is not None and more == EXPIRES:
+            return _Known(batch, index, source, 3, expires=int(number))
+        if number is not None and more == RUN:
+            return _Known(batch, index, source, 3, run=max(0, min(int(number), MOST_INDEX - 1 - index)))
     except ValueError:  # msgspec's errors are such too
         return None
-    return name, source, 0, 2
+    return _Known(batch, index, source, 2)

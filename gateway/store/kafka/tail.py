@@ -1,6 +1,6 @@
 """The end of a partition in memory: what was read from Kafka while somebody follows it.
 
-Apart from the engine, and the counterpart of `hot` in the other store: bytes in memory and their bound, and no Kafka.
+Apart from the engine, and the counterpart of `hot` in the other store: bytes in memory and their bound.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gateway.envelope import Run
 from gateway.store.cut import gather
 from gateway.store.hot import CacheBudget, RunQueue, run_cost
 from gateway.store.interface import PartitionState, ReadResult, TopicState
+from gateway.store.kafka.records import RunReader
 
 
 class TailQueue(RunQueue):
@@ -53,6 +54,7 @@ MOST_RUNS = 4_096
 @attrs.define(eq=False)
 class FollowedLog:
     state: PartitionState
+    decoder: RunReader
     tail: TailQueue = attrs.Factory(TailQueue)
     followed: bool = False
 
@@ -98,5 +100,5 @@ class FollowedTopic(TopicState):
         while len(self.logs) < partitions:
             state = PartitionState()
             self.partitions.append(state)
-            self.logs.append(FollowedLog(state))
+            self.logs.append(FollowedLog(state, RunReader(self.name, len(self.logs), self.epoch)))
         self.config = attrs.evolve(self.config, partitions=len(self.logs))
