@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -125,3 +126,28 @@ async def test_many_rows_of_another_gateway(kafka: Kafka, topics: str) -> None:
                 await until(lambda: sum(told) >= len(rows))
                 assert loop.longest < LONGEST, loop.by
             assert len(other.table("rows")) == len(rows)
+
+
+async def test_large_and_small_appends_to_one_partition_stay_in_order(kafka: Kafka, topics: str) -> None:
+    """Large ones go by a producer of their own, unless something small is under way already; and the other way round."""
+    many_values = [b"%08d" % number for number in range(2_000)]
+    with trio.fail_after(PATIENCE):
+        async with open_on_kafka(kafka.brokers, topics) as store:
+            await create(store, "large-first", "small-first")
+            tickets: list[Any] = []
+            wanted: dict[str, list[bytes]] = {"large-first": [], "small-first": []}
+            for number in range(20):
+                small = [b"small %d" % number]
+                for topic, values in (("large-first", many_values), ("small-first", small)) * 2:
+                    mixed = values if number % 2 else (small if values is many_values else many_values)
+                    tickets.append(store.submit(unit(many(topic, Columns.of(mixed)))))
+                    wanted[topic] += mixed
+            names = {thread.name for thread in threading.enumerate()}
+            assert {"kafka-sender", "kafka-patient-sender"} <= names
+            for ticket in tickets:
+                await ticket.wait()
+            for topic, values in wanted.items():
+                assert await everything(store, topic) == values
+                # and what comes when nothing is under way finds its way alone
+                await publish(store, topic, b"last")
+                assert (await everything(store, topic))[-1] == b"last"

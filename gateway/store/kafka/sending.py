@@ -2,10 +2,15 @@
 
 What is large is handed in by slices, one in a pass of the event loop, since librdkafka copies each record. What comes to the same
 partition meanwhile waits behind it; to others it goes at once.
+
+There are two producers. One sends what it has at once. It is woken by nearly each record of a large append, and makes many small
+requests of it, so that such an append goes by another, which waits for a millisecond: about as long as handing it in takes. While
+one of them has something under way to a partition, what comes goes by the same one, and so the order is kept.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -24,6 +29,7 @@ from gateway.store.kafka.records import KafkaRecord
 SLICE_RECORDS = 500
 SLICE_BYTES = 4 << 20
 """So much is handed in without a look at anything else: a few milliseconds."""
+LINGER_MS = 1
 Done = Callable[[Sequence[tuple[int, int]], GatewayError | None], None]
 """Hears offset and time of each record that was asked about, or why they are not stored."""
 
@@ -40,13 +46,22 @@ def translated(error: KafkaError) -> GatewayError:
     return OutcomeUnknown(f"Kafka has not confirmed the write: {error.str()}")
 
 
+@attrs.define(eq=False)
+class _Way:
+    """The producer by which everything goes to a partition, as long as it has something of it under way."""
+
+    place: tuple[str, int]
+    polled: PolledProducer[_Sent]
+    under_way: int = 0
+
+
 class _Sent:
     """One call of `send`: all of its records that are asked about."""
 
-    __slots__ = ("done", "error", "missing", "placed", "polled")
+    __slots__ = ("done", "error", "missing", "placed", "way")
 
-    def __init__(self, polled: PolledProducer[_Sent], done: Done, asked: int) -> None:
-        self.polled = polled
+    def __init__(self, way: _Way, done: Done, asked: int) -> None:
+        self.way = way
         self.done = done
         self.missing = asked
         self.placed: list[tuple[int, int]] = []
@@ -58,8 +73,6 @@ class _Handing:
     """Records on their way to one partition, as far as they are not librdkafka's yet."""
 
     sent: _Sent
-    topic: str
-    partition: int
     records: Iterator[KafkaRecord]
     count: int
     handed: int = 0
@@ -76,21 +89,45 @@ class Sender:
         self._hop: Hop[_Sent] = Hop(self._heard)
         self._waiting: dict[tuple[str, int], deque[_Handing]] = {}
         """By partition: what is too large for one slice, and what came behind it."""
-        self._polled = self._made()
+        self._ways: dict[tuple[str, int], _Way] = {}
+        self._quick = self._made(0, "kafka-sender")
+        self._patient: PolledProducer[_Sent] | None = None
+        """Made when there is something large for the first time."""
 
     def send(self, topic: str, partition: int, records: Iterable[KafkaRecord], count: int, done: Done) -> None:
         """Hand in records of one partition. Asked about are the first and the last, or all where there are few: Kafka may put
         records of others between those of one call.
         """
         asked = count if count <= MOST_ASKED else 2
-        handing = _Handing(_Sent(self._polled, done, asked), topic, partition, iter(records), count)
-        waiting = self._waiting.get((topic, partition))
+        place = topic, partition
+        handing = _Handing(_Sent(self._way(place, count), done, asked), iter(records), count)
+        waiting = self._waiting.get(place)
         if waiting is not None:
             waiting.append(handing)
         elif not self._hand_in(handing):
             if not self._waiting:
                 self._token.run_sync_soon(self._go_on)
-            self._waiting[topic, partition] = deque((handing,))
+            self._waiting[place] = deque((handing,))
+
+    def _way(self, place: tuple[str, int], count: int) -> _Way:
+        way = self._ways.get(place)
+        if way is None or not self._lives(way.polled):
+            if count < SLICE_RECORDS:
+                polled = self._quick
+            else:
+                polled = self._patient = self._patient or self._made(LINGER_MS, "kafka-patient-sender")
+            way = self._ways[place] = _Way(place, polled)
+        way.under_way += 1
+        return way
+
+    def _over(self, way: _Way) -> None:
+        # one of those that went this way is decided
+        way.under_way -= 1
+        if not way.under_way and self._ways.get(way.place) is way:
+            del self._ways[way.place]
+
+    def _lives(self, polled: PolledProducer[_Sent]) -> bool:
+        return polled is self._quick or polled is self._patient
 
     def _go_on(self) -> None:
         # another slice, of whoever has waited for the longest
@@ -105,11 +142,12 @@ class Sender:
 
     def _hand_in(self, handing: _Handing) -> bool:
         # hand in a slice; whether that was the last
-        sent, count, topic, partition = handing.sent, handing.count, handing.topic, handing.partition
+        sent, count = handing.sent, handing.count
+        topic, partition = sent.way.place
         index, last, few = handing.handed, handing.count - 1, handing.count <= MOST_ASKED
-        polled = sent.polled
+        polled = sent.way.polled
         produce, heard = polled.producer.produce, polled.heard
-        if polled is not self._polled:
+        if not self._lives(polled):
             self._refuse(sent, OutcomeUnknown("Kafka's client had to begin anew while this was handed in"))
             return True
 
@@ -146,25 +184,34 @@ class Sender:
 
     def _refuse(self, sent: _Sent, problem: GatewayError) -> None:
         # not all of it was handed in, so that nobody will hear of all of it
+        self._over(sent.way)
         self._token.run_sync_soon(self._arrived, [lambda: sent.done((), problem)])
 
     def close(self) -> None:
         """What is under way is waited for, as long as a write may take. Blocks."""
-        self._polled.finish(self._options.timeout + 1)
+        until = time.monotonic() + self._options.timeout + 1
+        for one in (self._quick, self._patient):
+            if one is not None:
+                one.finish(max(0.0, until - time.monotonic()))
 
-    def _made(self) -> PolledProducer[_Sent]:
-        return PolledProducer(Producer(self._options.producer()), self._hop, "kafka-sender")
+    def _made(self, linger_ms: int, name: str) -> PolledProducer[_Sent]:
+        return PolledProducer(Producer(self._options.producer(**{"linger.ms": linger_ms})), self._hop, name)
 
     def _begin_anew(self, polled: PolledProducer[_Sent]) -> None:
         # with another producer: of this one nothing more can be known
-        if self._polled is polled:
-            self._polled = self._made()
-            polled.give_up()
+        if polled is self._quick:
+            self._quick = self._made(0, "kafka-sender")
+        elif polled is self._patient:
+            self._patient = None
+        else:
+            return
+        polled.give_up()
 
     def _heard(self, told: Sequence[_Sent]) -> None:
         for one in told:
+            self._over(one.way)
             if one.error is not None and _fatal(one.error):
-                self._begin_anew(one.polled)
+                self._begin_anew(one.way.polled)
         self._arrived([_telling(one) for one in told])
 
 
