@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,16 +14,25 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from gateway.app import kafka_options
 from gateway.config.load import parse
+from gateway.store.interface import AlterTopic, DropTopic, Put, TopicConfig
 from gateway.store.kafka.examination import examine_brokers
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
 from tests.kafka.foreign import make
 from tests.kafka.node import PASSWORD, USER, Kafka
 from tests.kafka.test_upstream import unsigned
-from tests.store.kit import create, everything, publish
+from tests.store.kit import append, create, everything, publish, unit
 
 PATIENCE = 120
 CONFIG = """
@@ -146,18 +155,77 @@ async def test_what_is_no_kafka_is_said(tmp_path: Path) -> None:
     assert (found.key, found.message) == ("brokers", f"127.0.0.1:{port} is no Kafka")
 
 
+def allow(kafka: Kafka, *rights: tuple[ResourceType, str, Sequence[AclOperation]]) -> None:
+    """USER may do this to all whose names begin so."""
+    rules = [
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL if kind is ResourceType.BROKER else ResourcePatternType.PREFIXED,
+            f"User:{USER}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, operations in rights
+        for operation in operations
+    ]
+    for made in kafka.admin.create_acls(rules).values():
+        made.result(PATIENCE)
+
+
 @pytest.mark.kafka
 async def test_rights_that_are_missing_are_said(tmp_path: Path, topics: str) -> None:
+    """One after the other, as they are given; with all of them it is served."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with Kafka(tmp_path / "kafka", settings=rules) as kafka, trio.fail_after(PATIENCE):
+    make_topics = f"we may not make topics that begin with {topics}"
+    membership = f"we may not be a member of the group {topics}__gateway.owners (Read)"
+    once = "we may not write each record once (IdempotentWrite on the cluster, or Write on some topic)"
+    transactions = (
+        f"we may not have transactions whose ids begin with {topics}__gateway. (Write and Describe on TransactionalId)"
+    )
+    everywhere = AclBindingFilter(
+        ResourceType.BROKER, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    reading = [AclOperation.READ, AclOperation.DESCRIBE]
+    changing = [AclOperation.ALTER, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.DELETE]
+    with Kafka(tmp_path / "kafka", settings=rules) as kafka, trio.fail_after(2 * PATIENCE):
         listener, more = login(kafka, "scram-sha-512", "")
-        asked = options(config(kafka, listener, topics, more))
-        found = await trio.to_thread.run_sync(list, examine_brokers(asked))
-        assert [one.message.split(":")[0] for one in found] == [
-            f"we may not make topics that begin with {topics}",
-            f"we may not be a member of the group {topics}__gateway.owners",
-        ]
-        assert {one.key for one in found} == {"sasl"}
+        text = config(kafka, listener, topics, more, data=str(tmp_path / "data"))
+        asked = options(text)
+
+        async def said() -> list[str]:
+            found = await trio.to_thread.run_sync(list, examine_brokers(asked))
+            assert {one.key for one in found} <= {"sasl"}
+            return [one.message.split(": ")[0] for one in found]
+
+        assert await said() == [make_topics, membership, once, transactions]
+        allow(kafka, (ResourceType.TOPIC, topics, [*reading, AclOperation.CREATE]))
+        assert await said() == [membership, once, transactions]
+        allow(kafka, (ResourceType.GROUP, topics, reading))
+        assert await said() == [once, transactions]
+        allow(kafka, (ResourceType.BROKER, "kafka-cluster", [AclOperation.IDEMPOTENT_WRITE]))
+        assert await said() == [transactions]
+        allow(kafka, (ResourceType.TRANSACTIONAL_ID, topics, [AclOperation.DESCRIBE]))
+        code, lines = await live(tmp_path, text)
+        assert code == 1
+        assert any(f"routes.yaml:4: storage.kafka.sasl: {transactions}" in line for line in lines), lines
+        allow(kafka, (ResourceType.TRANSACTIONAL_ID, topics, [AclOperation.WRITE]))
+        assert await said() == []
+        make(kafka, f"{topics}__gateway.turns")
+        refused = f"write, describe the settings of, alter the settings of, delete {topics}__gateway.turns"
+        assert await said() == [f"we may not {refused}"]
+        allow(kafka, (ResourceType.TOPIC, topics, [*changing, AclOperation.WRITE]))
+        assert await said() == []
+        for made in kafka.admin.delete_acls([everywhere]).values():
+            assert made.result(PATIENCE)
+        async with open_kafka_store(asked) as store:
+            await create(store, "orders", "more")
+            await store.submit(unit(append("orders", b"a"), append("more", b"b"), puts=[Put("t", b"k", b"v")])).wait()
+            await store.submit(unit(alters=[AlterTopic("orders", TopicConfig(3))])).wait()
+            assert await everything(store, "orders") == [b"a"]
+            await store.submit(unit(deletes=[DropTopic("more")])).wait()
+        assert await said() == []

@@ -6,15 +6,17 @@ each address ─► does it answer, is it new enough ─► are we let in ─►
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
 
 from gateway.store.kafka.options import KafkaOptions
@@ -33,6 +35,16 @@ NEEDED = {
     AclOperation.ALTER_CONFIGS: "alter the settings of",
     AclOperation.DELETE: "delete",
 }
+TOO_LONG_MS = 1 << 30
+"""A transaction as long as this no broker begins: it looks at the right to it before, and nothing of it stays."""
+STATISTICS_MS = 50
+
+
+class _Silence:
+    """Takes what the library has to say: what there is to say is said here."""
+
+    def log(self, *_said: object) -> None:
+        pass
 
 
 @attrs.frozen
@@ -144,38 +156,80 @@ def _rights(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
     group = admin.describe_consumer_groups(
         [options.owners_group], include_authorized_operations=True, request_timeout=options.timeout
     )[options.owners_group]
+    member = True
     try:
         operations = group.result().authorized_operations
+        member = operations is None or AclOperation.READ in operations
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            yield BrokerFinding("sasl", f"we may not be a member of the group {options.owners_group}")
-        return
-    if operations is not None and AclOperation.READ not in operations:
-        yield BrokerFinding("sasl", f"we may not be a member of the group {options.owners_group}")
+        member = error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED
+    if not member:
+        yield BrokerFinding("sasl", f"we may not be a member of the group {options.owners_group} (Read)")
+    if not _may_write_once(options):
+        yield BrokerFinding(
+            "sasl", "we may not write each record once (IdempotentWrite on the cluster, or Write on some topic)"
+        )
+    if not _may_transact(options):
+        wanted = f"whose ids begin with {options.transactions} (Write and Describe on TransactionalId)"
+        yield BrokerFinding("sasl", f"we may not have transactions {wanted}")
+
+
+def _may_write_once(options: KafkaOptions) -> bool:
+    # a producer asks for its number at once; whether it has it is in nothing but its statistics
+    assigned: list[bool] = []
+
+    def told(text: str) -> None:
+        if json.loads(text).get("eos", {}).get("idemp_state") == "Assigned":
+            assigned.append(True)
+
+    settings = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": told}
+    until = time.monotonic() + options.timeout
+    try:
+        producer = Producer(options.producer(**settings), logger=_Silence())
+        while not assigned and time.monotonic() < until:
+            producer.poll(STATISTICS_MS / 1000)
+    except KafkaException as error:
+        return bool(error.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    return True
+
+
+def _may_transact(options: KafkaOptions) -> bool:
+    name = f"{options.transactions}check"
+    settings = options.producer(**{"transactional.id": name, "transaction.timeout.ms": TOO_LONG_MS})
+    del settings["enable.gapless.guarantee"], settings["delivery.timeout.ms"]
+    try:
+        Producer(settings, logger=_Silence()).init_transactions(options.timeout)
+    except KafkaException as error:
+        return bool(error.args[0].code() != KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return True
 
 
 def _there_already(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
-    # what the log of the state is, where there is one: so will be what is made
+    # what the topics of all gateways are, where they are there: so will be what is made
     from confluent_kafka import TopicCollection
 
     state = options.state_topic
+    names = [state, options.turns_topic, options.owners_topic]
     asked = admin.describe_topics(
-        TopicCollection([state]), include_authorized_operations=True, request_timeout=options.timeout
+        TopicCollection(names), include_authorized_operations=True, request_timeout=options.timeout
     )
-    try:
-        found = asked[state].result()
-    except KafkaException:
+    there = False
+    for name in names:
+        try:
+            found = asked[name].result()
+        except KafkaException:
+            continue
+        there = there or name == state
+        copies = min(len(one.replicas) for one in found.partitions)
+        if copies < options.replication:
+            message = f"{name} is on {copies} brokers, and not on {options.replication}"
+            yield BrokerFinding("replication", message, warning=True)
+        if found.authorized_operations is not None:
+            missing = [verb for one, verb in NEEDED.items() if one not in found.authorized_operations]
+            if missing:
+                yield BrokerFinding("sasl", f"we may not {', '.join(missing)} {name}")
+                there = False
+    if not there:
         return
-    copies = min(len(one.replicas) for one in found.partitions)
-    if copies < options.replication:
-        yield BrokerFinding(
-            "replication", f"{state} is on {copies} brokers, and not on {options.replication}", warning=True
-        )
-    if found.authorized_operations is not None:
-        missing = [verb for one, verb in NEEDED.items() if one not in found.authorized_operations]
-        if missing:
-            yield BrokerFinding("sasl", f"we may not {', '.join(missing)} {state}")
-            return
     settings = _settings(admin, options, state)
     insync = int(settings.get("min.insync.replicas", options.min_insync))
     if insync < options.min_insync:

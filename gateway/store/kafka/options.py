@@ -53,6 +53,11 @@ class KafkaOptions:
         """Nothing is written to it: whose its partitions are says who does what only one may do."""
         return f"{self.prefix}__gateway.owners"
 
+    @property
+    def transactions(self) -> str:
+        """How the transactional ids of all gateways begin."""
+        return f"{self.prefix}__gateway."
+
     def client(self, **others: Any) -> dict[str, Any]:
         return {
             "bootstrap.servers": ",".join(self.brokers),

@@ -42,7 +42,7 @@ class Transactions:
 
     def _made(self) -> Producer:
         limit = int(self._options.timeout * 1000)
-        name = f"{self._options.prefix}__gateway.{uuid.uuid4().hex}"
+        name = self._options.transactions + uuid.uuid4().hex
         settings = self._options.producer(**{"transactional.id": name, "transaction.timeout.ms": limit})
         del settings["enable.gapless.guarantee"]  # a transaction is whole or nothing anyway
         made = Producer(settings)
