@@ -147,11 +147,17 @@ def copy_store(
     result |= {
         "rows": dict(proof.rows),
         "left": proof.left,
+        "settings_left": proof.settings_left,
         "partitions": [attrs.asdict(one) for one in proof.partitions],
     }
     lines = [f"differs: {one}" for one in proof.differences]
     lines += [
         f"left behind: {count} rows of {table} that belong to nothing" for table, count in sorted(proof.left.items())
+    ]
+    lines += [
+        f"left behind: {key} = {value} of {topic}, which only Kafka knows"
+        for topic, settings in sorted(proof.settings_left.items())
+        for key, value in settings.items()
     ]
     lines.append(
         f"{proof.records} records in {len(proof.partitions)} partitions and {sum(proof.rows.values())} rows are the same in both"

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 
 import attrs
 import msgspec
+import trio
 
 from gateway.envelope import Run
 from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, NotAStore, StoreInUse, Unsupported
@@ -108,7 +109,7 @@ async def copy(source: CopyPlace, target: CopyPlace, progress: Progress = lambda
                 if done.head is not None and done.head.whole:
                     outcome = Copied(done.records, 0, {}, {})
                 else:
-                    outcome = await _Copy(source, reader, store, done, head, progress).run()
+                    outcome = await _Copy(source, reader, target, store, done, head, progress).run()
             except ConditionFailed:
                 outcome = StoreInUse(f"another process copies into {target.shown} now")
             except GatewayError as error:  # a store has tasks of its own: out of the block it would come in a group
@@ -165,6 +166,7 @@ class _Copy:
         self,
         source: CopyPlace,
         reader: CopyReader,
+        target: CopyPlace,
         store: Store,
         done: CopyProgress,
         head: CopyHead,
@@ -172,6 +174,7 @@ class _Copy:
     ) -> None:
         self._source = source
         self._reader = reader
+        self._target = target
         self._store = store
         self._before = done.head
         self._done = done
@@ -194,6 +197,8 @@ class _Copy:
         for name, config in configs.items():
             if config != kept_for_ever(config):
                 await self._store.submit(Unit(alters=[AlterTopic(name, config)])).wait()
+        settings = self._source.own_settings(self._reader, topics)
+        await trio.to_thread.run_sync(self._target.take_settings, settings)
         whole = msgspec.structs.replace(self._head, whole=True)
         await self._write([Put(TABLE, HEAD, head_row(whole))])
         return Copied(self._done.records, self._copied, written, dict(translation.left))

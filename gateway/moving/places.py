@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -57,6 +57,14 @@ class CopyPlace(Protocol):
 
     def config(self, reader: CopyReader, topic: StoredTopic) -> TopicConfig: ...
 
+    def own_settings(self, reader: CopyReader, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        """By topic, what it is set to that only this kind of place knows."""
+        ...
+
+    def take_settings(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """Set what another place of this kind had, as far as this one takes it: an audit says what it has not taken. Blocks."""
+        ...
+
     def refuse_name(self, topic: str) -> None:
         """Raise InvalidRequest where a topic cannot be called so here."""
         ...
@@ -108,6 +116,13 @@ class DirectoryPlace:
         del reader
         return topic.config
 
+    def own_settings(self, reader: CopyReader, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        del reader, topics
+        return {}
+
+    def take_settings(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """Here there is nothing that could have them."""
+
     def refuse_name(self, topic: str) -> None:
         """Here every name will do."""
 
@@ -153,6 +168,19 @@ class KafkaPlace:
 
     def config(self, reader: CopyReader, topic: StoredTopic) -> TopicConfig:
         return _on_kafka(reader).configured(topic)
+
+    def own_settings(self, reader: CopyReader, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        return _on_kafka(reader).own_settings(topics)
+
+    def take_settings(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        from gateway.store.kafka.cluster import KafkaCluster
+        from gateway.store.kafka.names import kafka_name
+
+        cluster = KafkaCluster(self.options)
+        for topic, wanted in settings.items():
+            for key, value in wanted.items():
+                with suppress(InvalidRequest):
+                    cluster.set(kafka_name(self.options.prefix, topic), {key: value})
 
     def refuse_name(self, topic: str) -> None:
         from gateway.store.kafka.names import kafka_name

@@ -47,6 +47,8 @@ class Proof:
     partitions: list[ProvenPartition] = attrs.Factory(list)
     rows: Counter[str] = attrs.Factory(Counter)
     left: Mapping[str, int] = attrs.Factory(dict)
+    settings_left: Mapping[str, Mapping[str, str]] = attrs.Factory(dict)
+    """By topic, what only Kafka knows and a directory has no place for."""
     differences: list[str] = attrs.Factory(list)
     different: int = 0
 
@@ -98,6 +100,7 @@ class _Audit:
         total = sum(part.end - part.start for one in here.values() for part in one.partitions)
         for name in sorted(here.keys() & there.keys()):
             self._topic(here[name], there[name], total)
+        self._settings(sorted(here.keys() & there.keys()))
         epochs = {name: (here[name].epoch, there[name].epoch) for name in here.keys() & there.keys()}
         self._tables(Translation(self.done.maps, epochs, self.target.on_kafka))
         return found
@@ -142,6 +145,17 @@ class _Audit:
                     digest.text(),
                 )
             )
+
+    def _settings(self, topics: Sequence[str]) -> None:
+        mine = {name: one for name, one in self.source.own_settings(self.reader, topics).items() if one}
+        if not self.target.on_kafka:
+            self.found.settings_left = mine
+            return
+        theirs = self.target.own_settings(self.there, topics)
+        for name, wanted in mine.items():
+            for key, value in wanted.items():
+                if theirs[name].get(key) != value:
+                    self.found.differs(f"topic {name}: its {key} is not {value}, as at the source")
 
     def _same(self, mine: Run, copy: Run, where: OffsetMap) -> bool:
         # as many records of both

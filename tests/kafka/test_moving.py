@@ -209,6 +209,29 @@ async def test_offsets_with_gaps_and_records_of_others(kafka: Kafka, topics: str
             assert len(list(reader.read_chunks("theirs", 0))) == 1
 
 
+async def test_what_only_kafka_knows_of_a_topic(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    """It comes along to another Kafka, and is named where there is no place for it."""
+    clock, there, further = Clock(), on_kafka(kafka, topics), on_kafka(kafka, f"further.{topics}")
+    compacted = {"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "60000", "segment.bytes": "1048576"}
+    with trio.fail_after(PATIENCE):
+        async with open_on_kafka(kafka.brokers, topics, now_ms=clock) as store:
+            await fill(store, clock, 5)
+        make(kafka, topics + "table", **compacted, max_message_bytes="2000000")
+        produce(topics + "table", b"hello", **{"bootstrap.servers": kafka.brokers})
+        await copy(there, further)
+        proof = prove(there, further)
+        assert proof.good, proof.differences
+        with further.reading() as reader:
+            assert further.own_settings(reader, ["table", "orders"]) == {"table": compacted, "orders": {}}
+        further.take_settings({"table": {"segment.bytes": "2097152", "no.such.setting": "1"}})
+        assert prove(there, further).differences == ["topic table: its segment.bytes is not 1048576, as at the source"]
+        command = f"{sys.executable} -m gateway store copy --from kafka://{kafka.brokers}/{topics} --to back"
+        ended = await trio.run_process(shlex.split(command), cwd=tmp_path, capture_stdout=True)
+        assert ended.stdout.decode().splitlines()[-4:-1] == [
+            f"left behind: {key} = {value} of table, which only Kafka knows" for key, value in compacted.items()
+        ]
+
+
 async def test_the_audit_finds_what_differs(kafka: Kafka, topics: str, tmp_path: Path) -> None:
     clock, first, there = Clock(), place_at(str(tmp_path / "first")), on_kafka(kafka, topics)
     with trio.fail_after(PATIENCE):

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -43,6 +44,18 @@ _REFUSED = frozenset(
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.INVALID_CONFIG,
         KafkaError.POLICY_VIOLATION,
+    }
+)
+_NOT_OWN = frozenset(
+    {
+        # what a gateway sets
+        "retention.ms",
+        "retention.bytes",
+        "min.insync.replicas",
+        "max.message.bytes",
+        # what is about the brokers of this cluster, by their numbers
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
     }
 )
 
@@ -172,13 +185,7 @@ class KafkaCluster:
                 [NewPartitions(name, config.partitions)], request_timeout=self._options.timeout
             )
             _wait(grown[name])
-        entries = [
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in settings_of(config, self._options).items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        for future in self._admin.incremental_alter_configs([resource], request_timeout=self._options.timeout).values():
-            _wait(future)
+        self.set(name, settings_of(config, self._options))
 
     def delete(self, name: str) -> None:
         _wait(self._admin.delete_topics([name], request_timeout=self._options.timeout)[name])
@@ -208,6 +215,30 @@ class KafkaCluster:
         resource = ConfigResource(ResourceType.TOPIC, name)
         (future,) = self._admin.describe_configs([resource], request_timeout=self._options.timeout).values()
         return {key: entry.value for key, entry in _wait(future).items()}
+
+    def own_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """What these topics are set to that no gateway sets, where it is not what the brokers have for all."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        if not resources:
+            return {}
+        asked = self._admin.describe_configs(resources, request_timeout=self._options.timeout)
+        return {
+            resource.name: {
+                key: entry.value
+                for key, entry in sorted(_wait(future).items())
+                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and key not in _NOT_OWN
+            }
+            for resource, future in asked.items()
+        }
+
+    def set(self, name: str, settings: Mapping[str, str]) -> None:
+        """Raises InvalidRequest where these brokers do not take one of them: then none is set."""
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        for future in self._admin.incremental_alter_configs([resource], request_timeout=self._options.timeout).values():
+            _wait(future)
 
     def decided(self, name: str) -> int:
         """Up to where all transactions in the one partition of a topic are over."""

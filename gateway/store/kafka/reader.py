@@ -7,7 +7,7 @@ committed are not there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -94,6 +94,11 @@ class KafkaLogReader(ReadableLog):
             retention_seconds=kept / 1000 if kept >= 0 else None,
             retention_bytes=size * len(topic.partitions) if size >= 0 else None,
         )
+
+    def own_settings(self, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        """By topic, what Kafka alone knows of it: compaction, segments and the like."""
+        names = {kafka_name(self._options.prefix, topic): topic for topic in topics}
+        return {names[kafka]: found for kafka, found in self._cluster.own_settings(names).items()}
 
     def served(self) -> bool:
         """Whether there are gateways that serve the log."""
