@@ -56,7 +56,7 @@ class Recorder(Protocol):
         ...
 
     def dropped(self, route: str, reason: str, messages: int) -> None:
-        """They were taken and will not be delivered (filtered, duplicate, rolled back, expired, trimmed)."""
+        """They were taken and will not be delivered (filtered, duplicate, rolled back, expired, trimmed, skipped)."""
         ...
 
     def dead_lettered(self, route: str, reason: str, messages: int) -> None:
@@ -254,6 +254,10 @@ class ConsumerCounts:
     trimmed: int = 0
     absent: int = 0
     """Offsets at which there was no record."""
+    skipped: int = 0
+    """Passed over when somebody put it further on."""
+    repeated: int = 0
+    """Settled once, and to be settled again since somebody put it back."""
     topic: str = ""
     partition: int = 0
     position: int = 0
@@ -263,7 +267,7 @@ class ConsumerCounts:
     def unaccounted(self) -> int:
         """Anything but 0 is a message skipped or settled twice."""
         settled = self.acknowledged + self.filtered + self.expired + self.dead_lettered + self.trimmed + self.absent
-        return self.end - self.start - settled - self.backlog
+        return self.end - self.start - settled - self.skipped + self.repeated - self.backlog
 
 
 @attrs.frozen

@@ -347,7 +347,7 @@ class Groups(msgspec.Struct, frozen=True):
 
 
 class ResetTo(enum.Enum):
-    """Where a group is put."""
+    """Where a group or a durable consumer is put."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -355,17 +355,31 @@ class ResetTo(enum.Enum):
     TIME = "time"
 
 
-class GroupReset(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a group elsewhere on a topic, on one partition or on all. `value` is an offset, or a time in milliseconds."""
+class PositionReset(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a reader elsewhere on a topic, on one partition or on all. `value` is an offset, or a time in milliseconds."""
 
-    group: str
     topic: str
     to: ResetTo
     value: int = 0
     partition: int | None = None
     dry_run: bool = False
     force: bool = False
-    """Although connections read as this group now."""
+    """Although connections read there now."""
+
+
+class GroupReset(PositionReset, frozen=True, kw_only=True):
+    """Put a consumer group elsewhere."""
+
+    group: str
+
+
+class ConsumerReset(PositionReset, frozen=True, kw_only=True):
+    """Put a subscription, a named reader or a forward elsewhere."""
+
+    kind: str
+    """`subscription`, `reader` or `forward`."""
+    name: str
+    """A subscription's is its number."""
 
 
 class GroupMove(msgspec.Struct, frozen=True):
@@ -378,6 +392,29 @@ class GroupMove(msgspec.Struct, frozen=True):
     end: int
     lag: int | None
     """Messages it will read; None where offsets do not count messages."""
+    skipped: int | None = None
+    """Messages that it had not committed and will not read; None where it was nowhere, or nobody can count them."""
+    repeated: int | None = None
+    """Messages that it had committed and reads again."""
+
+
+class ConsumerMove(msgspec.Struct, frozen=True):
+    """Where a durable consumer was on a partition, and where it is. Where a log has offsets without a message, skipped and
+    repeated count offsets.
+    """
+
+    partition: int
+    before: int
+    """The first offset that was not settled."""
+    after: int
+    start: int
+    end: int
+    skipped: int
+    """Not settled, and now passed over."""
+    repeated: int
+    """Settled, or before where it began; they come again."""
+    backlog: int
+    """What it has before it now."""
 
 
 class DeleteGroup(Write, frozen=True):

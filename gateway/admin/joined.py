@@ -28,14 +28,15 @@ from gateway.admin.pulse import Flow, History, Lag, Pulse, UpstreamNow, Upstream
 from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, UpstreamList
 from gateway.admin.tap import TapEvent, TapReport
 from gateway.bridges.breaker import Circuit
-from gateway.bulk.wire import HTTP, Problem, error_of
-from gateway.errors import NotFound, Status
+from gateway.bulk.wire import HTTP, ConsumerMoves, Problem, error_of
+from gateway.errors import NotFound, OutcomeUnknown, Status
 from gateway.observe.workers import Others
 from gateway.recorder import ConnectionSnapshot
 from gateway.transport.workers import MOST as MOST_WORKERS
 
 T = TypeVar("T")
 WORST = (Circuit.OPEN.value, Circuit.TRIAL.value, Circuit.CLOSED.value, "")
+ALL = (200, *HTTP.values())
 EVENTS_KEPT = 64
 """Of all processes together, until whoever follows takes them; those that find no room wait where they are."""
 
@@ -58,6 +59,7 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
         "consumers": every.consumers,
         "apply": every.applying,
         "reset_group": every.resetting,
+        "reset_consumer": every.placing,
     }
     return [attrs.evolve(one, call=ways[one.name](one)) if one.name in ways else one for one in operations]
 
@@ -181,6 +183,39 @@ class _Everywhere:
                 for body in answers.values():
                     raise error_of(msgspec.json.decode(body, type=Problem))
             return await one.call(asked)
+
+        return call
+
+    def placing(self, one: ApiOperation) -> Call:
+        """A consumer's partitions are where they are read: those who have some each put theirs elsewhere, if nobody objects."""
+
+        async def ask(asked: Asked[Any, Any], *, dry_run: bool, number: int) -> ConsumerMoves:
+            body = msgspec.structs.replace(asked.body, dry_run=dry_run)
+            if not number:
+                moves: ConsumerMoves = await one.call(attrs.evolve(asked, body=body))
+                return moves
+            found = await self._others.ask("POST", one.path, msgspec.json.encode(body), only=number, good=tuple(ALL))
+            if number not in found:
+                raise OutcomeUnknown(f"worker {number} does not answer")
+            try:
+                return msgspec.json.decode(found[number], type=ConsumerMoves)
+            except msgspec.ValidationError:
+                raise error_of(msgspec.json.decode(found[number], type=Problem)) from None
+
+        async def call(asked: Asked[Any, Any]) -> ConsumerMoves:
+            found: dict[int, ConsumerMoves] = {}
+            missing: NotFound | None = None
+            for number in (0, *self._others.numbers):
+                try:
+                    found[number] = await ask(asked, dry_run=True, number=number)
+                except NotFound as error:
+                    missing = missing or error
+            if missing is not None and not found:
+                raise missing
+            if not asked.body.dry_run:
+                found = {number: await ask(asked, dry_run=False, number=number) for number in found}
+            moves = (move for each in found.values() for move in each.moves)
+            return ConsumerMoves(sorted(moves, key=lambda move: move.partition))
 
         return call
 

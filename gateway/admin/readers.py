@@ -10,12 +10,14 @@ import msgspec
 
 from gateway.admin.access import Role
 from gateway.admin.inside import Inside
-from gateway.admin.operation import Asked, Large, Query, Small, operation
+from gateway.admin.operation import Asked, Large, Nothing, Query, Small, operation
 from gateway.admin.pulse import Pulses
 from gateway.bridges.breaker import Circuit
-from gateway.errors import NotFound
+from gateway.bulk import wire
+from gateway.errors import InvalidRequest, NotFound
 from gateway.notation import show_endpoint
 from gateway.recorder import ConnectionSnapshot, ConsumerCounts, IngestPlace, MirrorPlace, UnderWay
+from gateway.requests import ConsumerReset
 
 MOST = 200
 """Connections, or consumers, in one answer."""
@@ -69,6 +71,10 @@ class ConsumerShown(msgspec.Struct, frozen=True):
     expired: int
     dead_lettered: int
     trimmed: int
+    skipped: int
+    """Passed over when somebody put it further on."""
+    repeated: int
+    """Settled once, and put in front of it again."""
     backlog: int
     unaccounted: int
 
@@ -187,6 +193,18 @@ class Readers:
             [_consumer(one) for one in page], len(found), under_way[:MOST_UNDER_WAY], ingests[:MOST], mirrors[:MOST]
         )
 
+    @operation("POST", wire.RESET_CONSUMER, Role.OPERATE)
+    async def reset_consumer(self, asked: Asked[Nothing, ConsumerReset]) -> wire.ConsumerMoves:
+        """Put a subscription, a named reader or a forward elsewhere on a topic; with `dry_run`, say where it would be, and what
+        it would skip or get once more.
+        """
+        match asked.body.kind:
+            case "forward":
+                return wire.ConsumerMoves(await self._inside.bridges.forwards.reset(asked.body))
+            case "subscription" | "reader":
+                return wire.ConsumerMoves(await self._inside.house.subscriptions.reset(asked.body))
+        raise InvalidRequest(f"kind is subscription, reader or forward, not {asked.body.kind[:60]!r}")
+
     @operation("GET", "/v1/upstreams", Role.READ)
     async def upstreams(self, asked: Asked[UpstreamsAsked, None]) -> UpstreamList:
         """Brokers elsewhere that are used: their addresses in order, whether they answer, what waits for them."""
@@ -228,6 +246,8 @@ def _consumer(one: ConsumerCounts) -> ConsumerShown:
         one.expired,
         one.dead_lettered,
         one.trimmed,
+        one.skipped,
+        one.repeated,
         one.backlog,
         one.unaccounted,
     )

@@ -66,7 +66,9 @@ class PartitionForward(Consumer):
         self._clock = context.clock
         self._latencies = context.latencies
         self._recorder = context.recorder
-        self._sending = Sending.to(pool, context.store, rule, target.name, place.topic, place.partition)
+        self._sending = Sending.to(
+            pool, context.store, rule, target.name, place.topic, place.partition, place.tally.repeated
+        )
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self.letters_topic), chance=context.chance
         )
@@ -76,6 +78,8 @@ class PartitionForward(Consumer):
         self._dropped = False
         self.stopping = False
         """It sends nothing more."""
+        self.held = False
+        """It is being put elsewhere: it sends nothing until somebody follows it, or until it is let go on."""
         self._alarm = Alarm(context.pump, self._turn)
 
     def rows(self, window: AckWindow, tally: Tally) -> Sequence[Put]:
@@ -93,9 +97,14 @@ class PartitionForward(Consumer):
         return self.target.name, self.partition
 
     @property
-    def idle(self) -> bool:
+    def at_rest(self) -> bool:
         """Nothing is under way and nothing waits to be written."""
-        return not self.in_flight and self.written
+        return not self.in_flight and not self.reading and self.written
+
+    @property
+    def idle(self) -> bool:
+        """It is done, and may be replaced."""
+        return not self.held and not self.in_flight and self.written
 
     def wake(self) -> None:
         self._context.pump.soon(self, self._turn)
@@ -104,6 +113,15 @@ class PartitionForward(Consumer):
         """Send nothing more; what is under way ends, and is written."""
         self.stopping = True
         self.save()
+
+    def hold(self) -> None:
+        """The same, until it is let go on."""
+        self.held = True
+        self.save()
+
+    def go_on(self) -> None:
+        self.held = False
+        self.wake()
 
     def drop(self) -> None:
         """The topic is gone, or it is another gateway's from here on."""
@@ -144,7 +162,7 @@ class PartitionForward(Consumer):
     # --- reading ---
 
     def _turn(self) -> None:
-        if self.stopping:
+        if self.stopping or self.held:
             self.save()
             return
         state = self.state

@@ -28,9 +28,13 @@ def known_row(forward: str) -> Put:
     return Put(TABLE, forward.encode(), b"1")
 
 
-def source_of(store: Store, forward: str, topic: str, epoch: int, partition: int) -> bytes:
-    """What tells a log, and who reads it, from all others: other gateways know by it what they were sent before."""
+def source_of(store: Store, forward: str, topic: str, epoch: int, partition: int, repeated: int = 0) -> bytes:
+    """What tells a log, and who reads it, from all others: other gateways know by it what they were sent before. `repeated`: how
+    many messages it was told to send once more; they are no copies of what went before.
+    """
     text = b"\0".join((identity_of(store), forward.encode(), topic.encode(), b"%d %d" % (epoch, partition)))
+    if repeated:
+        text += b"\0%d" % repeated
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

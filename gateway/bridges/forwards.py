@@ -12,11 +12,13 @@ from gateway.bridges.forward import ForwardContext, PartitionForward, job_of
 from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.consume.consumer import ConsumerPlace, Tally
+from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
-from gateway.errors import ConditionFailed
+from gateway.errors import ConditionFailed, Conflict, NotFound
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts, UnderWay
+from gateway.requests import ConsumerMove, ConsumerReset
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
 from gateway.store.ack_window import MAX_SPAN, AckWindow
@@ -111,6 +113,63 @@ class Forwards:
                 left += self._replace(topic)
             await self._context.pump.moment()
         return left
+
+    async def reset(self, asked: ConsumerReset) -> Sequence[ConsumerMove]:
+        """Put a forward elsewhere, on the partitions that are this gateway's; with `dry_run` only say where it would be. It sends
+        nothing meanwhile, and what it had under way has ended.
+        """
+        state = topic_of(self._store, asked)
+        targets = await targets_of(self._store, state, asked)
+        chosen = [
+            one
+            for one in self._running.get(asked.topic, ())
+            if one.target.name == asked.name and one.partition in targets and one.epoch == state.epoch
+        ]
+        if not chosen:
+            raise NotFound(f"there is no forward {asked.name} of {asked.topic} here")
+        if asked.dry_run:
+            return [one.moved(state, targets[one.partition]).shown for one in chosen]
+        if self._closing or any(one.held or one.stopping for one in chosen):
+            raise Conflict(f"forward {asked.name} is being changed: try again")
+        for forward in chosen:
+            forward.hold()
+        try:
+            with trio.CancelScope(shield=True):  # who asked may go: what is written is also where it goes on
+                moves = await self._put_elsewhere(chosen, targets)
+        finally:
+            for forward in chosen:
+                forward.go_on()
+        running, after = self._running.get(asked.topic, ()), self._store.topics.get(asked.topic)
+        # one that stops has a successor, which begins where the rows say
+        begin_anew = [one for one in chosen if one in running and not one.stopping]
+        if begin_anew and after is not None:
+            self._running[asked.topic] = [one for one in running if one not in begin_anew]
+            for forward in begin_anew:
+                forward.drop()
+            self._look_at(after)
+        return moves
+
+    async def _put_elsewhere(
+        self, chosen: Sequence[PartitionForward], targets: Mapping[int, int]
+    ) -> Sequence[ConsumerMove]:
+        if not await self._context.pump.until(lambda: all(one.at_rest for one in chosen), PATIENCE):
+            unwritable = next((one.unwritable for one in chosen if one.unwritable), "")
+            under_way = sum(one.in_flight for one in chosen)
+            raise Conflict(unwritable or f"{under_way} messages are under way to {chosen[0].pool.name}: try again")
+        state = chosen[0].state
+        if state is None or any(one not in self._running.get(state.name, ()) for one in chosen):
+            raise Conflict("the forward was changed meanwhile: nothing is put elsewhere")
+        moves = [one.moved(state, targets[one.partition]) for one in chosen]
+        pairs = list(zip(chosen, moves, strict=True))
+        puts = [row for forward, one in pairs for row in forward.rows(one.place.window, one.place.tally)]
+        requires = [one for forward in chosen for one in forward.guard()]
+        try:
+            await self._store.submit(Unit(puts=puts, requires=requires, synced=True)).wait()
+        except ConditionFailed:
+            raise Conflict("another gateway has taken this forward: nothing is changed") from None
+        for forward, one in pairs:
+            forward.leave(one)
+        return [one.shown for one in moves]
 
     async def close(self) -> None:
         self._closing = True

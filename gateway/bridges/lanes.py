@@ -333,10 +333,17 @@ class Sending:
 
     @classmethod
     def to(
-        cls, pool: UpstreamPool, store: Store, rule: RemoteRule, name: str, topic: TopicState, partition: int
+        cls,
+        pool: UpstreamPool,
+        store: Store,
+        rule: RemoteRule,
+        name: str,
+        topic: TopicState,
+        partition: int,
+        repeated: int = 0,
     ) -> Sending:
-        """`name`: of who reads that topic."""
-        source = source_of(store, name, topic.name, topic.epoch, partition) if pool.carries.copies else b""
+        """`name`: of who reads that topic. `repeated`: what it was told to send once more."""
+        source = source_of(store, name, topic.name, topic.epoch, partition, repeated) if pool.carries.copies else b""
         return cls(pool, rule.remote_address(topic.name) or topic.name, source, identity_of(store))
 
     def batch(self, entries: Sequence[LaneEntry]) -> Batch:

@@ -67,6 +67,13 @@ class Pump:
         self.call_at(self._now() + MOMENT, passed.set)
         await passed.wait()
 
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for what nobody announces, for so long at most; whether it holds."""
+        deadline = self._now() + seconds
+        while not (holds := condition()) and self._now() < deadline:
+            await self.moment()
+        return holds
+
     def soon(self, key: object, callback: Callable[[], None]) -> None:
         """Call back in the next pass, once per key."""
         self._soon[key] = callback

@@ -18,7 +18,7 @@ from gateway import errors as e
 from gateway.envelope import Columns, Headers
 from gateway.errors import GatewayError, InvalidRequest, Status
 from gateway.recorder import GroupPosition
-from gateway.requests import GroupMove
+from gateway.requests import ConsumerMove, GroupMove
 
 CHUNKS = "application/vnd.gateway.chunks"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -33,6 +33,7 @@ PRODUCER = "/v1/producer"
 REDRIVE = "/v1/redrive"
 REDRIVEN = "/v1/redriven"
 GROUPS = "/v1/groups"
+RESET_CONSUMER = "/v1/consumers/reset"
 RESET_GROUP = "/v1/groups/reset"
 
 LARGEST_APPEND = 24 << 20
@@ -202,6 +203,12 @@ class GroupMoves(msgspec.Struct, frozen=True):
     """What a reset has done, or would do."""
 
     moves: Sequence[GroupMove]
+
+
+class ConsumerMoves(msgspec.Struct, frozen=True):
+    """The same, of a durable consumer."""
+
+    moves: Sequence[ConsumerMove]
 
 
 class Offsets(msgspec.Struct, frozen=True):

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.admin import admin_options
 from gateway.cli.options import examples, output_option
+from gateway.cli.placing import number, placing_options, show_moves, where_to
 from gateway.cli.printing import table
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def list_(path: Path | None, output: str, endpoint: Endpoint) -> None:
     for (group, topic), members in groupby(found, key=lambda one: (one.group, one.topic)):
         partitions = list(members)
         lag = _sum(partitions)
-        rows.append((group, topic, str(len(partitions)), _number(lag)))
+        rows.append((group, topic, str(len(partitions)), number(lag)))
         shown.append({"group": group, "topic": topic, "partitions": len(partitions), "lag": lag})
     click.echo(json.dumps(shown, indent=2) if output == "json" else table(rows, texts=2))
 
@@ -79,7 +80,7 @@ def show(context: click.Context, group: str, topic: str, path: Path | None, outp
     elif found:
         rows = [("TOPIC", "PARTITION", "COMMITTED", "START", "END", "LAG")]
         rows += [
-            (one.topic, str(one.partition), str(one.committed), str(one.start), str(one.end), _number(one.lag))
+            (one.topic, str(one.partition), str(one.committed), str(one.start), str(one.end), number(one.lag))
             for one in found
         ]
         click.echo(table(rows))
@@ -96,16 +97,7 @@ def show(context: click.Context, group: str, topic: str, path: Path | None, outp
     )
 )
 @click.argument("group")
-@click.option("--topic", required=True, help="The topic, by the name it is stored under.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this partition; all of them without it.")
-@click.option(
-    "--to",
-    required=True,
-    metavar="WHERE",
-    help="earliest, latest, an offset, or a time (ISO 8601) since which to read.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--force", is_flag=True, help="Also while connections read as this group, which may commit over it.")
+@placing_options("Also while connections read as this group, which may commit over it.")
 @path_option
 @output_option
 @admin_options
@@ -125,41 +117,14 @@ def reset(
     What a group reads next is what was committed last, so its readers should be stopped meanwhile; a group that
     connections subscribe as is left alone without --force.
     """
-    import msgspec
-
     from gateway.requests import GroupReset
 
-    where, value = _where(to)
+    where, value = where_to(to)
     asked = GroupReset(
         group=group, topic=topic, to=where, value=value, partition=partition, dry_run=dry_run, force=force
     )
     moves = _reset_stored(path, asked) if path is not None else _reset_served(endpoint, asked)
-    if output == "json":
-        click.echo(json.dumps([msgspec.to_builtins(one) for one in moves], indent=2))
-        return
-    rows = [("PARTITION", "FROM", "TO", "LAG")]
-    rows += [(str(one.partition), _number(one.before), str(one.after), _number(one.lag)) for one in moves]
-    click.echo(table(rows, texts=0))
-    click.echo(f"{group} {'would be' if dry_run else 'is'} there on {topic}")
-
-
-def _where(text: str) -> tuple[Any, int]:
-    # what `--to` says: a place, and the offset or the time in milliseconds that goes with it
-    import datetime as dt
-
-    from gateway.requests import ResetTo
-
-    if text in ("earliest", "latest"):
-        return ResetTo(text), 0
-    if text.isascii() and text.isdecimal():
-        return ResetTo.OFFSET, int(text)
-    try:
-        when = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"--to is earliest, latest, an offset or a time like 2026-01-31T12:00Z, not {text!r}"
-        ) from None
-    return ResetTo.TIME, int((when if when.tzinfo is not None else when.astimezone()).timestamp() * 1000)
+    show_moves(moves, [one.lag for one in moves], f"{group} {'would be' if dry_run else 'is'} there on {topic}", output)
 
 
 def _ordered(positions: Iterable[GroupPosition]) -> Sequence[GroupPosition]:
@@ -169,10 +134,6 @@ def _ordered(positions: Iterable[GroupPosition]) -> Sequence[GroupPosition]:
 def _sum(positions: Iterable[GroupPosition]) -> int | None:
     lags = [one.lag for one in positions]
     return None if None in lags else sum(lag for lag in lags if lag is not None)
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 # --- from a running gateway, and from a store ---

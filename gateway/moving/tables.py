@@ -97,6 +97,7 @@ def _forwards(rows: Iterator[Row], translation: Translation) -> Iterator[Row]:
         after = translation.window(topic, partition, window.to_bytes())
         # the account goes on: what became of the messages is what it was, and it began so many offsets before
         settled = tally.acknowledged + tally.filtered + tally.expired + tally.dead_lettered + tally.trimmed
+        settled += tally.skipped - tally.repeated
         begun = attrs.evolve(tally, start=after.low + after.settled_above - settled, absent=0)
         put = forward_rows.cursor_row(forward, topic, partition, there, after, begun)
         assert put.value is not None

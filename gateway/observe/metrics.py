@@ -43,7 +43,7 @@ OTHER = "__other__"
 """Takes the place of labels beyond the bound on series."""
 
 REFUSALS = tuple(status.value for status in Status)
-DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "epoch_changed", "unreadable")
+DROPS = ("filtered", "duplicate", "rolled_back", "expired", "trimmed", "skipped", "epoch_changed", "unreadable")
 DEAD_LETTERS = ("max_deliveries", "refused", "size", "transform")
 CONNECTION_REFUSALS = (
     "connections",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.console.conftest import House, Opened
 
@@ -132,23 +132,89 @@ def test_a_configuration_is_checked_planned_and_applied(opened: Opened, house: H
     assert house.ask("/v1/routes")["text"] == before
 
 
+def previewed(form: Locator, *cells: str) -> None:
+    form.get_by_role("button", name="Preview").click()
+    expect(form.locator("output tbody td")).to_have_text(list(cells))
+
+
 def test_a_group_is_put_elsewhere_after_a_preview(opened: Opened, house: House) -> None:
     house.senders.send("flymq", *[b"%d" % n for n in range(10)], address="grouped")
     house.senders.commit("grouped", "billing", 7)
-    page = opened("/consumers?search=billing")
-    expect(page.locator("#groups")).to_contain_text("grouped/0")
-    page.get_by_text("Put a group elsewhere").click()
-    form = page.locator("form[data-action=reset-group]")
-    form.locator("[name=group]").fill("billing")
-    form.locator("[name=topic]").fill("grouped")
+    page = opened("/consumers?search=billing", role="operate")
+    page.get_by_role("button", name="Put group billing elsewhere on grouped").click()
+    form = page.locator("#place")
+    expect(form.locator("[name=to]")).to_be_focused()
     form.locator("[name=to]").select_option("offset")
-    form.locator("[name=value]").fill("2")
     form.get_by_role("button", name="Preview").click()
-    expect(form.locator("output tbody td")).to_have_text(["0", "7", "2", "8"])
+    expect(form.locator("output .bad")).to_have_text("Say which offset.")
+    form.locator("[name=value]").fill("2")
+    previewed(form, "0", "7", "2", "0", "5", "8")
     assert house.ask("/v1/groups", group="billing")["positions"][0]["committed"] == 7
+    form.locator("[name=value]").fill("9")  # what was shown is not what would be done now
+    expect(form.get_by_role("button", name="Do it")).to_have_count(0)
+    previewed(form, "0", "7", "9", "2", "0", "1")
     form.get_by_role("button", name="Do it").click()
     expect(form.locator("output")).to_contain_text("billing is there")
-    assert house.ask("/v1/groups", group="billing")["positions"][0]["committed"] == 2
+    assert house.ask("/v1/groups", group="billing")["positions"][0]["committed"] == 9
+    expect(page.locator("#groups")).to_contain_text("9 of 0–10")
+
+
+def consumer(house: House, name: str, topic: str) -> Mapping[str, Any]:
+    """The account of one, which adds up."""
+    (found,) = [one for one in house.ask("/v1/consumers", search=name)["consumers"] if one["topic"] == topic]
+    assert found["unaccounted"] == 0
+    return found
+
+
+def test_a_subscription_is_put_elsewhere_though_it_is_being_read(opened: Opened, house: House) -> None:
+    house.senders.send("blipmq", *[b"%d" % n for n in range(5)], address="placed")
+    house.senders.subscribe("blipmq", "placed", acknowledge=True)
+    house.senders.send("blipmq", *[b"%d" % n for n in range(5)], address="placed")
+    until(lambda: house.ask("/v1/consumers", search="placed")["consumers"])
+    page = opened("/consumers?search=placed", role="operate")
+    row = page.locator("#durable tbody tr")
+    expect(row).to_contain_text("subscription")
+    row.get_by_role("button").click()
+    form = page.locator("#place")
+    form.locator("[name=to]").select_option("latest")
+    form.get_by_role("button", name="Preview").click()
+    expect(form.locator("output .bad")).to_contain_text("1 connections read from subscription")
+    form.locator("[name=force]").check()
+    previewed(form, "0", "5", "10", "5", "0", "0")
+    form.get_by_role("button", name="Do it").click()
+    expect(form.locator("output .good")).to_contain_text("is there")
+    expect(row).to_contain_text("10 of 10")
+    expect(row).to_contain_text("balanced")
+    found = consumer(house, "placed", "placed")
+    assert (found["skipped"], found["repeated"], found["backlog"]) == (5, 0, 0)
+    form.locator("[name=to]").select_option("earliest")
+    previewed(form, "0", "10", "0", "0", "10", "10")
+    form.get_by_role("button", name="Do it").click()
+    expect(form.locator("output .good")).to_contain_text("is there")
+    found = consumer(house, "placed", "placed")
+    assert (found["skipped"], found["repeated"], found["backlog"]) == (5, 10, 10)
+
+
+def test_a_forward_sends_once_more_what_it_is_put_back_to(opened: Opened, house: House) -> None:
+    house.senders.send("flymq", *[b"%d" % n for n in range(6)], address="sent.again")
+    until(lambda: house.ask("/v1/consumers", search="sent.again")["consumers"])
+    until(lambda: not consumer(house, "nearby", "sent.again")["backlog"])
+    page = opened("/consumers?search=sent.again", role="operate")
+    row = page.locator("#durable tbody tr", has_text="forward")
+    row.get_by_role("button").click()
+    form = page.locator("#place")
+    form.locator("[name=to]").select_option("time")
+    form.locator("[name=time]").fill("2020-01-01T00:00:00")
+    previewed(form, "0", "6", "0", "0", "6", "6")
+    form.locator("[name=to]").select_option("offset")
+    form.locator("[name=value]").fill("4")
+    previewed(form, "0", "6", "4", "0", "2", "2")
+    form.get_by_role("button", name="Do it").click()
+    expect(form.locator("output .good")).to_contain_text("is there")
+    until(lambda: not consumer(house, "nearby", "sent.again")["backlog"])
+    found = consumer(house, "nearby", "sent.again")
+    assert (found["repeated"], found["acknowledged"]) == (2, 8)
+    expect(row).to_contain_text("balanced")
 
 
 def test_a_connection_is_closed(opened: Opened, house: House) -> None:

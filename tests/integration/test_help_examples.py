@@ -22,8 +22,9 @@ from gateway.cli.main import cli
 from gateway.envelope import Columns
 from gateway.pipeline.endpoint import Endpoint, EndpointWriter
 from gateway.protocols.registry import protocol
-from gateway.requests import CommitOffset, RegisterSchema
+from gateway.requests import CommitOffset, RegisterSchema, Subscribe
 from gateway.transport.client import connect
+from gateway.transport.tls import ClientTls
 from tests.integration.running import Served
 from tests.kafka.node import Kafka
 from tests.pipeline import quick
@@ -36,6 +37,11 @@ listeners:
   flymq:   {{protocol: flymq, bind: "127.0.0.1:0"}}
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   felix:   {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed}}
+  fujin:
+    protocol: fujin
+    bind: "127.0.0.1:0"
+    tls: self-signed
+    readers: {{billing: {{topic: orders}}}}
 storage: {{path: "{data}"}}
 admin: {{bind: "127.0.0.1:0"}}
 """
@@ -138,9 +144,13 @@ async def prepare(ports: dict[str, int]) -> None:
 
 
 async def read_some(ports: dict[str, int]) -> None:
-    """A group that has read most of the orders."""
+    """A group that has read most of the orders, and a reader that has read none."""
     async with connect(protocol("flymq"), "127.0.0.1", ports["flymq"]) as flymq:
         await flymq.request(CommitOffset(0, "orders.eu", "billing", partition=0, offset=1_250))
+    async with connect(
+        protocol("fujin"), "localhost", ports["fujin"], tls=ClientTls(insecure=True), timeout=60
+    ) as fujin:
+        await fujin.request(Subscribe(0, "billing"))
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from gateway.broker.timers import Alarm, Pump
 from gateway.envelope import PREFIX, Columns, Run
 from gateway.errors import GatewayError, OffsetOutOfRange
 from gateway.recorder import ConsumerCounts, Recorder
+from gateway.requests import ConsumerMove
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import (
     Append,
@@ -75,6 +76,9 @@ class Tally:
     trimmed: int = 0
     absent: int = 0
     """Offsets without a record."""
+    skipped: int = 0
+    repeated: int = 0
+    """What a reset has passed over, and what it has put in front of the consumer once more."""
 
 
 @attrs.frozen(eq=False)
@@ -83,6 +87,16 @@ class ConsumerPlace:
     partition: int
     window: AckWindow
     tally: Tally
+
+
+@attrs.frozen(eq=False)
+class Moved:
+    """A place to begin at, for whoever follows a consumer that is put elsewhere."""
+
+    place: ConsumerPlace
+    trimmed: int
+    """What retention had taken from the one before, and it had not noticed."""
+    shown: ConsumerMove
 
 
 @attrs.frozen(eq=False)
@@ -364,6 +378,35 @@ class Consumer:
         self._closed = True
         self._save_alarm.set(None)
         self._read_alarm.set(None)
+
+    # --- being put elsewhere ---
+
+    def moved(self, state: TopicState, after: int) -> Moved:
+        """Where whoever follows it would begin if this read on at `after`, whatever is settled. Attempts are forgotten."""
+        bounds, tally = state.partitions[self.partition], self.tally
+        after = max(after, bounds.start)  # retention may have gone on since that was said
+        window = AckWindow.from_bytes(self.window.to_bytes(), self.window.max_span)
+        trimmed = window.settle_range(window.low, bounds.start)
+        skipped = window.settle_range(window.low, after)
+        repeated = window.low - after + window.settled_above
+        account = attrs.evolve(
+            tally,
+            trimmed=tally.trimmed + trimmed,
+            skipped=tally.skipped + skipped,
+            repeated=tally.repeated + repeated,
+        )
+        backlog = max(0, bounds.end - after)
+        shown = ConsumerMove(
+            self.partition, self.window.low, after, bounds.start, bounds.end, skipped, repeated, backlog
+        )
+        place = ConsumerPlace(state, self.partition, AckWindow(after, self.window.max_span), account)
+        return Moved(place, trimmed, shown)
+
+    def leave(self, moved: Moved) -> None:
+        """That is written: what nobody gets any more is lost to its route."""
+        for why, count in (("trimmed", moved.trimmed), ("skipped", moved.shown.skipped)):
+            if count:
+                self._context.recorder.dropped(self._route, why, count)
 
     # --- accounting ---
 

@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from gateway.errors import InvalidRequest, OffsetOutOfRange, UnknownGroup, UnknownPartition, UnknownTopic
+from gateway.broker.consume.reset import targets_of, topic_of
+from gateway.errors import UnknownGroup
 from gateway.recorder import GroupPosition
-from gateway.requests import GroupMove, GroupReset, ResetTo
+from gateway.requests import GroupMove, GroupReset
 from gateway.store.interface import Put, Require, Store, Unit
 
 TABLE = "group_offsets"
@@ -95,35 +96,22 @@ def lag_of(offset: int, partition: Ends, *, dense: bool) -> int | None:
 
 async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
     """What a reset would do, partition by partition. Raises what is wrong with it."""
-    state = store.topics.get(asked.topic)
-    if state is None:
-        raise UnknownTopic(f"there is no topic {asked.topic}")
-    if asked.partition is not None and not 0 <= asked.partition < len(state.partitions):
-        raise UnknownPartition(f"{asked.topic} has no partition {asked.partition}")
+    state = topic_of(store, asked)
     kept = store.table(TABLE)
     rows = [kept.get(encode_key(asked.topic, asked.group, number)) for number in range(len(state.partitions))]
     # where its rows may be lost this is how somebody says where the group is
     if not any(row is not None for row in rows) and not store.lost.touches(TABLE):
         raise UnknownGroup(f"{asked.group} has committed nothing on {asked.topic}")
     moves = []
-    for number in range(len(state.partitions)) if asked.partition is None else (asked.partition,):
+    for number, after in (await targets_of(store, state, asked)).items():
         row, one = rows[number], state.partitions[number]
-        match asked.to:
-            case ResetTo.EARLIEST:
-                after = one.start
-            case ResetTo.LATEST:
-                after = one.end
-            case ResetTo.TIME:
-                after = await store.offset_for_time(asked.topic, number, asked.value)
-            case ResetTo.OFFSET:
-                if asked.partition is None and len(state.partitions) > 1:
-                    raise InvalidRequest(f"{asked.topic} has {len(state.partitions)} partitions: say of which")
-                if not one.start <= asked.value <= one.end:
-                    raise OffsetOutOfRange(first=one.start, next_offset=one.end)
-                after = asked.value
         before = offset_of(row) if row is not None else None
         lag = lag_of(after, one, dense=store.capabilities.dense_offsets)
-        moves.append(GroupMove(number, before, after, one.start, one.end, lag))
+        skipped = repeated = None
+        if before is not None and lag is not None:
+            read_to = min(max(before, one.start), one.end)  # what retention took is nothing that this leaves out
+            skipped, repeated = max(0, after - read_to), max(0, read_to - after)
+        moves.append(GroupMove(number, before, after, one.start, one.end, lag, skipped, repeated))
     return moves
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -22,6 +22,7 @@ from gateway.broker.consume.consumer import (
     Consumer,
     ConsumerContext,
     ConsumerPlace,
+    Moved,
     Tally,
 )
 from gateway.broker.consume.cursors import cursor_row, stored, subscription_row
@@ -102,6 +103,8 @@ class Subscription:
         """The service sets these three: what is done soon, when a redelivery is due, when nobody has come back in time."""
         self.clients: set[int] = set()
         self.ended = False
+        self.held = False
+        """It is being put elsewhere: nothing is handed out."""
         self.watched = False
         """Whether it is told when its topic grows."""
         self._due: list[tuple[float, int, int]] = []
@@ -305,6 +308,21 @@ class Subscription:
     def _is_due_at(self, tag: int, due: float) -> bool:
         message = self.outstanding.get(tag)
         return message is not None and message.due == due
+
+    # --- being put elsewhere ---
+
+    def take_back(self, partitions: Container[int]) -> Mapping[int, Outstanding]:
+        """What is handed out of these partitions is nobody's from now on: who settles it hears that it is not known."""
+        taken = {tag: one for tag, one in self.outstanding.items() if one.run.partition in partitions}
+        for tag in taken:
+            del self.outstanding[tag]
+        return taken
+
+    def begin_anew(self, cursor: Cursor, moved: Moved) -> None:
+        """One partition goes on elsewhere."""
+        self.cursors[cursor.partition].leave(moved)
+        self.cursors[cursor.partition].close()
+        self.cursors[cursor.partition] = cursor
 
     # --- accounting ---
 

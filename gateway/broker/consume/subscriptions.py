@@ -9,9 +9,10 @@ from itertools import islice
 from typing import TypeVar
 
 import attrs
+import trio
 
 from gateway.broker.administration.topics import TopicService
-from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Tally
+from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Moved, Tally
 from gateway.broker.consume.cursors import (
     CURSORS,
     SUBSCRIPTIONS,
@@ -23,6 +24,7 @@ from gateway.broker.consume.cursors import (
 )
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.homes import Homes
+from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
 from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.ownership import Owners
@@ -33,6 +35,7 @@ from gateway.errors import (
     Conflict,
     GatewayError,
     InvalidRequest,
+    NotFound,
     RowLost,
     StoreError,
     Throttled,
@@ -42,6 +45,8 @@ from gateway.errors import (
 from gateway.recorder import ConsumerCounts, Recorder, UnderWay
 from gateway.requests import (
     DONE,
+    ConsumerMove,
+    ConsumerReset,
     Delivered,
     Request,
     Settle,
@@ -315,6 +320,8 @@ class SubscriptionService:
         return False
 
     def _serve(self, subscription: Subscription) -> None:
+        if subscription.held:
+            return  # whoever lets it go on comes back to this
         context = self._context
         state = subscription.state
         if state is None:
@@ -400,6 +407,67 @@ class SubscriptionService:
     def _redeliver(self, subscription: Subscription) -> None:
         subscription.overdue(self._context.clock.now())
         self._serve(subscription)
+
+    # --- being put elsewhere ---
+
+    async def reset(self, asked: ConsumerReset) -> Sequence[ConsumerMove]:
+        """Put one elsewhere, unless somebody reads from it; with `dry_run` only say where it would be."""
+        state = topic_of(self._store, asked)
+        subscription = self._asked_for(asked)
+        targets = await targets_of(self._store, state, asked)
+        readers = len(subscription.clients)
+        if readers and not asked.force:
+            raise Conflict(f"{readers} connections read from {asked.kind} {asked.name}, and have messages of it")
+        if asked.dry_run:
+            return [one.shown for one in _moves(subscription, state, targets)]
+        if subscription.held:
+            raise Conflict(f"{asked.kind} {asked.name} is being put elsewhere already")
+        subscription.held = True
+        taken = subscription.take_back(targets)
+        moves: Sequence[ConsumerMove] = ()
+        try:
+            with trio.CancelScope(shield=True):  # who asked may go: what is written is also where it goes on
+                moves = await self._put_elsewhere(subscription, targets)
+        finally:
+            if not moves:
+                subscription.outstanding.update(taken)
+            subscription.held = False
+            self._go_on(subscription)
+        return moves
+
+    async def _put_elsewhere(self, subscription: Subscription, targets: Mapping[int, int]) -> Sequence[ConsumerMove]:
+        # nothing is handed out and nothing settled meanwhile: what is under way is written, then where it goes on, then it does
+        def resting() -> bool:
+            subscription.save_soon()
+            return all(one.written and not one.reading for one in subscription.cursors)
+
+        if not await self._context.pump.until(resting, PATIENCE):
+            unwritable = (one.unwritable for one in subscription.cursors)
+            raise Conflict(next(filter(None, unwritable), "what it has settled is being written: try again"))
+        moves = _moves(subscription, self._still_there(subscription), targets)
+        puts = [row for one in moves for row in subscription.rows(one.place.partition, one.place.window)]
+        try:
+            await self._store.submit(Unit(puts=puts, requires=subscription.guard, synced=True)).wait()
+        except ConditionFailed:
+            raise Conflict("another gateway has taken this subscription: nothing is changed") from None
+        self._still_there(subscription)
+        for one in moves:
+            subscription.begin_anew(Cursor(self._context, subscription, one.place), one)
+        return [one.shown for one in moves]
+
+    def _asked_for(self, asked: ConsumerReset) -> Subscription:
+        for subscription in self._subscriptions.values():
+            name = subscription.request.name
+            same = name == asked.name if asked.kind == "reader" else not name and str(subscription.number) == asked.name
+            if same and subscription.durable and subscription.topic == asked.topic and subscription.state is not None:
+                return subscription
+        raise NotFound(f"there is no {asked.kind} {asked.name} of {asked.topic} here")
+
+    def _still_there(self, subscription: Subscription) -> TopicState:
+        state = subscription.state
+        if state is None or self._subscriptions.get(subscription.number) is not subscription:
+            raise NotFound(f"subscription {subscription.number} has ended meanwhile")
+        return state
 
     # --- ending ---
 
@@ -504,6 +572,10 @@ class SubscriptionService:
         for subscription in self._subscriptions.values():
             if subscription.state is not None and subscription.durable:
                 yield from subscription.consumers(subscription.state)
+
+
+def _moves(subscription: Subscription, state: TopicState, targets: Mapping[int, int]) -> Sequence[Moved]:
+    return [subscription.cursors[number].moved(state, after) for number, after in targets.items()]
 
 
 def _first_offset(request: Subscribe, bounds: PartitionState) -> int:

@@ -266,18 +266,21 @@ const submitted = {
     if (found.good && !found.plan.length) output.append(make("p", "Nothing would change."));
   },
 
-  async "reset-group"(form, output) {
-    const values = fields(form);
-    const to = values.to, value = to === "offset" ? Number(values.value) : to === "time" ? Date.parse(values.time + "Z") : 0;
-    if (to === "time" && Number.isNaN(value)) throw new Error("Say which time.");
-    const asked = { group: values.group, topic: values.topic, to, value, force: values.force === "on" };
-    const rows = found => table(["Partition", "From", "To", "Will read"], found.moves.map(one => [one.partition, one.before ?? "–", one.after, one.lag ?? "–"]));
-    const preview = await ask("POST", "/v1/groups/reset", { ...asked, dry_run: true });
+  async place(form, output) {
+    const { kind, name, topic, partition, to, value, time, force } = fields(form);
+    const at = to === "offset" ? Number(value) : to === "time" ? Date.parse(time + "Z") : 0;
+    if (to === "offset" && value === "") throw new Error("Say which offset.");
+    if (to === "time" && Number.isNaN(at)) throw new Error("Say which time.");
+    const path = kind === "group" ? "/v1/groups/reset" : "/v1/consumers/reset";
+    const asked = { ...(kind === "group" ? { group: name } : { kind, name }), topic, to, value: at, partition: partition === "" ? null : Number(partition), force: force === "on" };
+    const rows = found => table(["Partition", "From", "To", "Skipped", "Once more", "Then before it"], found.moves.map(one => [one.partition, one.before, one.after, one.skipped, one.repeated, one.lag ?? one.backlog].map(cell => cell ?? "–")));
+    const preview = await ask("POST", path, { ...asked, dry_run: true });
     const go = make("button", "Do it", { class: "danger", type: "button" });
-    show(output, make("p", `${asked.group} would be there on ${asked.topic}:`), rows(preview), go);
+    show(output, make("p", `${kind} ${name} would be there on ${topic}:`), rows(preview), go);
     go.onclick = () => run(output, async () => {
-      const found = await ask("POST", "/v1/groups/reset", asked);
-      show(output, notice(`${asked.group} is there.`, "good"), rows(found));
+      go.disabled = true;
+      const found = await ask("POST", path, asked);
+      show(output, notice(`${kind} ${name} is there.`, "good"), rows(found));
       again();
     });
     go.focus();
@@ -310,6 +313,17 @@ const clicked = {
     say(`${button.dataset.peer} is closed.`);
     document.activeElement?.blur();
     await again();
+  },
+
+  async place(button) {
+    const form = find("#place"), { kind, name, topic } = button.dataset;
+    Object.assign(form.elements.kind, { value: kind });
+    form.elements.name.value = name;
+    form.elements.topic.value = topic;
+    form.elements.partition.value = "";
+    show(find("output", form));
+    form.scrollIntoView({ block: "center" });
+    form.elements.to.focus({ preventScroll: true });
   },
 
   async purge(button) {
@@ -382,6 +396,9 @@ document.addEventListener("click", event => {
   if (button && clicked[button.dataset.action]) run(null, () => clicked[button.dataset.action](button));
 });
 
+find("#place")?.elements.to.addEventListener("change", event => { for (const one of all("#place [data-only]")) one.hidden = one.dataset.only !== event.target.value; });
+// what was shown was for what stood in the form then
+find("#place")?.addEventListener("input", event => show(find("output", event.currentTarget)));
 find("#all")?.addEventListener("change", event => { for (const box of all("input[name=letter]")) box.checked = event.target.checked; });
 find("form[data-action=configuration] textarea")?.addEventListener("input", event => { const apply = event.target.form.elements.apply; if (apply) apply.disabled = true; });
 

@@ -68,6 +68,7 @@ SAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
     "redrive": ({}, {"topic": "orders.eu.dlq", "epoch": 0, "partition": 0, "offsets": []}),
     "redriven": ({"topic": "orders.eu.dlq", "epoch": 0, "partition": 0, "first": 0}, None),
     "reset_group": ({}, {"group": "g", "topic": "orders.eu", "to": "earliest", "dry_run": True}),
+    "reset_consumer": ({}, {"kind": "reader", "name": "r", "topic": "orders.eu", "to": "earliest", "dry_run": True}),
     "records": ({"topic": "orders.eu"}, None),
     "volume": ({"topic": "orders.eu"}, None),
     "languages": ({"topic": "orders.eu", "offset": 0}, None),

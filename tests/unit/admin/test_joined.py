@@ -88,7 +88,7 @@ def test_connections_page_by_page_are_all_there_once(workers: dict[int, list[int
 
 
 def consumer(name: str, backlog: int) -> ConsumerShown:
-    return ConsumerShown("reader", name, "t", 0, 0, backlog, 0, 0, 0, 0, 0, 0, backlog, 0)
+    return ConsumerShown("reader", name, "t", 0, 0, backlog, 0, 0, 0, 0, 0, 0, 0, 0, backlog, 0)
 
 
 @given(
