@@ -9,7 +9,10 @@ TESTS ?= tests
 FAST ?= tests/unit tests/conformance tests/protocols tests/properties
 ARGS ?=
 # two more than cores: much of a test's time is waiting, for a process that starts or a broker that finds out who died
-WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
+CORES := $(shell nproc)
+WORKERS ?= $(shell echo $$(($(CORES) + 2)))
+# tests that share something heavy share a worker, and tests/conftest.py knows what is to begin
+SHARED := --dist loadgroup --no-loadscope-reorder
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -24,13 +27,12 @@ setup-run:
 run: setup-run  ## serve CONFIG (routes.yaml)
 	@exec $(PY) -m gateway serve --config $(CONFIG) $(ARGS)
 
-# tests that share something heavy share a worker (tests/conftest.py)
 test: setup  ## run the tests (TESTS=path ARGS='-k name', WORKERS=0 for none beside the one that you see)
-	$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) $(SHARED) -m "not soak" --durations=25 --durations-min=2 $(TESTS) $(ARGS)
 
 # what needs neither processes nor Spark, Kafka or a browser
 test-fast: setup  ## run the quick tests, for while you work (ARGS='-k name')
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not (soak or spark or kafka or browser or processes)" \
+	$(PY) -m pytest -q -n $(CORES) $(SHARED) -m "not (soak or spark or kafka or browser or processes)" \
 	  --durations=10 --durations-min=2 $(FAST) $(ARGS)
 
 lint: setup  ## ruff, formatting, types

@@ -30,23 +30,44 @@ HEAVY = {"spark": {"spark"}, "kafka": {"kafka", "kafka_cluster"}, "browser": {"b
 its own; a test with the marker alone starts it by itself, in any worker."""
 
 
+QUICK = ("tests/conformance/", "tests/properties/", "tests/protocols/", "tests/unit/")
+"""Rooms whose tests take milliseconds, but for those that are marked."""
+
+
+def shared(item: pytest.Function) -> str | None:
+    """The name of what it shares with others, so that they go to one worker (`--dist loadgroup`), one after the other: a heavy
+    thing, or a module with a fixture of its own. The modules of the quick rooms stay whole as well: to send thousands of tests
+    one by one is dearer than most of them are, and what a module has parsed or compiled its next test can use.
+    """
+    for heavy, fixtures in HEAVY.items():
+        if not fixtures.isdisjoint(item.fixturenames):
+            item.add_marker(heavy)
+            return heavy
+    used = item._fixtureinfo.name2fixturedefs.values()
+    if is_quick(item) or any(made.scope in {"module", "package"} for makers in used for made in makers):
+        return item.path.stem
+    return None
+
+
+def is_quick(item: pytest.Item) -> bool:
+    return item.nodeid.startswith(QUICK) and not any(item.get_closest_marker(name) for name in (*HEAVY, "processes"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one group go to one worker (`--dist loadgroup`), one after the other: those that use the same heavy thing, and
-    those of a module that has a fixture of its own. The heavy ones begin, so that the others fill up what is left of the time.
-    """
+    """What takes long in one piece begins, and small pieces fill up what is left of the time of each worker."""
+    places: dict[pytest.Item, int] = {}
     for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        group = None
-        for heavy, fixtures in HEAVY.items():
-            if not fixtures.isdisjoint(item.fixturenames):
-                item.add_marker(heavy)
-                group = heavy
-        used = item._fixtureinfo.name2fixturedefs.values()
-        if group is None and any(made.scope in {"module", "package"} for makers in used for made in makers):
-            group = item.path.stem
+        group = shared(item) if isinstance(item, pytest.Function) else None
+        order = (
+            group in HEAVY,
+            group is not None and not is_quick(item),
+            any(item.get_closest_marker(heavy) for heavy in HEAVY),
+            not is_quick(item),
+            True,
+        )
+        places[item] = order.index(True)
         if group is not None and "workerinput" in vars(item.config):
             # what an `xdist_group` would do: the plugin writes the group where pytest 9.2 does not look for it any more
             item._id = type(item.id).parse(f"{item.nodeid}@{group}")
-    items.sort(key=lambda item: not any(item.get_closest_marker(heavy) is not None for heavy in HEAVY))
+    items.sort(key=places.__getitem__)

@@ -27,6 +27,7 @@ from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext, Credentials
 from tests.integration.running import Served
 
+pytestmark = pytest.mark.processes
 CONFIG = """
 version: 1
 listeners:

@@ -16,9 +16,15 @@ from tests.unit.test_imports import imports
 MODULES = sorted(Path("gateway").rglob("*.py"))
 
 
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Every module, parsed once for all rules."""
+    return {module: ast.parse(module.read_text()) for module in MODULES}
+
+
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_says_what_it_is_for(module: Path) -> None:
-    assert ast.get_docstring(ast.parse(module.read_text()))
+def test_a_module_says_what_it_is_for(trees: dict[Path, ast.Module], module: Path) -> None:
+    assert ast.get_docstring(trees[module])
 
 
 def test_every_protocol_has_the_same_rooms() -> None:
@@ -34,7 +40,7 @@ def test_every_protocol_has_the_same_rooms() -> None:
             assert all((folder / room / "session.py").exists() for room in rooms - {"wire"})
 
 
-def test_outside_the_protocols_a_class_name_means_one_thing() -> None:
+def test_outside_the_protocols_a_class_name_means_one_thing(trees: dict[Path, ast.Module]) -> None:
     """Private names too. Protocols may share theirs: each is read by itself, beside its document. A name of the house's
     they may have in `wire/` alone, where things are called as the document calls them.
     """
@@ -44,7 +50,7 @@ def test_outside_the_protocols_a_class_name_means_one_thing() -> None:
         of_protocol = module.parts[1] == "protocols"
         if of_protocol and "wire" in module.parts:
             continue
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in ast.walk(trees[module]):
             if isinstance(node, ast.ClassDef):
                 found = sessions if of_protocol else places
                 found.setdefault(node.name, []).append(f"{module}:{node.lineno}")
@@ -59,7 +65,7 @@ parts of a command.
 """
 
 
-def test_a_module_that_one_sibling_uses_says_why_it_stands_apart() -> None:
+def test_a_module_that_one_sibling_uses_says_why_it_stands_apart(trees: dict[Path, ast.Module]) -> None:
     """It is an entry of a list or a command, or tells in a paragraph of its docstring what it has of its own."""
     users: dict[str, set[Path]] = {}
     for module in MODULES:
@@ -71,9 +77,10 @@ def test_a_module_that_one_sibling_uses_says_why_it_stands_apart() -> None:
         if len(known_to) != 1 or module.stem == "__init__":
             continue
         (user,) = known_to
-        tree = ast.parse(module.read_text())
-        about = ast.get_docstring(tree) or ""
-        if module.parent == Path("gateway/cli") and "command" in {getattr(node, "name", "") for node in tree.body}:
+        about = ast.get_docstring(trees[module]) or ""
+        if module.parent == Path("gateway/cli") and "command" in {
+            getattr(node, "name", "") for node in trees[module].body
+        }:
             continue  # found by its name
         if user.parent == module.parent and user.stem not in LISTS and "\n\n" not in about:
             unsaid.append(f"{module}, used by {user.name}: {about}")
@@ -85,12 +92,12 @@ def test_nothing_is_called_utils() -> None:
     assert [str(module) for module in MODULES if module.name in drawers] == []
 
 
-def test_there_is_one_place_that_catches_everything() -> None:
+def test_there_is_one_place_that_catches_everything(trees: dict[Path, ast.Module]) -> None:
     """The supervised edge of a connection; anywhere else it would hide a bug."""
     places = [
         f"{module}:{node.lineno}"
         for module in MODULES
-        for node in ast.walk(ast.parse(module.read_text()))
+        for node in ast.walk(trees[module])
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
     ]

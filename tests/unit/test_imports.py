@@ -6,8 +6,8 @@ All imports count, those inside functions too, except for the libraries a module
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -205,9 +205,11 @@ def test_the_rules_look_where_there_is_code() -> None:
     assert {imported for module in MODULES for imported, _ in imports(module)} >= {"gateway.errors", "attrs"}
 
 
-def imports(module: Path) -> Iterator[tuple[str, int]]:
+@functools.cache  # half of the rules here and in `test_house` ask for those of all modules
+def imports(module: Path) -> tuple[tuple[str, int], ...]:
     """Every import of a module, absolute, with its line; not those for type checkers alone."""
     tree = ast.parse(module.read_text())
+    found: list[tuple[str, int]] = []
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -215,13 +217,12 @@ def imports(module: Path) -> Iterator[tuple[str, int]]:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno}: imports are absolute"
-            yield node.module or "", node.lineno
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}", node.lineno
+            found.append((node.module or "", node.lineno))
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return tuple(found)
 
 
 def rule_of(module: Path) -> tuple[Rule, str] | None:
