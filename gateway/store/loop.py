@@ -41,9 +41,13 @@ LATE = 0.0005
 """Seconds. So much later than it is due the task begins a sync, if no commit has done so by then: to wake it costs more."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
+LOG_PAGES = 8 * CHECKPOINT_PAGES
+"""The write-ahead log is carried over beside commits, piece by piece. It begins anew only when it is as long as this: the rest of
+it is carried over between two commits, and the second waits for that.
+"""
 MOST_PAGES = 16 * CHECKPOINT_PAGES
-"""The write-ahead log is carried over beside commits, and what they wrote meanwhile once more, and so on, until there is little
-left. Commits that are quicker than that wait when it has become so long.
+"""Then what commits wrote meanwhile is carried over once more, and so on, until there is little left. Commits that are quicker
+than that wait when it has become so long.
 """
 
 T = TypeVar("T")
@@ -260,10 +264,11 @@ class CommitLoop:
             self._failure = result
         elif not result.unwrap():
             self._carried_pages = 0  # a reader needs what is there: another time
-        elif pages <= REST_PAGES or self._carried_pages + pages >= MOST_PAGES:
-            self._carried_pages, self._rest_due = 0, True
-        else:
-            self._pages_until = REST_PAGES
+        elif self._carried_pages + pages >= LOG_PAGES:
+            if pages <= REST_PAGES or self._carried_pages + pages >= MOST_PAGES:
+                self._carried_pages, self._rest_due = 0, True
+            else:
+                self._pages_until = REST_PAGES
         self.wake()
 
     def _maintain(self) -> bool:

@@ -4,7 +4,7 @@ Apart from the committer, as it needs neither disk nor loop: numbers in, an orde
 
 All that is pending shares one commit as long as that takes no longer than whoever comes next should have to wait. Where it
 would, sources have their turns by what they have handed in, so that who hands in little has little before it, however much the
-others have.
+others have; and where others have much, every other commit is of those alone who have little.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ TIMES_LEAST = 3
 """A disk on which even a small one takes long gets so many times that: else it would do little beside syncing."""
 LEAST = 128 << 10
 """Bytes that any commit may have: a read."""
+LITTLE = 32 << 10
+"""Bytes that a source may have pending and not be among those who have much."""
 FIRST = 1 << 20
 _SMOOTH = 8
 SHARED_FOR = 1024
@@ -67,26 +69,51 @@ class Turns:
         """Where in the line that ends which a source has there."""
         self._places: dict[Ticket, int] = {}
         """Where each unit ends."""
+        self._apart = False
+        """The last commit was of those alone who have little: the next is of all."""
 
     def take(self, pending: list[Ticket], room: int) -> tuple[list[Ticket], list[Ticket]]:
         """What is committed now, and what waits: both in the order in which they came."""
         sizes = [unit_bytes(ticket.unit) for ticket in pending]
-        if sum(sizes) <= room:
-            if self._places or self._ends:
-                self._ends, self._places = {}, {}
-            return pending, []
-        chosen: set[int] = set()
-        for index in self._order(pending, sizes):
-            if chosen and sizes[index] > room:
-                break
-            chosen.add(index)
-            room -= sizes[index]
+        total = sum(sizes)
+        chosen = self._little(pending, sizes, min(room, LEAST)) if total > LEAST and not self._apart else set()
+        self._apart = bool(chosen)
+        if not chosen:
+            if total <= room:
+                if self._places or self._ends:
+                    self._ends, self._places = {}, {}
+                return pending, []
+            for index in self._order(pending, sizes):
+                if chosen and sizes[index] > room:
+                    break
+                chosen.add(index)
+                room -= sizes[index]
+        for index in chosen:
             place = self._places.pop(pending[index], None)
             if place is not None:
                 self._served = max(self._served, place - sizes[index])
         self._ends = {source: end for source, end in self._ends.items() if end > self._served}
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
         return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
+
+    def _little(self, pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
+        # Of the sources that have little all that may pass, if others have so much that to wait for it is worse than a sync more.
+        amounts: dict[int, int] = {}
+        for ticket, size in zip(pending, sizes, strict=True):
+            source = ticket.unit.source
+            amounts[source] = amounts.get(source, 0) + size
+        if sum(amount for amount in amounts.values() if amount > LITTLE) <= LEAST:
+            return set()
+        chosen = set[int]()
+        for index, ticket in enumerate(pending):
+            if not passes(ticket.unit):
+                break
+            if amounts[ticket.unit.source] <= LITTLE:
+                room -= sizes[index]
+                if room < 0:
+                    break
+                chosen.add(index)
+        return chosen
 
     def _order(self, pending: Sequence[Ticket], sizes: Sequence[int]) -> Iterator[int]:
         stretch: list[int] = []

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.envelope import PREFIX
 from gateway.store import committer, loop
+from gateway.store.database import PAGE_SIZE
 from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
-from gateway.store.ration import FIRST, LEAST, TARGET, CommitPace, Turns
+from gateway.store.ration import FIRST, LEAST, LITTLE, TARGET, CommitPace, Turns
 from gateway.store.sqlite import open_store
 from gateway.store.writer import REST_PAGES, Writer
 from gateway.transport.limits import QUEUE
@@ -34,11 +36,10 @@ def test_all_that_has_room_goes_together():
 
 
 def test_little_goes_before_much_of_others():
-    flood = [ticket(1, 100_000) for _ in range(20)]
-    quiet = ticket(2, 100)
-    taken, rest = Turns().take([*flood, quiet], 250_000)
-    assert taken == [*flood[:2], quiet]
-    assert rest == flood[2:]
+    turns, flood = Turns(), [ticket(1, 100_000) for _ in range(20)]
+    quiet, again = ticket(2, 100), ticket(2, 100)
+    assert turns.take([*flood, quiet], 250_000) == ([quiet], flood)
+    assert turns.take([*flood, again], 250_000) == ([*flood[:2], again], flood[2:])
 
 
 def test_but_not_before_what_the_same_source_has_handed_in():
@@ -61,6 +62,68 @@ def test_one_that_has_no_room_is_a_commit_of_its_own():
     assert turns.take([large, ticket(1, 1)], 1000)[0] == [large]
 
 
+# --- little beside much ---
+
+
+def test_who_has_little_is_committed_apart_from_who_has_much_but_not_twice_in_a_row():
+    turns, flood = Turns(), [ticket(1, 100_000) for _ in range(5)]
+    quiet = [ticket(source, 100) for source in (2, 3, 2)]
+    pending = [flood[0], quiet[0], *flood[1:], *quiet[1:]]
+    assert turns.take(pending, 1 << 20) == (quiet, flood)
+    pending = [*flood, ticket(2, 100)]
+    assert turns.take(pending, 1 << 20) == (pending, [])
+    assert turns.take(pending, 1 << 20) == (pending[-1:], flood)
+
+
+def test_of_whom_as_much_goes_apart_as_makes_no_long_commit():
+    turns, flood = Turns(), [ticket(1, 100_000) for _ in range(5)]
+    many = [ticket(source, LITTLE - PREFIX) for source in range(2, 12)]
+    taken, rest = turns.take([*flood, *many], 1 << 20)
+    assert taken == many[: LEAST // LITTLE]
+    assert turns.take(rest, 1 << 20) == (rest, [])
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([(1, 60_000), (1, 60_000)], id="together they are quickly written"),
+        pytest.param([(source, LITTLE - PREFIX) for source in range(2, 30)], id="many have as little as it has"),
+    ],
+)
+def test_a_commit_is_shared_where_nobody_has_much(others: list[tuple[int, int]]):
+    pending = [*(ticket(source, size) for source, size in others), ticket(1000, 100)]
+    assert Turns().take(pending, 1 << 20) == (pending, [])
+
+
+def test_what_is_much_by_many_small_ones_is_no_little():
+    flood, busy = [ticket(1, 100_000) for _ in range(5)], [ticket(2, 1000) for _ in range(LITTLE // 1000 + 1)]
+    pending = [*flood, *busy]
+    assert Turns().take(pending, 1 << 20) == (pending, [])
+
+
+@pytest.mark.parametrize("barrier", [{}, {"puts": [Put("s", b"k", b"v")]}])
+def test_little_does_not_go_apart_past_what_keeps_its_place(barrier):
+    kept, before, behind = ticket(0 if not barrier else 3, 10, **barrier), ticket(2, 100), ticket(2, 100)
+    flood = [ticket(1, 100_000) for _ in range(5)]
+    turns, pending = Turns(), [*flood, before, kept, behind]
+    assert turns.take(pending, 1 << 20) == ([before], [*flood, kept, behind])
+    pending = [*flood, kept, behind]
+    assert Turns().take(pending, 1 << 20) == (pending, [])
+
+
+def test_who_has_much_loses_no_place_by_what_goes_apart():
+    """Two floods share by bytes, whatever goes between them."""
+    turns, took, pending = Turns(), {1: 0, 2: 0, 3: 0}, [ticket(1, 100_000) for _ in range(40)]
+    for _ in range(12):
+        pending += [ticket(2, 50_000), ticket(2, 50_000), ticket(3, 100)]
+        taken, pending = turns.take(pending, 250_000)
+        for one in taken:
+            took[one.unit.source] += unit_bytes(one.unit)
+    assert took[3] == 12 * unit_bytes(ticket(3, 100).unit)
+    assert min(took[1], took[2]) > 500_000
+    assert abs(took[1] - took[2]) <= 150_000
+
+
 BARRIERS = {"puts": [Put("s", b"k", b"v")], "creates": NEW}
 
 
@@ -74,8 +137,10 @@ def test_what_does_more_than_append_or_has_no_source_keeps_its_place(barrier):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5000)), min_size=1, max_size=60),
-    st.integers(1, 20_000),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 5000) | st.sampled_from([LITTLE, 70_000])), min_size=1, max_size=60
+    ),
+    st.integers(1, 20_000) | st.integers(LEAST, 4 * LEAST),
     st.integers(1, 8),
 )
 def test_every_source_keeps_its_order_and_nothing_is_lost(units, room, at_once):
@@ -142,7 +207,7 @@ async def test_beside_a_flood_every_small_one_is_in_the_next_commit(tmp_path: Pa
             assert store.committer.step()
             assert quiet.done
             steps += 1
-        assert steps == 10
+        assert steps == 20  # and every other is without the flood
         assert [one.placements[0].base_offset for one in flood] == sorted(
             one.placements[0].base_offset for one in flood
         )
@@ -241,6 +306,32 @@ async def test_the_log_is_carried_over_by_one_at_a_time(tmp_path: Path, monkeypa
             await store.submit(unit(append("t", bytes(300_000)))).wait()
     assert len(most) > 10
     assert max(most) == 1
+
+
+async def test_the_log_begins_anew_when_it_is_long_and_not_for_each_piece_that_is_carried_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Between two commits nothing is carried over but the rest, and that seldom."""
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "LOG_PAGES", 16 * REST_PAGES)
+    monkeypatch.setattr(loop, "MOST_PAGES", 64 * REST_PAGES)
+    begun, checkpoint = 0, Writer.checkpoint
+
+    def counted(writer: Writer) -> None:
+        nonlocal begun
+        begun += 1
+        checkpoint(writer)
+
+    monkeypatch.setattr(Writer, "checkpoint", counted)
+    value = bytes(20 * PAGE_SIZE)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        written = 0
+        while begun < 2:
+            await store.submit(unit(append("t", value))).wait()
+            written += 1
+            assert written < 1000
+        assert written * 21 >= 2 * 16 * REST_PAGES
 
 
 async def test_a_log_that_has_become_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
