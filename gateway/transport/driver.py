@@ -100,6 +100,8 @@ class Driver:
         """Whether this connection is counted among the writers of the budget."""
         self._charged = 0
         self._paused = False
+        self.asked = 0
+        """Requests of the peer's that were handed over as they were read, or in a turn of their own; never counted down."""
         self._fed = 0
         """Bytes that came since the last turn."""
         self._kept = 0
@@ -179,6 +181,7 @@ class Driver:
                 self._run(requests)
                 return
         if requests:
+            self.asked += len(requests)
             self._account(requests)
             self._client.start(requests)
             self._gathered = True
@@ -343,6 +346,7 @@ class Driver:
                 room -= self._weigh(completions)
             following = self._finish(completions)
             pending = [*pending[len(now) :], *following] if len(now) < len(pending) else following
+        self.asked += MOST_AT_ONCE - left
         if pending:
             self._backlog = pending
             self._link.wake()

@@ -119,6 +119,11 @@ class LinkHandler(Protocol):
 class GatheringHandler(LinkHandler, Protocol):
     """One that can be read beside others, by a task that they share."""
 
+    @property
+    def asked(self) -> int:
+        """Requests that it has handed over, ever."""
+        ...
+
     def gather(self, channel: int, data: bytes, now: float) -> None:
         """Bytes came in. What follows from them may wait for `turn`: until then others are read too."""
         ...

@@ -16,7 +16,9 @@ import trio
 from gateway.transport.tcp import TcpLink
 
 PASS_BYTES: Final = 256 << 10
-"""So much is read before others get the event loop; the rest of those that are ready come first then."""
+"""So much is read, with what several requests cost beside, before others get the event loop; the rest of those that are ready
+come first then.
+"""
 ANSWER_BYTES: Final = 1 << 20
 """So much is answered: the rest of those that were read come first then."""
 AT_ONCE: Final = 512

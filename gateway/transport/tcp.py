@@ -24,6 +24,8 @@ LOW_WATER: Final = 262_144
 """Who waits for room is told when so little is unsent. Not at nothing: the peer would wait for what is written then."""
 JOIN_LIMIT: Final = 1 << 20
 """Beyond this the copy that joins replies costs more than the sends that it saves."""
+REQUEST_COST: Final = 4 << 10
+"""A request takes as long as it takes to read, or to answer with, about so many bytes."""
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 32 << 20
 """How long, and how much, a peer that was said goodbye to may still send. One that never stops is cut."""
@@ -299,30 +301,34 @@ class TcpLink:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def gather(self, now: float) -> int:
-        """Read, for the reader that is shared; returns how many bytes."""
+        """Read, for the reader that is shared; returns how many bytes, as which requests count too where there are several."""
         handler = self._gathering
         if not self._watched or handler is None:
             return 0  # one that was read before has led to this
         data = self._receive()
         if data is None:
             return 0
+        asked = handler.asked
         if data and self._pipe is None:
             handler.gather(0, data, now)
         else:
             self._take(data)
-        return len(data)
+        several = handler.asked - asked
+        return len(data) + several * REQUEST_COST if several > 1 else len(data)
 
     def answer(self, now: float) -> int:
-        """What was gathered is under way or done; returns how many bytes the answers have."""
-        before = self._queued
-        if self._handler is not None:
-            self._handler.turn(now)
+        """What was gathered is under way or done; returns how many bytes the answers have, as which requests count too."""
+        handler = self._gathering
+        if handler is None:
+            return 0
+        before = self._queued - handler.asked * REQUEST_COST
+        handler.turn(now)
         if self._silent:
             self._confirm()
         if self._finishing or self._eof:
             self._watch()
             self.wake()
-        return self._queued - before
+        return self._queued + handler.asked * REQUEST_COST - before
 
     def _take(self, data: bytes) -> None:
         handler = self._handler

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from gateway.transport.tcp import TcpLink
+from gateway.broker.consume.fetches import FetchService
+from gateway.broker.service import Caller
+from gateway.requests import Fetch
+from gateway.transport.shared import ANSWER_BYTES
+from gateway.transport.tcp import REQUEST_COST, TcpLink
 from tests.integration.inside import gateway, publish
 from tests.integration.raw import rustlog_ask, rustlog_fetch, s32, tcp
 
@@ -66,3 +72,36 @@ async def test_many_that_ask_for_much_at_once_have_it_in_turns(tmp_path: Path, m
                 nursery.start_soon(read, stream)
         trio.lowlevel.remove_instrument(passes)
     assert passes.most <= (READERS + 3) * len(one)
+
+
+async def test_many_that_ask_for_little_at_once_have_it_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    passes, fetch = Passes(), FetchService.fetch
+
+    def counted(service: FetchService, caller: Caller, request: Fetch) -> None:
+        passes.bytes += 1
+        fetch(service, caller, request)
+
+    monkeypatch.setattr(FetchService, "fetch", counted)
+    connections, each = 12, 50
+    async with gateway(CONFIG.format(data=tmp_path)) as house:
+        async with tcp(house.ports["rustlog"]) as first:
+            refused = s32(await rustlog_ask(first, rustlog_fetch("nothing", 0)))
+        socks = [socket.create_connection(("127.0.0.1", house.ports["rustlog"])) for _ in range(connections)]
+        with ExitStack() as stack:
+            for sock in socks:
+                stack.enter_context(sock)
+            await wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(passes)
+            for sock in socks:  # all of it while the event loop stands
+                sock.sendall(s32(rustlog_fetch("nothing", 0)) * each)
+            for sock in socks:
+                answer = b""
+                while len(answer) < each * len(refused):
+                    with trio.fail_after(60):
+                        await trio.lowlevel.wait_readable(sock)
+                    answer += sock.recv(1 << 16)
+                assert answer == refused * each
+            trio.lowlevel.remove_instrument(passes)
+    at_once = ANSWER_BYTES // REQUEST_COST
+    assert at_once < connections * each / 2
+    assert passes.most < at_once + each

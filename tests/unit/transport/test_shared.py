@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.transport import shared
+from gateway.transport import shared, tcp
 from tests.unit.transport.test_tcp import Running, read_until, running
 
 
@@ -67,6 +67,27 @@ async def test_who_floods_is_read_no_further_than_others_in_one_pass(monkeypatch
                 assert await read_until(other, 2) == b"b\n"
             assert gateway.broker.submitted < lines
     assert gateway.listener.connections == 0
+
+
+@pytest.mark.parametrize(("count", "each", "passes"), [(6, 50, [100, 200, 300]), (70, 1, [70])])
+async def test_of_many_small_requests_no_more_are_handed_over_in_one_pass_than_a_large_one_takes(
+    count: int, each: int, passes: list[int]
+):
+    counts: list[int] = []
+    async with (
+        running(release=lambda _by: counts.append(gateway.broker.submitted)) as gateway,
+        connected(gateway, count) as socks,
+    ):
+        counts.clear()
+        for sock in socks:
+            sock.sendall(b"x\n" * each)
+        with trio.fail_after(20):
+            while gateway.broker.submitted < count * each:
+                await trio.lowlevel.checkpoint()
+        for sock in socks:
+            assert await received(sock) == b"x\n" * each
+    assert shared.PASS_BYTES // tcp.REQUEST_COST == 64
+    assert counts == passes
 
 
 async def test_a_connection_that_ends_while_another_is_read_leaves_the_rest_alone():
