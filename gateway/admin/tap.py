@@ -10,7 +10,6 @@ it are kept: what is beyond `RATE` a second, or finds the ring full, is dropped 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from fnmatch import fnmatchcase
@@ -215,9 +214,8 @@ class Taps:
     ) -> None:
         time_ms = int(self._inside.now() * 1000)
         # spread over the batch: its first messages alone may be of one kind
-        step = max(1, math.ceil(columns.count / room))
         places = {index: place for place, index in enumerate(transformed.kept)} if transformed is not None else {}
-        for index in list(range(0, columns.count, step))[:room]:
+        for index in (place * columns.count // room for place in range(room)):
             # values are taken apart when they are shown, not here: this is inside somebody's publish
             after, problem = None, ""
             if transformed is not None:

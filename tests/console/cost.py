@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.integration.running import Served, started
@@ -40,6 +41,14 @@ def produce(topic: str, value: bytes) -> bytes:
 def answered(sock: socket.socket) -> None:
     head = sock.recv(8, socket.MSG_WAITALL)
     sock.recv(struct.unpack_from(">I", head, 4)[0], socket.MSG_WAITALL)
+
+
+def publish(port: int, topic: str, values: Sequence[bytes]) -> None:
+    """Messages to one topic; when this returns they are stored."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        sock.sendall(b"".join(produce(topic, value) for value in values))
+        for _ in values:
+            answered(sock)
 
 
 def load(port: int, ended: threading.Event, sent: list[int]) -> None:

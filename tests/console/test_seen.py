@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 
 from playwright.sync_api import Locator, expect
 
-from tests.console.conftest import House, Opened
+from tests.console.conftest import TOKENS, House, Opened
 from tests.console.cost import produce
 from tests.console.traffic import again_and_again, flowing
 
@@ -165,3 +166,37 @@ def test_the_tap_takes_what_is_asked_for_alone(opened: Opened, house: House) -> 
         house.senders.send("flymq", b"%d" % number, address="tapped")
     expect(page.locator("#report")).to_contain_text("20 seen, 2 shown")
     expect(page.locator(".tapped")).to_have_count(2)
+
+
+def test_the_tap_counts_what_there_is_no_time_for(opened: Opened, house: House) -> None:
+    """A burst is more than is shown; one who looks and hardly reads holds up neither who publishes nor who else looks."""
+    large = b"x" * 40_000
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(60)
+        slow.connect(("127.0.0.1", house.served.ports["admin"]))
+        slow.sendall(
+            b"GET /v1/tap?route=everything-else HTTP/1.0\r\nHost: 127.0.0.1\r\n"
+            b"Authorization: Bearer %s\r\n\r\n" % TOKENS["read"].encode()
+        )
+        assert slow.recv(1) == b"H"  # it is looked for
+        page = opened("/tap")
+        form = page.locator("form[data-action=tap]")
+        form.locator("[name=route]").fill("everything-else")
+        form.locator("[name=stage]").select_option("before")
+        form.get_by_role("button", name="Start").click()
+        expect(page.locator("#report")).to_contain_text("0 seen")
+        for _ in range(60):
+            house.senders.send("rustlog", *[large] * 20, address="burst")
+            slow.recv(1024)  # who takes nothing at all for five seconds is cut off
+        taken = b""
+        while b'"seen":1200' not in taken:
+            taken = taken[-100_000:] + slow.recv(1 << 20)
+        report = json.loads(re.findall(rb'{"report":({"seen":1200,[^}]*})', taken)[0])
+        assert report["matched"] + report["dropped"] == 1200
+        assert report["dropped"] >= 720
+        expect(page.locator("#report")).to_contain_text("1200 seen")
+    seen, shown, left_out = map(int, re.findall(r"\d+", page.locator("#report").inner_text()))
+    assert seen == shown + left_out
+    assert left_out >= 720  # of twenty at once, eight at most
+    expect(page.locator(".tapped")).to_have_count(min(shown, 200))

@@ -59,15 +59,15 @@ async def publish(served: Served, *values: bytes) -> None:
         await connection.request(Publish(0, Batch("orders", Columns.of(values))))
 
 
-def lose_a_message(data: Path, offset: int) -> None:
-    """Settle one that nobody delivered, and say nothing of it."""
-    key = row_key("orders-far", "orders", 0)
+def lose_a_message(data: Path, offset: int, forward: str = "orders-far") -> None:
+    """Settle one of `orders` that nobody delivered, and say nothing of it."""
+    key = row_key(forward, "orders", 0)
     connection = sqlite3.connect(data / "log.sqlite")
     with connection:
         query = "SELECT value FROM rows WHERE name = ? AND key = ?"
         epoch, window, tally = read_cursor(connection.execute(query, (TABLE, key)).fetchone()[0], MAX_SPAN)
         assert window.settle(offset)
-        row = cursor_row("orders-far", "orders", 0, epoch, window, tally).value
+        row = cursor_row(forward, "orders", 0, epoch, window, tally).value
         connection.execute("UPDATE rows SET value = ? WHERE name = ? AND key = ?", (row, TABLE, key))
     connection.close()
 
