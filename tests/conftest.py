@@ -25,9 +25,9 @@ settings.register_profile("gate", settings.get_profile("house"), derandomize=Tru
 settings.load_profile("gate" if "CI" in os.environ else "house")
 
 
-HEAVY = {"spark": {"spark"}, "kafka": {"kafka", "kafka_cluster"}, "browser": {"browser"}}
+HEAVY = {"spark": {"spark"}, "browser": {"browser"}, "kafka": {"kafka", "kafka_cluster"}}
 """What takes seconds to start, and the fixtures that start it. A test that asks for one of them has the marker, and needs none of
-its own; a test with the marker alone starts it by itself, in any worker."""
+its own; a test with the marker alone starts it by itself, in any worker. Who uses two of them goes with the later one, which is dearer."""
 
 
 QUICK = ("tests/conformance/", "tests/properties/", "tests/protocols/", "tests/unit/")

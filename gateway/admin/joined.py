@@ -10,6 +10,7 @@ its own process, and its join is a function of answers. A process that is being 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -24,7 +25,7 @@ from gateway.admin.accounts import MessageAccounts
 from gateway.admin.app import RELOAD
 from gateway.admin.operation import ApiOperation, Asked, Events
 from gateway.admin.overview import GatewayMap
-from gateway.admin.pulse import Flow, History, Lag, Pulse, UpstreamNow, UpstreamPast
+from gateway.admin.pulse import ACCOUNTED_EVERY, EVERY, Flow, History, Lag, Pulse, UpstreamNow, UpstreamPast
 from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, UpstreamList
 from gateway.admin.tap import TapEvent, TapReport
 from gateway.bridges.breaker import Circuit
@@ -36,6 +37,10 @@ from gateway.transport.workers import MOST as MOST_WORKERS
 
 T = TypeVar("T")
 WORST = (Circuit.OPEN.value, Circuit.TRIAL.value, Circuit.CLOSED.value, "")
+APART_MS = int(600 * EVERY * ACCOUNTED_EVERY)
+"""Of two processes that both look all the time, one sample is at most half the way from the other's next, and a little more."""
+MOST_LIVES = 3
+"""Of one process, whose histories are joined: more are longer ago than is shown, unless it cannot stay up."""
 ALL = (200, *HTTP.values())
 EVENTS_KEPT = 64
 """Of all processes together, until whoever follows takes them; those that find no room wait where they are."""
@@ -48,7 +53,7 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
     every = _Everywhere(others)
     ways: Mapping[str, Callable[[ApiOperation], Call]] = {
         "pulse": every.pulse,
-        "history": every.answers(join_histories),
+        "history": every.histories,
         "audit": every.answers(join_accounts),
         "map": every.answers(join_maps),
         "upstreams": every.answers(join_upstreams),
@@ -69,6 +74,8 @@ class _Everywhere:
 
     def __init__(self, others: Others) -> None:
         self._others = others
+        self._pasts: dict[int, Sequence[History]] = {}
+        """What each of the others has said last: one that dies takes its past along."""
 
     async def _theirs(self, path: str, answer: type[T], **query: object) -> Mapping[int, T]:
         found = await self._others.ask("GET", _target(path, query))
@@ -83,6 +90,15 @@ class _Everywhere:
             return call
 
         return way
+
+    def histories(self, one: ApiOperation) -> Call:
+        async def call(asked: Asked[Any, Any]) -> History:
+            own = await one.call(asked)
+            for number, found in (await self._theirs(one.path, History)).items():
+                self._pasts[number] = lives_of(self._pasts.get(number, ()), found)
+            return join_histories([[own], *self._pasts.values()])
+
+        return call
 
     async def _pulse(self, own: Pulse) -> Pulse:
         theirs = await self._theirs("/v1/pulse", Pulse)
@@ -263,26 +279,62 @@ def join_pulses(own: Pulse, theirs: Mapping[int, Pulse], silent: Sequence[int] =
     )
 
 
-def join_histories(own: History, theirs: Mapping[int, History]) -> History:
-    """Moment by moment from the last one back: each process keeps its own, and begins when it is asked."""
-    every = [own, *theirs.values()]
-    lags: dict[tuple[str, str, str, int], Lag] = {}
-    upstreams: dict[str, UpstreamPast] = {}
-    count = len(own.times_ms)
-    for one in every:
-        for lag in one.lags:
-            lags.setdefault(
-                (lag.kind, lag.name, lag.topic, lag.partition),
-                msgspec.structs.replace(lag, backlog=_at_the_end(lag.backlog, count, 0)),
-            )
-        for past in one.upstreams:
-            upstreams.setdefault(past.name, past)
+def join_histories(processes: Sequence[Sequence[History]]) -> History:
+    """At the moments of the first process, or of one that has looked for longer, what each saw about then. Each looks by itself;
+    of one that was started again there are several histories, the newest first.
+    """
+    own, longest = processes[0][0].times_ms, max((one.times_ms for lives in processes for one in lives), key=len)
+    times = own if len(own) + 1 >= len(longest) else longest
+    seen = [_about(times, lives) for lives in processes]
+    lags: dict[tuple[str, str, str, int], list[int]] = {}
+    for then in seen:
+        for moment, found in enumerate(then):
+            for lag in found[0].lags if found is not None else ():
+                # a consumer is read by one process at a time, whichever that is
+                row = lags.setdefault((lag.kind, lag.name, lag.topic, lag.partition), [0] * len(times))
+                row[moment] = max(row[moment], lag.backlog[found[1]] if found is not None else 0)
+    pasts = [{past.name: past for past in one.upstreams} for lives in processes for one in lives]
+    moments = [[found for found in each if found is not None] for each in zip(*seen, strict=True)]
     return History(
-        own.times_ms,
-        _summed([_at_the_end(one.received, count, 0.0) for one in every]),
-        _summed([_at_the_end(one.delivered, count, 0.0) for one in every]),
-        list(lags.values()),
-        list(upstreams.values()),
+        times,
+        [round(sum(one.received[index] for one, index in each), 1) for each in moments],
+        [round(sum(one.delivered[index] for one, index in each), 1) for each in moments],
+        [Lag(*place, backlog=row) for place, row in sorted(lags.items(), key=lambda found: -found[1][-1])],
+        [_past(name, moments, pasts) for name in dict.fromkeys(name for each in pasts for name in each)],
+    )
+
+
+def lives_of(known: Sequence[History], found: History) -> Sequence[History]:
+    """The histories of one process, the newest first. `found`: what it says now, of itself alone if it was started again."""
+    if known and (not found.times_ms or found.times_ms[0] <= known[0].times_ms[-1]):
+        known = known[1:] if found.times_ms else known
+    return [found, *known][:MOST_LIVES] if found.times_ms else known
+
+
+def _about(times: Sequence[int], lives: Sequence[History]) -> Sequence[tuple[History, int] | None]:
+    # for each moment where the sample is that lies nearest to it; None where there is none near
+    found: list[tuple[History, int] | None] = [None] * len(times)
+    for one in lives:
+        for moment, at in enumerate(times):
+            right = bisect_left(one.times_ms, at)
+            near = [index for index in (right - 1, right) if 0 <= index < len(one.times_ms)]
+            index = min(near, key=lambda index: abs(one.times_ms[index] - at), default=None)
+            if found[moment] is None and index is not None and abs(one.times_ms[index] - at) <= APART_MS:
+                found[moment] = one, index
+    return found
+
+
+def _past(
+    name: str, moments: Sequence[Sequence[tuple[History, int]]], pasts: Iterable[Mapping[str, UpstreamPast]]
+) -> UpstreamPast:
+    known = [each[name] for each in pasts if name in each]
+    found = [[(past, index) for one, index in each for past in one.upstreams if past.name == name] for each in moments]
+    return UpstreamPast(
+        name,
+        [min((past.circuit[index] for past, index in each), key=WORST.index, default="") for each in found],
+        [any(past.connected[index] for past, index in each) for each in found],
+        [_mean(past.latency[index] for past, index in each) for each in found],
+        sorted({one for past in known for one in past.problems}),
     )
 
 
@@ -371,7 +423,6 @@ def _behind(after: int | None, worker: int) -> int | None:
 
 def _upstream(found: Sequence[Any]) -> Any:
     # a broker elsewhere as several processes see it: up if it is for one, and otherwise as the worst of them has it
-    latencies = [one.latency for one in found if one.latency is not None]
     return msgspec.structs.replace(
         found[0],
         connected=any(one.connected for one in found),
@@ -379,7 +430,7 @@ def _upstream(found: Sequence[Any]) -> Any:
         in_flight=sum(one.in_flight for one in found),
         backlog=sum(one.backlog for one in found),
         problem=next((one.problem for one in found if one.problem), ""),
-        latency=sum(latencies) / len(latencies) if latencies else None,
+        latency=_mean(one.latency for one in found),
     )
 
 
@@ -402,13 +453,9 @@ def _most(values: Iterable[float | None]) -> float | None:
     return max((one for one in values if one is not None), default=None)
 
 
-def _at_the_end(values: Sequence[T], count: int, nothing: T) -> Sequence[T]:
-    known = values[max(0, len(values) - count) :]
-    return [nothing] * (count - len(known)) + list(known)
-
-
-def _summed(columns: Sequence[Sequence[float]]) -> Sequence[float]:
-    return [round(sum(each), 1) for each in zip(*columns, strict=True)]
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
 
 
 # --- the tap ---

@@ -60,12 +60,18 @@ def ports(lines: Sequence[str]) -> Mapping[str, int]:
     return found
 
 
+def children_of(pid: int) -> Sequence[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(one) for task in tasks for one in task.read_text().split())
+
+
 class Served:
     """A gateway that a test starts, kills and starts again over the same data."""
 
-    def __init__(self, directory: Path, config: str, within: Sequence[str] = ()) -> None:
-        """`within`: a command that runs others somewhere."""
+    def __init__(self, directory: Path, config: str, within: Sequence[str] = (), options: Sequence[str] = ()) -> None:
+        """`within`: a command that runs others somewhere. `options`: of `gateway serve`."""
         self._within = within
+        self._options = options
         self._path = directory / "gateway.yaml"
         self._path.write_text(config)
         self._log = directory / "log"  # of a process that ended badly; pytest keeps the directory
@@ -75,7 +81,7 @@ class Served:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        command = [*self._within, sys.executable, "-m", "gateway", "serve", "--config", str(self._path)]
+        command = [*self._within, sys.executable, "-m", "gateway", "serve", "--config", str(self._path), *self._options]
         with self._log.open("ab") as log:
             process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
@@ -128,15 +134,20 @@ class Served:
         return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
 
     @property
+    def children(self) -> Sequence[int]:
+        """Process ids of those it has started."""
+        return children_of(self.pid)
+
+    @property
     def running(self) -> bool:
         """Whether there is a process to end."""
         return self._process is not None
 
 
 @contextmanager
-def started(directory: Path, config: str) -> Iterator[Served]:
+def started(directory: Path, config: str, *options: str) -> Iterator[Served]:
     """A gateway that a test may end and start again; what runs at the end of the block is killed."""
-    served = Served(directory, config)
+    served = Served(directory, config, options=options)
     served.start()
     try:
         yield served

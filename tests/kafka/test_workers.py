@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gateway.protocols.registry import protocol
 from gateway.requests import CommitOffset, DescribeTopics, JoinGroup, Publish, Published, Topics
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
-from tests.integration.running import ports
+from tests.integration.running import children_of, ports
 from tests.kafka.node import PATIENCE, Kafka
 
 CONFIG = """
@@ -39,10 +39,9 @@ class Crew:
         self.process = process
         self.ports = listening
 
-    def workers(self) -> list[int]:
+    def workers(self) -> Sequence[int]:
         """Their process ids."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return sorted(int(one) for task in tasks for one in task.read_text().split())
+        return children_of(self.process.pid)
 
     async def ask(self, path: str, method: str = "GET", body: str = "") -> str:
         stream = await trio.open_tcp_stream("127.0.0.1", self.ports["admin"])

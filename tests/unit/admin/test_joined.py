@@ -5,9 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admin.joined import join_connections, join_consumers, join_pulses
-from gateway.admin.pulse import Flow, Pulse, UpstreamNow
-from gateway.admin.readers import Connections, Consumers, ConsumerShown
+from gateway.admin.joined import (
+    MOST_LIVES,
+    join_connections,
+    join_consumers,
+    join_histories,
+    join_maps,
+    join_pulses,
+    join_upstreams,
+    lives_of,
+)
+from gateway.admin.overview import GatewayMap, MapEdge, MapNode
+from gateway.admin.pulse import Flow, History, Lag, Pulse, UpstreamNow, UpstreamPast
+from gateway.admin.readers import Connections, Consumers, ConsumerShown, UpstreamList, UpstreamShown
 from gateway.recorder import ConnectionSnapshot
 from gateway.transport.workers import MOST
 
@@ -101,3 +111,69 @@ def test_a_page_of_consumers_is_that_of_all_together(backlogs: list[list[int]], 
     rows = sorted((one for each in every for one in each), key=lambda one: (-one.backlog, one.name))
     assert found.consumers == rows[skip : skip + limit]
     assert found.total == len(rows)
+
+
+def history(first: int, rates: list[float], *, backlog: list[int] | None = None, circuit: str = "closed") -> History:
+    """A sample every five seconds from `first` on."""
+    count = len(rates)
+    past = UpstreamPast("far", [circuit] * count, [circuit == "closed"] * count, [0.1] * count, [(first, circuit)])
+    lags = [Lag("forward", "f", "t", 0, backlog)] if backlog is not None else []
+    return History([first + 5_000 * number for number in range(count)], rates, rates, lags, [past])
+
+
+def test_histories_are_joined_by_their_times() -> None:
+    """Each process looks at moments of its own, and one has looked for longer than the other."""
+    own, other = history(0, [1.0, 2.0, 3.0], backlog=[5, 4, 3]), history(6_900, [10.0, 20.0], circuit="open")
+    joined = join_histories([[own], [other]])
+    assert joined.times_ms == own.times_ms
+    assert joined.received == [1.0, 12.0, 23.0]
+    assert [one.backlog for one in joined.lags] == [[5, 4, 3]]
+    (far,) = joined.upstreams
+    assert (far.circuit, far.connected) == (["closed", "open", "open"], [True, True, True])
+    assert far.problems == [(0, "closed"), (6_900, "open")]
+    # the moments are the first one's, unless somebody has been there for longer
+    assert join_histories([[other], [own]]).times_ms == other.times_ms
+    assert join_histories([[other], [history(0, [1.0, 2.0, 3.0, 4.0])]]).received == [1.0, 12.0, 23.0, 4.0]
+    assert join_histories([[History([], [], [], [], [])], [own]]).received == [1.0, 2.0, 3.0]
+    assert join_histories([[History([], [], [], [], [])]]).times_ms == []
+
+
+def test_a_process_that_was_started_again_keeps_its_past() -> None:
+    own = history(0, [1.0] * 10)
+    lives: list[History] = []
+    for found in (history(0, [2.0, 2.0]), history(0, [2.0, 2.0, 2.0])):  # one life, that goes on
+        lives = list(lives_of(lives, found))
+    assert len(lives) == 1
+    lives = list(lives_of(lives, History([], [], [], [], [])))  # it has died, and has seen nothing yet
+    lives = list(lives_of(lives, history(30_000, [7.0] * 4)))
+    assert join_histories([[own], lives]).received == [3.0, 3.0, 3.0, 3.0, 1.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+    for number in range(5):
+        lives = list(lives_of(lives, history(100_000 * (number + 1), [1.0])))
+    assert len(lives) == MOST_LIVES
+
+
+def test_an_upstream_is_up_if_it_is_for_one_and_its_circuit_that_of_the_worst() -> None:
+    def shown(circuit: str, away: float | None, backlog: int, problem: str) -> UpstreamList:
+        connected = away is None
+        return UpstreamList(
+            [
+                UpstreamShown(
+                    "far", "flymq", ["h:1"], 0, connected, circuit, 1, backlog, away, problem, "", 0.2, [(backlog, "p")]
+                )
+            ]
+        )
+
+    (one,) = join_upstreams(shown("closed", None, 3, ""), {1: shown("open", 7.0, 4, "timed out")}).upstreams
+    assert (one.connected, one.circuit, one.backlog, one.in_flight) == (True, "open", 7, 2)
+    assert (one.away_seconds, one.problem, one.problems) == (None, "timed out", [(3, "p"), (4, "p")])
+    (one,) = join_upstreams(shown("trial", 3.0, 0, "x"), {1: shown("closed", 7.0, 0, "")}).upstreams
+    assert (one.connected, one.circuit, one.away_seconds) == (False, "trial", 7.0)
+
+
+def test_the_map_has_the_arrows_of_all_to_places_that_are_on_it() -> None:
+    def drawn(*edges: tuple[str, str]) -> GatewayMap:
+        nodes = [MapNode(one, "route", one, one) for one in ("a", "b", "c")]
+        return GatewayMap(nodes, [MapEdge(source, target, "read") for source, target in edges])
+
+    found = join_maps(drawn(("a", "b")), {1: drawn(("a", "b"), ("b", "c"), ("a", "not-shown"))})
+    assert sorted(one.id for one in found.edges) == ["a>b", "b>c"]
