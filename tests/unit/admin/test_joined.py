@@ -146,7 +146,7 @@ def test_a_process_that_was_started_again_keeps_its_past() -> None:
     assert len(lives) == 1
     lives = list(lives_of(lives, History([], [], [], [], [])))  # it has died, and has seen nothing yet
     lives = list(lives_of(lives, history(30_000, [7.0] * 4)))
-    assert join_histories([[own], lives]).received == [3.0, 3.0, 3.0, 3.0, 1.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+    assert join_histories([[own], lives]).received == [3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 8.0, 8.0, 8.0, 8.0]
     for number in range(5):
         lives = list(lives_of(lives, history(100_000 * (number + 1), [1.0])))
     assert len(lives) == MOST_LIVES
