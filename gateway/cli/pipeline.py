@@ -12,6 +12,7 @@ import click
 from gateway.cli.options import examples
 from gateway.cli.pipeline_jobs import compact, export, report, rollup
 from gateway.cli.pipeline_parts import (
+    CATALOG,
     DRY_RUN,
     TOPICS,
     JobCluster,
@@ -50,12 +51,6 @@ FORMAT = click.option(
     show_default=True,
     help="Plain files, or a table.",
 )
-CATALOG = click.option(
-    "--catalog",
-    default="",
-    metavar="URL|NAME",
-    help="Of an Iceberg table: SQLAlchemy's URL of a database, a REST catalogue's, or a name in pyiceberg's configuration.",
-)
 FOLLOWER = 10
 """How nice an archive is that goes on: where the processors are busy, the gateway beside it comes first."""
 
@@ -67,6 +62,7 @@ FOLLOWER = 10
         "gateway pipeline archive --endpoint https://gateway:9600 --ca ca.pem --to ./archive",
         "gateway pipeline archive --path ./data --to s3a://lake/archive --by \"region=headers['region']\" --roll-time 1h",
         "gateway pipeline archive --path ./data --to ./table --format iceberg",
+        "gateway pipeline archive --path ./data --to ./table --format delta --topics orders --typed order",
     )
 )
 @reported
@@ -96,6 +92,13 @@ FOLLOWER = 10
     "--roll-time", metavar="DURATION", help="The span of time that a file does not leave: 1h. A day without it."
 )
 @CATALOG
+@click.option(
+    "--typed",
+    default="",
+    metavar="SCHEMA",
+    help="In a table: the values as columns as well, by this registered schema.",
+)
+@click.option("--schemas", default="", metavar="DIR", help="The store whose registry has it, if that is not --path.")
 @run_options
 def archive(
     given: Mapping[str, str],
@@ -110,6 +113,8 @@ def archive(
     roll_size: int,
     roll_time: str | None,
     catalog: str,
+    typed: str,
+    schemas: str,
     cluster: JobCluster,
     output: str,
 ) -> None:
@@ -126,11 +131,17 @@ def archive(
     layout = ArchiveLayout.of(by, roll_size=roll_size << 20, roll_time_ms=roll_ms)
 
     if dry_run:
-        _show_planned(source_of(given), to, TopicSelection.parse(topics), form, output)
+        _show_planned(source_of(given), to, TopicSelection.parse(topics), form, catalog, output)
         return
     if follow:
         os.nice(FOLLOWER)  # before Spark starts: its processes inherit it
-    once = _archiving(source_of(given), to, TopicSelection.parse(topics), form, accept_gaps, layout, catalog, cluster)
+    if typed and form == "parquet":
+        raise click.UsageError("--typed is about tables: --format delta or iceberg")
+    if typed and not (schemas or given.get("path")):
+        raise click.UsageError("--typed needs the registry of a store: --schemas DIR")
+    registered = (schemas or given.get("path", ""), typed)
+    meant = TopicSelection.parse(topics)
+    once = _archiving(source_of(given), to, meant, form, accept_gaps, layout, catalog, registered, cluster)
     with following() if follow else contextlib.nullcontext() as stop:
         while True:
             done = with_bar("archiving", once)
@@ -146,12 +157,14 @@ def archive(
                 return
 
 
-def _show_planned(source: Source, to: str, topics: TopicSelection, form: str, output: str) -> None:
+def _show_planned(source: Source, to: str, topics: TopicSelection, form: str, catalog: str, output: str) -> None:
     from gateway.pipeline.archive import planned
+    from gateway.pipeline.tables import planned_for_table
 
-    if form != "parquet":
-        raise click.UsageError("--dry-run is about the format parquet")
-    found = planned(source, to, topics=topics)
+    if form == "parquet":
+        found = planned(source, to, topics=topics)
+    else:
+        found = planned_for_table(source, to, form, topics=topics, catalog=catalog)
     lines = [*found.ranges, f"{found.records} records would be archived to {to}"]
     lines += [f"gap: {gap} was removed before it was archived" for gap in found.gaps]
     show(output, {"records": found.records, "ranges": found.ranges, "gaps": found.gaps}, "\n".join(lines))
@@ -165,6 +178,7 @@ def _archiving(
     accept_gaps: bool,
     layout: ArchiveLayout,
     catalog: str,
+    registered: tuple[str, str],
     cluster: JobCluster,
 ) -> Callable[[Callable[[int, int], None]], Archived]:
     # one pass; it is given whom to tell about its progress
@@ -175,10 +189,20 @@ def _archiving(
         return lambda progress: run(
             source, to, topics=topics, spread=tasks, accept_gaps=accept_gaps, layout=layout, progress=progress
         )
+    from gateway.pipeline.schemas import schema_of
     from gateway.pipeline.tables import archive_to_table
 
+    registry, typed = registered
     return lambda progress: archive_to_table(
-        source, to, form, topics=topics, accept_gaps=accept_gaps, layout=layout, catalog=catalog, progress=progress
+        source,
+        to,
+        form,
+        topics=topics,
+        accept_gaps=accept_gaps,
+        layout=layout,
+        catalog=catalog,
+        typed=schema_of(registry, schema=typed) if typed else None,  # each time: there may be another version
+        progress=progress,
     )
 
 
@@ -190,10 +214,11 @@ def _archiving(
 )
 @reported
 @source_options
-@click.option("--archive", "directory", required=True, metavar="DIR|URL", help="The archive.")
+@click.option("--archive", "directory", required=True, metavar="DIR|URL", help="The archive, or a table.")
 @TOPICS
+@CATALOG
 @run_options
-def audit(given: Mapping[str, str], directory: str, topics: str, cluster: JobCluster, output: str) -> int:
+def audit(given: Mapping[str, str], directory: str, topics: str, catalog: str, cluster: JobCluster, output: str) -> int:
     """Prove that stored equals archived, record by record.
 
     Every gap, duplicate, difference and damaged file is named; gaps that were accepted are listed as such. Exit code 0: clean; 1:
@@ -202,7 +227,9 @@ def audit(given: Mapping[str, str], directory: str, topics: str, cluster: JobClu
     from gateway.pipeline.audit import audit as run
     from gateway.pipeline.options import TopicSelection
 
-    found = run(source_of(given), directory, topics=TopicSelection.parse(topics), spread=cluster.spread())
+    found = run(
+        source_of(given), directory, topics=TopicSelection.parse(topics), spread=cluster.spread(), catalog=catalog
+    )
     counts = [
         {"topic": topic, "partition": partition, "route": route, "records": count}
         for (topic, partition, route), count in sorted(found.routes.items())

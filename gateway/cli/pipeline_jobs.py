@@ -11,8 +11,8 @@ from gateway.cli.options import examples
 from gateway.cli.pipeline_parts import (
     DRY_RUN,
     TOPICS,
-    HerePath,
     JobCluster,
+    OutputPlace,
     following,
     from_options,
     reported,
@@ -25,7 +25,13 @@ from gateway.cli.pipeline_parts import (
 if TYPE_CHECKING:
     from gateway.pipeline.frames import MessagesToRead
 
-TO = click.option("--to", required=True, type=HerePath(path_type=Path, file_okay=False), help="A directory.")
+TO = click.option(
+    "--to",
+    required=True,
+    type=OutputPlace(file_okay=False),
+    metavar="DIR|URL",
+    help="A directory, or s3a://, gs://, abfs://...",
+)
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is there, once the new is whole.")
 
 
@@ -53,7 +59,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
 def rollup(
     messages: MessagesToRead,
     source: str,
-    to: Path,
+    to: str,
     topics: str,
     since: str | None,
     follow: bool,
@@ -118,7 +124,7 @@ def rollup(
 def compact(
     messages: MessagesToRead,
     source: str,
-    to: Path,
+    to: str,
     topics: str,
     keep_tombstones: bool,
     overwrite: bool,
@@ -188,7 +194,7 @@ def compact(
 def export(
     messages: MessagesToRead,
     source: str,
-    to: Path,
+    to: str,
     topics: str,
     form: str,
     decode: str,
@@ -248,7 +254,9 @@ def export(
 )
 @reported
 @from_options
-@click.option("--to", required=True, type=HerePath(path_type=Path, dir_okay=False), help="The page, an HTML file.")
+@click.option(
+    "--to", required=True, type=OutputPlace(dir_okay=False), metavar="FILE|URL", help="The page, an HTML file."
+)
 @TOPICS
 @click.option(
     "--audit",
@@ -262,7 +270,7 @@ def export(
 def report(
     messages: MessagesToRead,
     source: str,
-    to: Path,
+    to: str,
     topics: str,
     other: str,
     dry_run: bool,
@@ -277,6 +285,7 @@ def report(
     from gateway.pipeline.report import audit_between
     from gateway.pipeline.report import report as job
     from gateway.pipeline.report_page import page
+    from gateway.pipeline.shelves import is_remote, shelf_at
 
     wanted = TopicSelection.parse(topics)
     if dry_run:
@@ -286,7 +295,11 @@ def report(
     found = with_bar(
         "counting", lambda _progress: job(cluster.session, messages, source, topics=wanted, audited=audited)
     )
-    to.write_text(page(found))
+    place, _, name = to.rpartition("/")
+    if is_remote(to):
+        shelf_at(place).replace(name, page(found).encode())
+    else:
+        Path(to).write_text(page(found))
     findings = len(audited.findings) if audited is not None else 0
     show(
         output,

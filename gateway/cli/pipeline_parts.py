@@ -45,15 +45,27 @@ KAFKA = (
 )
 
 
-class HerePath(click.Path):
-    """A file or directory of this machine: a URL would be one of an odd name."""
+class OutputPlace(click.Path):
+    """A file or directory of this machine, or a place in an object store, as a text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "://" in str(value):
-            self.fail(f"{value} is not on this machine: only an archive can be put into an object store", param, ctx)
-        return super().convert(value, param, ctx)
+        from gateway.pipeline.shelves import is_remote, shelf_at
+
+        if not is_remote(str(value)):
+            return super().convert(value, param, ctx)
+        try:
+            shelf_at(value)
+        except GatewayError as error:
+            self.fail(error.message, param, ctx)
+        return str(value)
 
 
+CATALOG = click.option(
+    "--catalog",
+    default="",
+    metavar="URL|NAME",
+    help="Of an Iceberg table: SQLAlchemy's URL of a database, a REST catalogue's, or a name in pyiceberg's configuration.",
+)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 
 
@@ -82,10 +94,15 @@ def source_of(given: Mapping[str, str]) -> Source:
 
 FROM = (
     click.option(
-        "--from", "source", required=True, metavar="DIR|URL", help="An archive, a store, or a gateway's admin address."
+        "--from",
+        "source",
+        required=True,
+        metavar="DIR|URL",
+        help="An archive, a table, a store, or a gateway's admin address.",
     ),
     click.option("--from-token", default="", envvar="GATEWAY_FROM_TOKEN", help="Of that address."),
     click.option("--from-ca", default="", metavar="FILE", help="Trust this CA (PEM) there."),
+    CATALOG,
 )
 
 
@@ -99,7 +116,7 @@ def from_options(command: Callable[..., Any]) -> Callable[..., Any]:
         place = options["source"]
         trust = {"token": options.pop("from_token"), "ca": options.pop("from_ca")}
         given = {name: value for name, value in trust.items() if value and is_endpoint(place)}
-        return command(messages=messages_at(place, **given), **options)
+        return command(messages=messages_at(place, options.pop("catalog"), **given), **options)
 
     for option in reversed(FROM):
         with_from = option(with_from)
@@ -262,7 +279,7 @@ def show(output: str, result: dict[str, object], text: str) -> None:
     click.echo(json.dumps(result) if output == "json" else text)
 
 
-def show_spans(output: str, messages: MessagesToRead, topics: TopicSelection, to: Path) -> None:
+def show_spans(output: str, messages: MessagesToRead, topics: TopicSelection, to: str) -> None:
     """What a job would read, for a rehearsal."""
     spans = messages.spans(topics)
     ranges = [f"{one.topic}/{one.partition} [{one.start}, {one.end})" for one in spans if one.start < one.end]

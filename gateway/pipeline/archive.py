@@ -20,7 +20,7 @@ from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter, Gap, 
 from gateway.pipeline.options import RECORDS_PER_PARTITION, ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, record_batches, selected
 from gateway.pipeline.shelves import Shelf
-from gateway.pipeline.source import Source, open_log, shown
+from gateway.pipeline.source import Source, identified, open_log
 from gateway.pipeline.spread import Here, Spread
 from gateway.store.reader import ReadableLog
 
@@ -110,7 +110,7 @@ def _add(
     if missing or again:
         writer.claim()
     if missing:
-        writer.made_from(str(Path(source).resolve()) if isinstance(source, str | Path) else shown(source))
+        writer.made_from(identified(source))
     tasks = [*again, *cut(missing, records_per_file)]
     total = sum(one.count for one in tasks)
     done = Archived(gaps=tuple(map(str, gaps)))
@@ -224,25 +224,38 @@ def write_range(
     """Write one range into `_staging`; up to what is damaged, or, where gaps are accepted, without it."""
     found: list[Gap] = []
     with _StretchFiles(shelf, layout, what) as out, open_log(source) as reader:
-        rest = what
-        while rest.start < rest.end:
-            damage: list[CorruptChunk] = []
-            for batch in _good(reader, rest, damage):
-                out.add(batch)
-            out.finish()
-            if not damage:
-                break
-            lost = damage[0]
-            end = min(lost.next_offset, what.end)
-            found.append(Gap(what.topic, what.epoch, what.partition, lost.first, end, lost.message))
-            rest = attrs.evolve(rest, start=damage[0].next_offset if accept_gaps else rest.end)
+        for one in readable(reader, what, FILE_SCHEMA, accept_gaps=accept_gaps):
+            if isinstance(one, Gap):
+                out.finish()
+                found.append(one)
+            else:
+                out.add(one)
+        out.finish()
     return ArchiveCommit(out.made, out.records, tuple(found))
 
 
-def _good(reader: ReadableLog, what: Range, damage: list[CorruptChunk]) -> Iterator[pa.RecordBatch]:
+def readable(
+    reader: ReadableLog, what: Range, schema: pa.Schema, *, accept_gaps: bool, rows: int = GROUP_ROWS
+) -> Iterator[pa.RecordBatch | Gap]:
+    """What is good of a range, up to what is damaged, which is said; or, where gaps are accepted, without it."""
+    rest = what
+    while rest.start < rest.end:
+        damage: list[CorruptChunk] = []
+        yield from _good(reader, rest, schema, rows, damage)
+        if not damage:
+            return
+        lost = damage[0]
+        end = min(lost.next_offset, what.end)
+        yield Gap(what.topic, what.epoch, what.partition, lost.first, end, lost.message)
+        rest = attrs.evolve(rest, start=lost.next_offset if accept_gaps else rest.end)
+
+
+def _good(
+    reader: ReadableLog, what: Range, schema: pa.Schema, rows: int, damage: list[CorruptChunk]
+) -> Iterator[pa.RecordBatch]:
     at = what.start
     try:
-        for batch in record_batches(reader, what, FILE_SCHEMA, rows=GROUP_ROWS, size=GROUP_BYTES):
+        for batch in record_batches(reader, what, schema, rows=rows, size=GROUP_BYTES):
             yield batch
             at += batch.num_rows
     except Damaged as error:
@@ -251,7 +264,7 @@ def _good(reader: ReadableLog, what: Range, damage: list[CorruptChunk]) -> Itera
             raise
         damage.append(chunk)
         # what is good and near it lay in a batch that was never made
-        yield from record_batches(reader, attrs.evolve(what, start=at, end=chunk.first), FILE_SCHEMA)
+        yield from record_batches(reader, attrs.evolve(what, start=at, end=chunk.first), schema)
 
 
 class _StretchFiles:

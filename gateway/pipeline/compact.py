@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-import pyarrow.parquet as pq
 
 from gateway.arrow.schema import COLUMNS
 from gateway.pipeline.frames import MessagesToRead, Span
@@ -36,7 +35,7 @@ def compact(
     overwrite: bool = False,
     now_ms: int | None = None,
 ) -> Compacted:
-    """Write `topic=NAME/*.parquet` with the columns of a message. The directory appears whole, or not at all.
+    """Write `topic=NAME/*.parquet` with the columns of a message. It appears whole, or not at all, also in an object store.
 
     A last value that is empty is a tombstone: the key is gone, unless tombstones are kept. One that has expired is gone
     too; what was said before it does not come back. Of a topic that was made again only the last life counts.
@@ -45,8 +44,9 @@ def compact(
 
     now = now_ms if now_ms is not None else time.time_ns() // 1_000_000
     spans = latest_lives(messages.spans(topics or TopicSelection()))
-    with appearing(Path(to), overwrite=overwrite) as fresh, reported():
-        rows = messages.frame(session_of(spark), spans).where("key is not null")
+    with appearing(to, overwrite=overwrite) as fresh, reported():
+        session = session_of(spark)
+        rows = messages.frame(session, spans).where("key is not null")
         # store time first: a topic that was given more partitions may have a key in two of them
         last = (
             rows.groupBy("topic", "key")
@@ -56,12 +56,12 @@ def compact(
         )
         if not keep_tombstones:
             last = last.where(f.length("value") > 0)
-        last.write.partitionBy("topic").option("compression", "zstd").parquet(str(fresh))
-        files = list(fresh.glob("topic=*/*.parquet"))
+        last.write.partitionBy("topic").option("compression", "zstd").parquet(fresh.where)
+        files = fresh.files()
         return Compacted(
             sum(span.end - span.start for span in spans),
-            sum(pq.read_metadata(file).num_rows for file in files),
-            len({file.parent for file in files}),
+            session.read.parquet(fresh.where).count() if files else 0,
+            len({file.partition("/")[0] for file in files}),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from gateway.errors import StoreError
-from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages
+from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages, TableMessages
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import Range, records
@@ -87,6 +87,8 @@ class DeliveryRows:
                     # one file, whatever its directories would say
                     with archive.shelf.opened(file.path) as opened:
                         yield from pq.ParquetFile(opened).read(["value"])["value"].to_pylist()
+        elif isinstance(self._messages, TableMessages):
+            yield from self._messages.values(stats.TOPIC)
 
     def _stored(self, messages: StoredMessages) -> Iterator[bytes]:
         with open_log(ReadOptions.parse(messages.options).source) as log:

@@ -81,7 +81,7 @@ def export(
     skip_undecodable: bool = False,
     overwrite: bool = False,
 ) -> Exported:
-    """Write a directory of files; it appears whole, or not at all.
+    """Write files; they appear whole, or not at all.
 
     Keys and ids: keys as text where they are, else as `base64:...`. With JSON or Avro, a value in Parquet is a struct of
     the fields that were found, and in CSV its JSON. Raises TaskFailed, which names the place, for a value that is not
@@ -93,7 +93,7 @@ def export(
     from pyspark.sql import functions as f
 
     spans = messages.spans(topics or TopicSelection())
-    with appearing(Path(to), overwrite=overwrite) as fresh, reported():
+    with appearing(to, overwrite=overwrite) as fresh, reported():
         session = session_of(spark)
         frame = messages.frame(session, spans, COLUMNS)
         if where:
@@ -108,9 +108,9 @@ def export(
             f.min(PROBLEM).alias("problem"),
         )
         good = counted.where(f"{PROBLEM} is null").drop(PROBLEM)
-        _write(session, good, fresh, form, embed=decoding.kind in {"json", "avro"})
+        _write(session, good, fresh.where, form, embed=decoding.kind in {"json", "avro"})
         made: dict[str, Any] = seen.get
-        files = [path for path in fresh.iterdir() if path.name.startswith("part-")]
+        files = fresh.files()
     count, bad = made.get("all") or 0, made.get("undecodable") or 0
     return Exported(count - bad, bad, made.get("problem") or "", len(files))
 
@@ -173,16 +173,16 @@ def _key(key: bytes) -> str:
         return f"base64:{b64encode(key).decode()}"
 
 
-def _write(spark: SparkSession, frame: DataFrame, fresh: Path, form: str, *, embed: bool) -> None:
+def _write(spark: SparkSession, frame: DataFrame, fresh: str, form: str, *, embed: bool) -> None:
     if form == "csv":
-        frame.write.option("header", True).option("escape", '"').option("emptyValue", '""').csv(str(fresh))
+        frame.write.option("header", True).option("escape", '"').option("emptyValue", '""').csv(fresh)
     elif form == "jsonl":
-        frame.mapInArrow(_lines(embed=embed), f"{LINES} string").write.text(str(fresh))
+        frame.mapInArrow(_lines(embed=embed), f"{LINES} string").write.text(fresh)
     else:
         _write_parquet(spark, frame, fresh, embed=embed)
 
 
-def _write_parquet(spark: SparkSession, frame: DataFrame, fresh: Path, *, embed: bool) -> None:
+def _write_parquet(spark: SparkSession, frame: DataFrame, fresh: str, *, embed: bool) -> None:
     from pyspark.sql import functions as f
 
     shown = frame.withColumns({name: f.to_timestamp(name) for name in ("timestamp", "expires")})
@@ -191,7 +191,7 @@ def _write_parquet(spark: SparkSession, frame: DataFrame, fresh: Path, *, embed:
         found = spark.read.json(frame.select("value").rdd.map(lambda row: row.value)).schema
         if found.fields and "_corrupt_record" not in found.names:
             shown = shown.withColumn("value", f.from_json("value", found))
-    shown.write.option("compression", "zstd").parquet(str(fresh))
+    shown.write.option("compression", "zstd").parquet(fresh)
 
 
 def _lines(*, embed: bool) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

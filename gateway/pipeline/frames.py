@@ -1,21 +1,24 @@
-"""The messages that a job works on, as a data frame: from a store or from an archive, with a place for every message."""
+"""The messages that a job works on, as a data frame: from a store, an archive or a table, with a place for every message."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
+import pyarrow as pa
 
-from gateway.arrow.schema import COLUMNS, SCHEMA
-from gateway.errors import InvalidRequest, UnknownTopic
+from gateway.arrow.schema import COLUMNS, SCHEMA, chosen
+from gateway.errors import InvalidRequest, NotAStore, UnknownTopic
 from gateway.pipeline.history import EPOCH
-from gateway.pipeline.manifest import Archive, ArchiveFile, named_topic
+from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, named_topic
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
 from gateway.pipeline.shelves import is_remote
 from gateway.pipeline.source import open_log
+from gateway.pipeline.table_rows import TableDay, TableVersion
+from gateway.pipeline.tables import SOURCES, accepted_in, table_there
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
@@ -52,22 +55,28 @@ class MessagesToRead(Protocol):
         """The stores that they came from: directories, or admin addresses."""
         ...
 
+    def accepted(self) -> Sequence[Gap]:
+        """What is not there and was accepted as lost."""
+        ...
 
-def messages_at(place: str, **trust: str) -> MessagesToRead:
-    """What the directory of an archive or of a store holds, or a running gateway at its admin address.
 
-    `trust` are the options of the data source about an endpoint. Raises NotAStore if a directory is neither.
+def messages_at(place: str, catalog: str = "", **trust: str) -> MessagesToRead:
+    """What the directory of an archive, a table or a store holds, or a running gateway at its admin address.
+
+    `catalog` is an Iceberg table's, `trust` are the options of the data source about an endpoint. Raises NotAStore if a directory
+    is none of them.
     """
     if not place:
         raise InvalidRequest("say where the messages are: the directory of a store or of an archive, or an endpoint")
     if is_endpoint(place):
         return StoredMessages({"endpoint": place, **trust})
+    if not catalog and Archive(place).is_there():
+        return ArchivedMessages(place.rstrip("/") if is_remote(place) else place)
+    table = table_there(place, catalog)
+    if table is not None:
+        return TableMessages(table.version(), catalog, table.said(SOURCES), accepted_in(table))
     if is_remote(place):
-        return ArchivedMessages(place.rstrip("/"))
-    archive = Archive(place)
-    if archive.is_there():
-        return ArchivedMessages(place)
-    archive.refuse_table()
+        raise NotAStore(f"there is no archive at {place}")
     LogReader(place).close()
     return StoredMessages({"path": place})
 
@@ -102,6 +111,9 @@ class StoredMessages:
 
     def stores(self) -> Sequence[str]:
         return [self.options.get("path") or self.options["endpoint"]]
+
+    def accepted(self) -> Sequence[Gap]:
+        return ()
 
 
 def _options(spans: Sequence[Span]) -> dict[str, str]:
@@ -159,6 +171,71 @@ class ArchivedMessages:
 
     def stores(self) -> Sequence[str]:
         return Archive(self.path).sources()
+
+    def accepted(self) -> Sequence[Gap]:
+        return Archive(self.path).accepted()
+
+
+@attrs.frozen
+class TableMessages:
+    """Those of a Delta or an Iceberg table, as it was when it was looked at. Its own package reads it, on the executors."""
+
+    table: TableVersion
+    catalog: str = attrs.field(default="", repr=False)
+    _stores: Sequence[str] = ()
+    _accepted: Sequence[Gap] = ()
+
+    def spans(self, topics: TopicSelection) -> Sequence[Span]:
+        days = self.table.days()
+        names = topics.among(sorted({one.topic for one in days}))
+        missing = [name for name in topics.names if name not in names]
+        if missing:
+            raise UnknownTopic(f"there is no topic {', '.join(missing)} in {self.table.place}")
+        found: dict[tuple[str, int, int], Span] = {}
+        for one in days:
+            if one.topic in names:
+                for place, offsets in self.table.covered(one).items():
+                    start, end = int(offsets[0]), int(offsets[-1]) + 1
+                    old = found.get(place, Span(*place, start, end))
+                    found[place] = Span(*place, min(old.start, start), max(old.end, end))
+        return [found[place] for place in sorted(found)]
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span], columns: Sequence[str] = COLUMNS) -> DataFrame:
+        """A task for each topic and day."""
+        names = {span.topic for span in spans}
+        tasks = [(one.topic, one.day) for one in self.table.days() if one.topic in names]
+        wanted = list(dict.fromkeys([*columns, "topic", "partition", "offset"]))
+        schema = f"{_ddl(wanted)}, {EPOCH} bigint"
+        if not tasks:
+            return spark.createDataFrame([], schema).select(*columns, EPOCH)
+        days = spark.createDataFrame(spark.sparkContext.parallelize(tasks, len(tasks)), "topic string, day string")
+        rows = days.mapInArrow(_days_of(self.table, wanted), schema)
+        return _within(spark, rows, spans, ["topic", EPOCH, "partition"]).select(*columns, EPOCH)
+
+    def stores(self) -> Sequence[str]:
+        return self._stores
+
+    def accepted(self) -> Sequence[Gap]:
+        return self._accepted
+
+    def values(self, topic: str) -> Iterator[bytes]:
+        """Those of one topic, in no order."""
+        for one in self.table.days():
+            if one.topic == topic:
+                for batch in self.table.batches(chosen(["value"]), one):
+                    yield from batch.column("value").to_pylist()
+
+
+def _days_of(
+    table: TableVersion, columns: Sequence[str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = chosen(columns).append(pa.field(EPOCH, pa.int64()))
+        for batch in batches:
+            for one in batch.to_pylist():
+                yield from table.batches(schema, TableDay(one["topic"], one["day"]))
+
+    return read
 
 
 def _touches(spans: Mapping[tuple[str, int, int], Span], file: ArchiveFile) -> bool:

@@ -98,6 +98,21 @@ class Gap:
         return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
 
 
+def gap_value(gap: Gap) -> Mapping[str, object]:
+    return attrs.asdict(gap)
+
+
+def gap_of(value: Any, said_by: str) -> Gap:
+    """What `gap_value` made. Raises StoreDamaged."""
+    try:
+        gap = Gap(**value)
+    except TypeError as error:
+        raise StoreDamaged(f"{said_by} names no gap: {error}") from error
+    if not _makes_sense(gap):
+        raise StoreDamaged(f"{said_by} names no gap: {gap!r}")
+    return gap
+
+
 NUMBERS = frozenset({"epoch", "partition", "start", "end", "size", "crc32c", "records"})
 
 
@@ -170,14 +185,17 @@ class Archive:
             return (Path(self.shelf.place) / MANIFESTS).is_dir()
         return bool(self._written())
 
+    def table_form(self) -> str | None:
+        """Which format a table has that is there instead."""
+        return next((form for form, sign in TABLES.items() if self.shelf.files(sign)), None)
+
     def refuse_table(self) -> None:
         """Raises Unsupported where there is a table of another format instead."""
-        for form, sign in TABLES.items():
-            if self.shelf.files(sign):
-                raise Unsupported(
-                    f"{self.shelf.place} is a table of {form}: audits and jobs read archives of Parquet, a table is for {form}'s "
-                    "own readers"
-                )
+        form = self.table_form()
+        if form is not None:
+            raise Unsupported(
+                f"{self.shelf.place} is a table of {form}, and this is about archives of Parquet (merge: --format {form.lower()})"
+            )
 
     def files(self) -> list[ArchiveFile]:
         """Every file that counts, in the order in which they came. Raises StoreDamaged where a manifest is missing."""
@@ -321,6 +339,8 @@ class ArchiveWriter(Archive):
         """The number of the last manifest, as far as this writer knows: the next one is its own or nobody's."""
 
     def __enter__(self) -> Self:
+        if not self.is_there():
+            self.refuse_table()
         self.shelf.prepared(MANIFESTS)
         with contextlib.ExitStack() as held:
             held.enter_context(self.shelf.held())

@@ -13,6 +13,7 @@ import attrs
 
 from gateway.errors import Conflict, StoreDamaged
 from gateway.pipeline.frames import Span, is_endpoint
+from gateway.pipeline.shelves import is_remote
 
 VERSION = 1
 Place = tuple[str, int, int]
@@ -73,9 +74,10 @@ class ProgressFile:
 
     @classmethod
     def of(cls, wanted: Wanted, directory: Path | None) -> ProgressFile:
-        """In a directory; by default beside the source, or in this one if the source is a running gateway."""
-        source = Path(wanted.source.rsplit("/", 1)[-1])
-        beside = Path.cwd() if is_endpoint(wanted.source) else Path(wanted.source).absolute().parent
+        """In a directory; by default beside the source, or in this one if the source is not on this machine."""
+        source = Path(wanted.source.rstrip("/").rsplit("/", 1)[-1])
+        elsewhere = is_endpoint(wanted.source) or is_remote(wanted.source)
+        beside = Path.cwd() if elsewhere else Path(wanted.source).absolute().parent
         return cls((directory or beside) / f".{source.name}.replay-{wanted.digest}.json")
 
     def load(self, wanted: Wanted) -> Progress | None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from gateway.errors import InvalidRequest
-from gateway.pipeline.audit import Audited, audit
+from gateway.pipeline.audit import audit
+from gateway.pipeline.comparing import Audited
 from gateway.pipeline.deliveries import PERCENTILES, DeliveryRows
-from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages, is_endpoint
-from gateway.pipeline.manifest import Archive
+from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages, TableMessages, is_endpoint
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.rollup import LETTERS, ORIGIN
 from gateway.pipeline.spark_errors import reported
@@ -145,29 +145,30 @@ def report(
         delivered,
         latency,
         sorted((one.topic, one.partition, 0, one.start) for one in spans if one.start > 0)[: ROWS * 4],
-        _gaps(messages),
+        [f"{one}: {one.why}" for one in messages.accepted()],
         audited,
     )
 
 
 def audit_between(
-    messages: MessagesToRead, other: str, *, topics: TopicSelection | None = None, spread: Spread | None = None
+    messages: MessagesToRead,
+    other: str,
+    *,
+    topics: TopicSelection | None = None,
+    spread: Spread | None = None,
 ) -> Audited:
-    """Compare an archive with its log, whichever of the two is reported about. Raises InvalidRequest for two of a kind."""
+    """Compare an archive or a table with its log, whichever is reported about. Raises InvalidRequest for two of a kind."""
+    other_log = {"endpoint" if is_endpoint(other) else "path": other}
     if isinstance(messages, ArchivedMessages):
-        source = StoredMessages({"endpoint" if is_endpoint(other) else "path": other})
-        archive = messages.path
+        source, archive, catalog = StoredMessages(other_log), messages.path, ""
+    elif isinstance(messages, TableMessages):
+        source, archive, catalog = StoredMessages(other_log), messages.table.place, messages.catalog
     elif isinstance(messages, StoredMessages) and not is_endpoint(other):
-        source, archive = messages, other
+        source, archive, catalog = messages, other, ""
     else:
         raise InvalidRequest(f"an audit compares a log with an archive, and {other} is none")
-    return audit(ReadOptions.parse(source.options).source, archive, topics=topics, spread=spread)
-
-
-def _gaps(messages: MessagesToRead) -> list[str]:
-    if not isinstance(messages, ArchivedMessages):
-        return []
-    return [f"{one}: {one.why}" for one in Archive(messages.path).accepted()]
+    log = ReadOptions.parse(source.options).source
+    return audit(log, archive, topics=topics, spread=spread, catalog=catalog)
 
 
 def _count(row: Mapping[str, Any]) -> tuple[int, str]:

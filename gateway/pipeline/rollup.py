@@ -13,7 +13,8 @@ from gateway.errors import InvalidRequest
 from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.frames import MessagesToRead, StoredMessages
 from gateway.pipeline.options import TopicSelection
-from gateway.pipeline.rollup_table import IDENTITY, RollupTable
+from gateway.pipeline.rollup_table import IDENTITY, RollupTable, rollup_table
+from gateway.pipeline.shelves import is_remote
 from gateway.pipeline.spark_errors import reported
 from gateway.pipeline.spread import Session, session_of
 
@@ -42,7 +43,7 @@ def rollup(
     topics: TopicSelection | None = None,
     from_ms: int | None = None,
 ) -> RolledUp:
-    """Roll up what there is into the table of a directory. A second run replaces what has changed.
+    """Roll up what there is into the table of a directory, or into an object store. A second run replaces what has changed.
 
     Latencies are in it where the gateway's topic `__stats` is: in its store, or in an archive that names it.
     """
@@ -51,7 +52,7 @@ def rollup(
     topics = topics or TopicSelection()
     spans = messages.spans(topics)
     session = session_of(spark)
-    with reported(), RollupTable(Path(to)) as table:
+    with reported(), rollup_table(to) as table:
         frame = messages.frame(session, spans, NEEDED)
         if from_ms is not None:
             # whole minutes only
@@ -88,7 +89,7 @@ def follow(
     def put(frame: DataFrame, _batch: int) -> None:
         nonlocal written
         # the same batch again, after a crash, replaces the same rows
-        with RollupTable(Path(to)) as table:
+        with rollup_table(to) as table:
             written += _put(table, frame, deliveries)
         progress(written, written)
 
@@ -99,7 +100,7 @@ def follow(
         query = (
             _minutes(frame, lambda key: f.approx_count_distinct(key, 0.02))
             .writeStream.outputMode("append")
-            .option("checkpointLocation", str(Path(to).absolute() / "_checkpoint"))
+            .option("checkpointLocation", f"{to if is_remote(to) else Path(to).absolute()}/_checkpoint")
             .foreachBatch(put)
             .trigger(**({"availableNow": True} if interval is None else {"processingTime": f"{interval} seconds"}))
             .start()
@@ -113,7 +114,7 @@ def follow(
         finally:
             query.stop()
         _, late = _late(query.recentProgress, seen, late)
-        with RollupTable(Path(to)) as table:
+        with rollup_table(to) as table:
             written += table.put((), deliveries.rows())
     return RolledUp(written, late)
 

@@ -1,25 +1,32 @@
 """A roll-up on disk: one SQLite table, which Grafana reads, and the same as Parquet for each day.
 
 The table is the truth: what a run or a micro-batch found goes into it in one transaction, and a row that is there already
-is replaced, so doing it twice changes nothing. Parquet files are written from it, each put in place whole.
+is replaced, so doing it twice changes nothing. Parquet files are written from it, each put in place whole. In an object store
+there is no such table: the file of each day is read, changed by the same rules, and put if nobody has put another one meanwhile.
 
 Apart from the roll-up: this is the format that dashboards read, and stays when the counting changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import io
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.errors import StoreDamaged, StoreError
+from gateway.errors import StoreDamaged, StoreError, StoreInUse
+from gateway.pipeline.shelves import ObjectShelf, is_remote, shelf_at
 
+Row = tuple[Any, ...]
+TRIES = 8
+"""How often a day is read and put again when others put it meanwhile."""
 NAME = "rollup.sqlite"
 DAY = 86_400
 SCHEMA = pa.schema(
@@ -76,61 +83,152 @@ WHERE excluded.delivered >= coalesce(rollup.delivered, 0)
 """  # noqa: S608  # of our own names
 
 
-class RollupTable:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(directory / NAME, isolation_level=None, timeout=30.0)
+class _Rows:
+    """The rows of a roll-up in SQLite, which knows what replaces what."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._connection = sqlite3.connect(name, isolation_level=None, timeout=30.0)
         try:
             self._connection.execute(_TABLE)
             known = {row[1] for row in self._connection.execute("PRAGMA table_info(rollup)")}
-            for name in DELIVERED:  # a table of before there were these
-                if name not in known:
-                    kind = "INTEGER" if name == "delivered" else "REAL"
-                    self._connection.execute(f"ALTER TABLE rollup ADD COLUMN {name} {kind}")
+            for one in DELIVERED:  # a table of before there were these
+                if one not in known:
+                    kind = "INTEGER" if one == "delivered" else "REAL"
+                    self._connection.execute(f"ALTER TABLE rollup ADD COLUMN {one} {kind}")
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            raise StoreDamaged(f"{directory / NAME}: {error}") from error
+            raise StoreDamaged(f"{name}: {error}") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
+    def close(self) -> None:
         self._connection.close()
 
-    def put(self, rows: Iterable[Sequence[Any]], delivered: Iterable[Sequence[Any]] = ()) -> int:
-        """Add rows of what came and of what was delivered (`COUNTED`, and identity with `DELIVERED`), or replace those there
-        are, then the Parquet files of their days. How many rows of the table were given.
-        """
-        counted = [tuple(row) for row in rows]
-        handed = [tuple(row) for row in delivered]
+    def put(self, counted: Sequence[Row], handed: Sequence[Row]) -> None:
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._connection.executemany(_PUT, counted)
                 self._connection.executemany(_PUT_DELIVERED, handed)
         except sqlite3.Error as error:  # nothing of it is in the table
-            raise StoreError(f"{self.directory / NAME}: {error}") from error
-        given = {row[: len(IDENTITY)] for row in (*counted, *handed)}
-        for day in sorted({row[0] // DAY for row in given}):
-            self._export(day)
-        return len(given)
+            raise StoreError(f"{self._name}: {error}") from error
 
-    def _export(self, day: int) -> None:
+    def fill(self, rows: pa.Table) -> None:
+        """With those of a file."""
+        minutes = rows["minute"].cast(SCHEMA.field("minute").type).cast(pa.int64())  # Parquet knows no seconds
+        cells = (
+            rows.set_column(rows.schema.get_field_index("minute"), "minute", minutes).select(SCHEMA.names).to_pydict()
+        )
+        marks = ", ".join("?" * len(SCHEMA))
+        self._connection.executemany(
+            f"INSERT INTO rollup ({', '.join(SCHEMA.names)}) VALUES ({marks})",  # noqa: S608  # of our own names
+            zip(*cells.values(), strict=True),
+        )
+
+    def day(self, day: int) -> bytes:
+        """Those of a day as Parquet."""
         rows = self._connection.execute(
             f"SELECT {', '.join(SCHEMA.names)} FROM rollup WHERE minute >= ? AND minute < ? "  # noqa: S608  # of our own names
             "ORDER BY minute, route, topic, protocol",
             (day * DAY, (day + 1) * DAY),
         ).fetchall()
-        name = dt.datetime.fromtimestamp(day * DAY, dt.UTC).date().isoformat()
-        path = self.directory / f"day={name}" / "rollup.parquet"
-        path.parent.mkdir(exist_ok=True)
-        fresh = path.with_name(f"_{path.name}.{os.getpid()}")
         arrays = [
             pa.array([row[index] for row in rows], pa.int64() if field.name == "minute" else field.type).cast(
                 field.type
             )
             for index, field in enumerate(SCHEMA)
         ]
-        pq.write_table(pa.table(arrays, schema=SCHEMA), fresh, compression="zstd")
-        fresh.rename(path)
+        out = io.BytesIO()
+        pq.write_table(pa.table(arrays, schema=SCHEMA), out, compression="zstd")
+        return out.getvalue()
+
+
+class RollupTable(Protocol):
+    """Where a roll-up is: use it as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_exc: object) -> None: ...
+
+    def put(self, rows: Iterable[Row], delivered: Iterable[Row] = ()) -> int:
+        """Add rows of what came and of what was delivered (`COUNTED`, and identity with `DELIVERED`), or replace those there
+        are, then the Parquet files of their days. How many rows of the table were given.
+        """
+        ...
+
+
+def rollup_table(place: Path | str) -> RollupTable:
+    """Of a directory, or of a place in an object store."""
+    return RollupInStore(str(place)) if is_remote(place) else RollupInDirectory(Path(place))
+
+
+class RollupInDirectory:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._rows = _Rows(str(directory / NAME))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._rows.close()
+
+    def put(self, rows: Iterable[Row], delivered: Iterable[Row] = ()) -> int:
+        counted, handed = list(map(tuple, rows)), list(map(tuple, delivered))
+        self._rows.put(counted, handed)
+        for day in _days(counted, handed):
+            path = self.directory / _file(day)
+            path.parent.mkdir(exist_ok=True)
+            fresh = path.with_name(f"_{path.name}.{os.getpid()}")
+            fresh.write_bytes(self._rows.day(day))
+            fresh.rename(path)
+        return len(_identities(counted, handed))
+
+
+class RollupInStore:
+    def __init__(self, place: str) -> None:
+        shelf = shelf_at(place)
+        assert isinstance(shelf, ObjectShelf)
+        self._shelf = shelf
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        pass
+
+    def put(self, rows: Iterable[Row], delivered: Iterable[Row] = ()) -> int:
+        counted, handed = list(map(tuple, rows)), list(map(tuple, delivered))
+        for day in _days(counted, handed):
+            of_day = [[row for row in some if row[0] // DAY == day] for some in (counted, handed)]
+            if not any(self._changed(day, *of_day) for _ in range(TRIES)):
+                raise StoreInUse(f"other processes keep writing {self._shelf.place}/{_file(day)}")
+        return len(_identities(counted, handed))
+
+    def _changed(self, day: int, counted: Sequence[Row], handed: Sequence[Row]) -> bool:
+        name = _file(day)
+        with contextlib.closing(_Rows(":memory:")) as rows:
+            try:
+                data, mark = self._shelf.marked(name)
+            except FileNotFoundError:
+                mark = ""
+            else:
+                try:
+                    rows.fill(pq.read_table(pa.BufferReader(data)))
+                except (pa.ArrowException, KeyError) as error:
+                    raise StoreDamaged(f"{self._shelf.place}/{name}: {error}") from error
+            rows.put(counted, handed)
+            fresh = rows.day(day)
+        return self._shelf.swap(name, fresh, mark) if mark else self._shelf.create(name, fresh)
+
+
+def _identities(counted: Sequence[Row], handed: Sequence[Row]) -> set[Row]:
+    return {row[: len(IDENTITY)] for row in (*counted, *handed)}
+
+
+def _days(counted: Sequence[Row], handed: Sequence[Row]) -> list[int]:
+    return sorted({row[0] // DAY for row in (*counted, *handed)})
+
+
+def _file(day: int) -> str:
+    return f"day={dt.datetime.fromtimestamp(day * DAY, dt.UTC).date().isoformat()}/rollup.parquet"

@@ -118,10 +118,10 @@ def _decoder(
 
 
 class ValueReader:
-    """Reads values by a schema. Made where it is used: a compiled schema does not travel."""
+    """Reads values by a schema, as its type or a wider one. Made where it is used: a compiled schema does not travel."""
 
-    def __init__(self, schema: TopicSchema) -> None:
-        self._type = schema.arrow
+    def __init__(self, schema: TopicSchema, to: pa.StructType | None = None) -> None:
+        self._type = to or schema.arrow
         self._versions = [(one, _reader_of(one)) for one in schema.versions]
         self._whole = pa.types.is_struct(self._versions[0][1].type)
 

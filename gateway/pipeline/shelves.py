@@ -176,7 +176,8 @@ class DirectoryShelf:
         (self.directory / name).unlink(missing_ok=True)
 
 
-def _environment() -> Mapping[str, str]:
+def credentials() -> Mapping[str, str]:
+    """What the environment says of object stores."""
     return {name: value for name, value in os.environ.items() if name.startswith(CREDENTIALS)}
 
 
@@ -185,7 +186,7 @@ class ObjectShelf:
     """A prefix of an object store. It travels to executors with what it is reached by."""
 
     place: str
-    environment: Mapping[str, str] = attrs.field(factory=_environment, repr=False, eq=False)
+    environment: Mapping[str, str] = attrs.field(factory=credentials, repr=False, eq=False)
     lockable = False
 
     @functools.cached_property
@@ -256,6 +257,23 @@ class ObjectShelf:
     def replace(self, name: str, data: bytes) -> None:
         with self._told():
             self._store.put(name, data)
+
+    def marked(self, name: str) -> tuple[bytes, str]:
+        """A small file, and what tells it from a later one of the name. Raises FileNotFoundError."""
+        with self._told(looking=True):
+            found = self._store.get(name)
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def swap(self, name: str, data: bytes, mark: str) -> bool:
+        """Put a file in place of the one with this mark; False where there is another one by now."""
+        from obstore.exceptions import PreconditionError
+
+        with self._told():
+            try:
+                self._store.put(name, data, mode={"e_tag": mark})
+            except PreconditionError:
+                return False
+        return True
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:

@@ -10,6 +10,7 @@ Apart from the source: what it writes to is a running gateway, never a store.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import uuid4
 
 import attrs
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from gateway.errors import InvalidRequest, Unsupported
 from gateway.pipeline.endpoint import Endpoint, EndpointWriter
-from gateway.pipeline.messages import check_columns, messages
+from gateway.pipeline.messages import MessagesToSend, check_columns, messages
 from gateway.pipeline.options import PLACE_NAMES, checked, endpoint_of, flag
 
 NAMES = (*PLACE_NAMES, "topic", "protocol", "listener", "producer", "keepPartitions", "checkpointLocation", "path")
@@ -108,24 +109,32 @@ class GatewayStreamWriter(DataSourceStreamArrowWriter):
 
 
 def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch], producer: str, epoch: int) -> SinkCommit:
-    number = done = repeated = 0
-    with EndpointWriter(options.endpoint) as out:
-        for batch in batches:
-            for one in messages(batch, options.topic, partitions=options.keep_partitions):
-                appended = out.append(
-                    one.address,
-                    one.columns,
-                    producer=producer,
-                    epoch=epoch,
-                    sequence=number,
-                    protocol=options.protocol,
-                    listener=options.listener,
-                    partition=one.partition,
-                )
-                number += 1
-                done += one.columns.count
-                repeated += one.columns.count if appended.duplicate else 0
-    return SinkCommit(done, repeated)
+    """What comes next is made while one append is under way; it is sent when that is stored, so that nothing overtakes."""
+    pieces = (one for batch in batches for one in messages(batch, options.topic, partitions=options.keep_partitions))
+    appends: list[Future[SinkCommit]] = []
+    with EndpointWriter(options.endpoint) as out, ThreadPoolExecutor(1) as sender:
+        for number, one in enumerate(pieces):
+            if appends:
+                appends[-1].result()
+            appends.append(sender.submit(_append, options, out, one, producer, epoch, number))
+    made = [one.result() for one in appends]
+    return SinkCommit(sum(one.messages for one in made), sum(one.repeated for one in made))
+
+
+def _append(
+    options: WriteOptions, out: EndpointWriter, one: MessagesToSend, producer: str, epoch: int, number: int
+) -> SinkCommit:
+    appended = out.append(
+        one.address,
+        one.columns,
+        producer=producer,
+        epoch=epoch,
+        sequence=number,
+        protocol=options.protocol,
+        listener=options.listener,
+        partition=one.partition,
+    )
+    return SinkCommit(one.columns.count, one.columns.count if appended.duplicate else 0)
 
 
 def _context() -> TaskContext:

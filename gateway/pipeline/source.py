@@ -47,3 +47,8 @@ def shown(source: Source) -> str:
     if isinstance(source, KafkaLog):
         return f"kafka://{source.brokers}/{source.prefix}"
     return source.url if isinstance(source, Endpoint) else str(source)
+
+
+def identified(source: Source) -> str:
+    """The same, told apart from others of the name: what an archive keeps of where its records come from."""
+    return str(Path(source).resolve()) if isinstance(source, str | Path) else shown(source)

@@ -2,13 +2,14 @@
 
 Both formats commit whole. How far each partition is goes into the same commit as its records (Delta: an application
 transaction, Iceberg: a property of the table), so what is in the table and what is said to be in it cannot differ. Of two
-processes that add the same, wherever the table lies, one commits; the other is told that the table has changed.
+processes that add the same, wherever the table lies, one commits; the other is told that the table has changed. Where its records
+come from, and what was accepted as lost, are properties of the table.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,18 +18,25 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.arrow.columns import batches
 from gateway.arrow.schema import SCHEMA
-from gateway.errors import InvalidRequest, NotAStore, StoreError, StoreInUse, Unsupported
-from gateway.pipeline.archive import Archived, Place, missing_in
+from gateway.errors import InvalidRequest, NotAStore, StoreDamaged, StoreError, StoreInUse, Unsupported
+from gateway.pipeline.archive import GROUP_ROWS, Archived, Place, Planned, missing_in, readable
 from gateway.pipeline.layout import ArchiveLayout, values_of
+from gateway.pipeline.manifest import Archive, Gap, gap_of, gap_value
 from gateway.pipeline.merge import LARGE, Merged
 from gateway.pipeline.options import ReadOptions, TopicSelection
-from gateway.pipeline.ranges import HistoryGone, Range, cut, records
+from gateway.pipeline.ranges import Damaged, HistoryGone, Range, cut, selected
+from gateway.pipeline.schemas import DATA, TopicSchema
 from gateway.pipeline.shelves import DirectoryShelf, is_remote, shelf_at
-from gateway.pipeline.source import Source, open_log
+from gateway.pipeline.source import Source, identified, open_log
+from gateway.pipeline.table_columns import TypedColumns, plain_type
+from gateway.pipeline.table_rows import TableVersion, delta_options, iceberg_settings
+from gateway.store.reader import ReadableLog
 
 RECORDS_PER_COMMIT = 250_000
+BYTES_PER_COMMIT = 256 << 20
+SOURCES, ACCEPTED = "gateway.sources", "gateway.accepted"
+"""Properties of a table, in JSON: the logs that it was made from, and what was accepted as lost."""
 TABLE_SCHEMA = SCHEMA.append(pa.field("epoch", pa.int64())).append(pa.field("day", pa.string()))
 """A message, which life of its topic it is from, and the day (UTC) by which the table is partitioned, after the topic."""
 PARTITIONED_BY = ("topic", "day")
@@ -51,6 +59,24 @@ class Table(Protocol):
         """Put the rows of small files into larger ones; older versions of the table keep theirs."""
         ...
 
+    def said(self, name: str) -> Sequence[Any]:
+        """A property of the table that is a list in JSON."""
+        ...
+
+    def say(self, name: str, what: Sequence[Any]) -> None: ...
+
+    def type_of(self, column: str) -> pa.DataType | None:
+        """None: it has no such column."""
+        ...
+
+    def widen(self, fields: Sequence[pa.Field]) -> None:
+        """Let it have these columns, or have more in them. Delta's does when they come."""
+        ...
+
+    def version(self) -> TableVersion:
+        """As it is now, to be read."""
+        ...
+
 
 def archive_to_table(
     source: Source,
@@ -62,27 +88,118 @@ def archive_to_table(
     accept_gaps: bool = False,
     layout: ArchiveLayout | None = None,
     catalog: str = "",
+    typed: TopicSchema | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Archived:
-    """Add to a table what a log has and it has not. Raises Unsupported where the package is missing."""
+    """Add to a table what a log has and it has not, with the values as columns as well if they have a schema.
+
+    Raises Unsupported where the package is missing, HistoryGone and Damaged as `archive`, and StoreInUse.
+    """
     options = ReadOptions(source, topics or TopicSelection())
     layout = layout or ArchiveLayout()
-    with _held(to), open_log(source) as log:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open_log(source))
+        meant = selected(log.topics(), options)  # a mistake in what is asked for leaves nothing behind
+        stack.enter_context(_held(to))
         table = table_at(to, form, tuple(layout.by), catalog)
-        places = [(topic.name, topic.epoch, one.number) for topic in log.topics().values() for one in topic.partitions]
-        missing, gaps = missing_in(table.done(places), log, options)
-        if gaps and not accept_gaps:
-            raise HistoryGone(
-                f"{'; '.join(map(str, gaps))}: removed before it was archived. --accept-gaps goes on behind them"
-            )
-        total = sum(one.count for one in missing)
+        there = table.type_of(DATA)
+        if there is not None and typed is None:
+            raise InvalidRequest(f"{to} has values as columns: say by which schema (--typed)")
+        columns = TypedColumns(typed, there) if typed is not None else None
+        if columns is not None:
+            table.widen(columns.fields)
+        places = [(topic.name, topic.epoch, one.number) for topic in meant for one in topic.partitions]
+        missing, gaps = missing_in(_done(table, places), log, options)
+        if accept_gaps:
+            _accept(table, gaps)
+        # nothing goes behind a gap that nobody accepted; but all that has none does
+        stuck = {_place(gap): f"{gap}: {gap.why}" for gap in gaps if not accept_gaps}
+        tasks = [one for one in cut(missing, records_per_commit) if _place(one) not in stuck]
+        if tasks and identified(source) not in table.said(SOURCES):
+            table.say(SOURCES, [*table.said(SOURCES), identified(source)])
+        damage: list[Gap] = []
+        total = sum(one.count for one in tasks)
         done = 0
-        for one in cut(missing, records_per_commit):
-            rows = pa.Table.from_batches(list(batches(records(log, one), SCHEMA)), SCHEMA)
-            table.append(_widened(rows, one, layout), (one.topic, one.epoch, one.partition), one.end)
-            done += rows.num_rows
+        for one in tasks:
+            if _place(one) in stuck:
+                continue
+            done += _add(table, log, one, _Widening(layout, columns), damage, accept_gaps=accept_gaps)
+            if not accept_gaps:
+                stuck |= {_place(gap): gap.why for gap in damage}
             progress(done, total)
-    return Archived(done, gaps=tuple(map(str, gaps)))
+    if stuck:
+        kind = Damaged if damage else HistoryGone
+        raise kind(f"{'; '.join(stuck.values())}. All else is archived; --accept-gaps goes on behind it")
+    return Archived(done, gaps=(*map(str, gaps), *(one.why for one in damage)))
+
+
+def _add(
+    table: Table, log: ReadableLog, what: Range, widening: _Widening, damage: list[Gap], *, accept_gaps: bool
+) -> int:
+    # A range, in one commit if it is not too large; up to what is damaged, or without it. How many records that were.
+    held: list[pa.RecordBatch] = []
+    done = 0
+
+    def commit(end: int) -> int:
+        rows = pa.Table.from_batches(held, SCHEMA)
+        table.append(widening.of(rows, what), _place(what), end)
+        held.clear()
+        count: int = rows.num_rows
+        return count
+
+    for one in readable(log, what, SCHEMA, accept_gaps=accept_gaps, rows=min(GROUP_ROWS, RECORDS_PER_COMMIT)):
+        if isinstance(one, Gap):
+            if held:
+                done += commit(one.start)
+            damage.append(one)
+            if not accept_gaps:
+                return done
+            _accept(table, [one])
+            continue
+        held.append(one)
+        if sum(batch.nbytes for batch in held) >= BYTES_PER_COMMIT:
+            done += commit(one.column("offset")[-1].as_py() + 1)
+    return done + commit(what.end)
+
+
+def _done(table: Table, places: Sequence[Place]) -> Mapping[Place, int]:
+    done = dict(table.done(places))
+    for gap in accepted_in(table):
+        done[_place(gap)] = max(done.get(_place(gap), 0), gap.end)
+    return done
+
+
+def _place(what: Range | Gap) -> Place:
+    return what.topic, what.epoch, what.partition
+
+
+def _accept(table: Table, gaps: Sequence[Gap]) -> None:
+    known = accepted_in(table)
+    fresh = [gap for gap in gaps if gap not in known]
+    if fresh:
+        table.say(ACCEPTED, [gap_value(gap) for gap in (*known, *fresh)])
+
+
+def accepted_in(table: Table) -> list[Gap]:
+    """What was accepted as lost when the table was added to. Raises StoreDamaged where that makes no sense."""
+    return [gap_of(one, ACCEPTED) for one in table.said(ACCEPTED)]
+
+
+def planned_for_table(
+    source: Source, to: Path | str, form: str, *, topics: TopicSelection | None = None, catalog: str = ""
+) -> Planned:
+    """What `archive_to_table` would add."""
+    options = ReadOptions(source, topics or TopicSelection())
+    with open_log(source) as log:
+        places = [
+            (one.name, one.epoch, part.number) for one in selected(log.topics(), options) for part in one.partitions
+        ]
+        try:
+            done = _done(table_at(to, form, None, catalog, make=False), places)
+        except NotAStore:
+            done = {}
+        missing, gaps = missing_in(done, log, options)
+    return Planned(sum(one.count for one in missing), tuple(map(str, missing)), tuple(map(str, gaps)))
 
 
 def optimize(to: Path | str, form: str, *, catalog: str = "", small: int = LARGE) -> Merged:
@@ -91,13 +208,24 @@ def optimize(to: Path | str, form: str, *, catalog: str = "", small: int = LARGE
         return table_at(to, form, None, catalog, make=False).optimize(small)
 
 
-def _widened(rows: pa.Table, what: Range, layout: ArchiveLayout) -> pa.Table:
-    epoch = pa.repeat(pa.scalar(what.epoch, pa.int64()), rows.num_rows)
-    day = pc.strftime(rows["timestamp"], format="%Y-%m-%d")
-    made = rows.append_column("epoch", epoch).append_column("day", day).cast(TABLE_SCHEMA)
-    for name, values in values_of(layout.expressions(), rows).items():
-        made = made.append_column(name, pa.array(values, pa.string()))
-    return made
+@attrs.frozen
+class _Widening:
+    """What a table has beside the columns of a message."""
+
+    layout: ArchiveLayout
+    typed: TypedColumns | None
+
+    def of(self, rows: pa.Table, what: Range) -> pa.Table:
+        epoch = pa.repeat(pa.scalar(what.epoch, pa.int64()), rows.num_rows)
+        day = pc.strftime(rows["timestamp"], format="%Y-%m-%d")
+        made = rows.append_column("epoch", epoch).append_column("day", day).cast(TABLE_SCHEMA)
+        for name, values in values_of(self.layout.expressions(), rows).items():
+            made = made.append_column(name, pa.array(values, pa.string()))
+        if self.typed is not None:
+            cells = self.typed.of(rows)
+            for field in self.typed.fields:
+                made = made.append_column(field, cells[field.name])
+        return made
 
 
 def table_at(
@@ -109,10 +237,19 @@ def table_at(
     makers: Mapping[str, Callable[[TablePlace], Table]] = {"delta": DeltaLake, "iceberg": Iceberg}
     if form not in makers:
         raise InvalidRequest(f"a table is {' or '.join(makers)}, not {form!r}")
+    there = Archive(place)
+    if make and (there.is_there() or (there.table_form() or form).lower() != form):
+        raise InvalidRequest(f"{place} is an archive in another format than {form}: archive into another place")
     try:
         return makers[form](TablePlace(str(place), by, catalog, make))
     except ImportError as error:
         raise Unsupported(f"the format {form} needs a package that is missing: pip install 'gateway[lake]'") from error
+
+
+def table_there(place: Path | str, catalog: str = "") -> Table | None:
+    """The table at a place, whichever it is; None where there is none. Raises Unsupported, InvalidRequest."""
+    form = "Iceberg" if catalog else Archive(place).table_form()
+    return None if form is None else table_at(place, form.lower(), None, catalog, make=False)
 
 
 @attrs.frozen
@@ -144,7 +281,7 @@ class DeltaLake:
 
         self._library: Any = deltalake
         self._where = where
-        options = {"allow_http": "true"} if _plain_endpoint() else {}
+        options = delta_options()
         with self._told():
             if not deltalake.DeltaTable.is_deltatable(where.place, options):
                 if not where.make:
@@ -184,6 +321,22 @@ class DeltaLake:
                 commit_properties=said,
             )
         self._known[place] = end
+
+    def said(self, name: str) -> Sequence[Any]:
+        return _list_of(self._table.metadata().configuration.get(name), name, self._where)
+
+    def say(self, name: str, what: Sequence[Any]) -> None:
+        with self._told():
+            self._table.alter.set_table_properties({name: json.dumps(what)}, raise_if_not_exists=False)
+
+    def type_of(self, column: str) -> pa.DataType | None:
+        return _type_in(pa.schema(self._table.schema().to_arrow()), column)
+
+    def widen(self, fields: Sequence[pa.Field]) -> None:
+        """Each append may bring columns."""
+
+    def version(self) -> TableVersion:
+        return TableVersion("delta", self._where.place, str(self._table.version()))
 
     def optimize(self, small: int) -> Merged:
         """Its OPTIMIZE."""
@@ -252,6 +405,26 @@ class Iceberg:
             transaction.append(rows)
             transaction.set_properties({_name(place): str(end)})
 
+    def said(self, name: str) -> Sequence[Any]:
+        return _list_of(self._table.properties.get(name), name, self._where)
+
+    def say(self, name: str, what: Sequence[Any]) -> None:
+        self._first_try()
+        with self._told(), self._table.transaction() as transaction:
+            transaction.set_properties({name: json.dumps(what)})
+
+    def type_of(self, column: str) -> pa.DataType | None:
+        return _type_in(self._table.schema().as_arrow(), column)
+
+    def widen(self, fields: Sequence[pa.Field]) -> None:
+        there = [self.type_of(field.name) for field in fields]
+        if any(one is None or plain_type(one) != field.type for one, field in zip(there, fields, strict=True)):
+            with self._told(), self._table.update_schema() as change:
+                change.union_by_name(pa.schema(fields))
+
+    def version(self) -> TableVersion:
+        return TableVersion("iceberg", self._where.place, self._table.metadata_location)
+
     def optimize(self, small: int) -> Merged:
         """Partition by partition: those with several small files are written anew, each in a commit of its own."""
         import pyiceberg.expressions
@@ -293,13 +466,11 @@ class Iceberg:
 def _catalog(where: TablePlace) -> Any:
     from pyiceberg.catalog import load_catalog
 
-    settings: dict[str, str] = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    if endpoint:
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        settings = {"s3.endpoint": endpoint, "s3.region": region}
+    settings = iceberg_settings()
     if not is_remote(where.place):
         directory = Path(where.place).absolute()
+        if not where.make and not where.catalog and not (directory / "catalog.sqlite").exists():
+            raise NotAStore(f"there is no Iceberg table {NAME} at {where.place}")
         uri = where.catalog or f"sqlite:///{directory}/catalog.sqlite"
         settings["warehouse"] = f"file://{directory}"
     elif not where.catalog:
@@ -314,8 +485,18 @@ def _catalog(where: TablePlace) -> Any:
     return load_catalog("gateway", type=kind, uri=uri, **settings)
 
 
-def _plain_endpoint() -> bool:
-    return os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+def _type_in(schema: pa.Schema, column: str) -> pa.DataType | None:
+    return schema.field(column).type if column in schema.names else None
+
+
+def _list_of(text: str | None, name: str, where: TablePlace) -> Sequence[Any]:
+    try:
+        found = json.loads(text or "[]")
+    except ValueError as error:
+        raise StoreDamaged(f"{where.place}: the property {name} is not JSON: {error}") from error
+    if not isinstance(found, list):
+        raise StoreDamaged(f"{where.place}: the property {name} is no list")
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -80,8 +80,8 @@ class Killed(BaseException):
 
 def write(target: Path, text: str, *, overwrite: bool = True) -> None:
     with appearing(target, overwrite=overwrite) as fresh:
-        fresh.mkdir()
-        (fresh / "file").write_text(text)
+        Path(fresh.where).mkdir()
+        (Path(fresh.where) / "file").write_text(text)
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,4 +115,4 @@ def test_one_process_writes_a_directory_at_a_time(tmp_path: Path) -> None:
     with appearing(tmp_path / "out") as fresh:
         with pytest.raises(StoreInUse, match="another process writes"):
             write(tmp_path / "out", "second")
-        fresh.mkdir()
+        Path(fresh.where).mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -11,21 +12,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from gateway.cli.main import main
-from gateway.errors import InvalidRequest, NotAStore, StoreInUse
+from gateway.errors import AlreadyExists, InvalidRequest, NotAStore, StoreDamaged, StoreInUse
 from gateway.pipeline.archive import Archived, archive, planned, write_range
 from gateway.pipeline.audit import audit
+from gateway.pipeline.compact import compact
+from gateway.pipeline.decoding import Decoding
+from gateway.pipeline.export import export
 from gateway.pipeline.history import history
 from gateway.pipeline.layout import NOTHING, ArchiveLayout
 from gateway.pipeline.manifest import Archive, ArchiveFile, ArchiveWriter
 from gateway.pipeline.merge import Merged, merge, mergeable
 from gateway.pipeline.options import ReadOptions, TopicSelection
+from gateway.pipeline.output import appearing
 from gateway.pipeline.ranges import Range
+from gateway.pipeline.rollup import follow, rollup
+from gateway.pipeline.rollup_table import rollup_table
 from gateway.pipeline.session import s3a_settings
-from gateway.pipeline.shelves import STAGING
+from gateway.pipeline.shelves import STAGING, ObjectShelf, shelf_at
 from gateway.pipeline.spread import Here, OnSpark
 from gateway.store.reader import LogReader
 from tests.pipeline.quick import QUICK
@@ -351,7 +359,16 @@ def test_spark_reads_a_bucket(s3: ObjectStore, store: str, tmp_path: Path) -> No
         "history-divided": 33,
         "python": 33,
         "compared": 33,
+        "keys": 8,
+        "compacted": 8,
+        "exported": [33, 33],
+        "again": 8,
+        "rolled up": [33, 28],  # the last minute is still open to who follows
     }
+    for place in ("compacted", "exported"):
+        names = shelf_at(f"{out}-{place}").files()
+        assert not [one for one in names if one.startswith(STAGING)]
+        assert "_SUCCESS" in names
 
 
 def read_by_spark(store: str, out: str, divided: str) -> None:
@@ -376,8 +393,127 @@ def read_by_spark(store: str, out: str, divided: str) -> None:
         found[name] = rows.select("partition", "offset").distinct().count()
     found["archive"] = messages_at(out).frame(spark, messages_at(out).spans(TopicSelection())).count()
     found["compared"] = audit(store, out, spread=OnSpark(spark)).compared
+    messages = messages_at(store)
+    found["keys"] = compact(spark, messages_at(out), f"{out}-compacted").keys
+    found["compacted"] = spark.read.parquet(f"{out}-compacted").where("key is not null").count()
+    done = export(spark, messages, f"{out}-exported", form="jsonl", decoding=Decoding("base64"))
+    found["exported"] = [done.messages, spark.read.json(f"{out}-exported").count()]
+    found["again"] = compact(spark, messages, f"{out}-exported", overwrite=True).keys
+    rollup(spark, messages_at(out), f"{out}-rollup")
+    follow(spark, messages, f"{out}-followed", interval=None, watermark="0 seconds")
+    counted = [spark.read.parquet(f"{out}-{one}").agg({"messages": "sum"}).first()[0] for one in ("rollup", "followed")]
+    found["rolled up"] = counted
     spark.stop()
     print(json.dumps(found))
+
+
+# --- written to
+
+
+class Killed(BaseException):
+    """As if the process had died."""
+
+
+def put(place: str, text: str, *, overwrite: bool = True) -> None:
+    with appearing(place, overwrite=overwrite) as fresh:
+        for name in ("topic=a/part-1", "part-2"):
+            shelf_at(fresh.where).replace(f"{name}-{text}", text.encode())
+        shelf_at(fresh.where).replace("_SUCCESS", b"")
+        shelf_at(fresh.where).replace("_temporary/0/part-3", b"left behind")
+
+
+def seen(place: str) -> set[str]:
+    """What readers see, once there is `_SUCCESS`."""
+    names = set(shelf_at(place).files())
+    assert "_SUCCESS" in names
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_what_is_written_to_a_bucket_appears_whole(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = s3.prefix()
+    put(place, "old", overwrite=False)
+    assert seen(place) == {"topic=a/part-1-old", "part-2-old"}
+    with pytest.raises(AlreadyExists, match="is not empty: give --overwrite"):
+        put(place, "other", overwrite=False)
+    steps = ("create", "settle", "remove", "replace")
+    for at in range(1, 40):
+        left = [at]
+        kept = {name: getattr(ObjectShelf, name) for name in steps}
+
+        def dying(self: ObjectShelf, *given: Any, left: list[int] = left, step: Any) -> Any:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Killed
+            return step(self, *given)
+
+        for name in steps:
+            monkeypatch.setattr(ObjectShelf, name, functools.partialmethod(dying, step=kept[name]))
+        try:
+            put(place, f"new{at}")
+        except Killed:
+            pass
+        else:
+            break
+        finally:
+            for name in steps:
+                monkeypatch.setattr(ObjectShelf, name, kept[name])
+        written = {name.rpartition("-")[2] for name in shelf_at(place).files() if name.startswith(("topic=", "part-"))}
+        assert written
+        before = set(shelf_at(place).files("_outputs"))
+        with pytest.raises(AlreadyExists):  # it finishes what was committed, and nothing else
+            put(place, "other", overwrite=False)
+        assert len({name.rpartition("-")[2] for name in seen(place)}) == 1
+        assert len(seen(place)) == 2
+        assert set(shelf_at(place).files("_outputs")) == before
+    else:
+        pytest.fail("it never came through")
+    assert at > 8
+    assert seen(place) == {f"topic=a/part-1-new{at}", f"part-2-new{at}"}
+    assert not shelf_at(place).files(STAGING)
+
+
+def test_of_two_that_write_the_same_place_the_later_one_hears_it(s3: ObjectStore) -> None:
+    place = s3.prefix()
+    with contextlib.ExitStack() as stack:
+        fresh = stack.enter_context(appearing(place))
+        shelf_at(fresh.where).replace("part-slow", b"")
+        put(place, "fast")
+        with pytest.raises(StoreInUse, match="another process has written s3a://"):
+            stack.close()
+    assert seen(place) == {"topic=a/part-1-fast", "part-2-fast"}
+    assert not shelf_at(place).files(STAGING)
+    shelf_at(place).replace("_outputs/00000002.json", b"[]")
+    with pytest.raises(StoreDamaged, match=r"00000002\.json is no manifest"):
+        put(place, "new")
+
+
+def test_a_rollup_in_a_bucket(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = s3.prefix()
+    row = (1_700_000_040, "r", "t", "p", 10, 100, 3, 1, 2, 3, 4, 0, 0.0)
+    nextday = (row[0] + 86_400, *row[1:])
+    with rollup_table(place) as table, rollup_table(place) as other:
+        assert table.put([row, nextday], [(*row[:4], 5, 1.0, 2.0, 3.0)]) == 2
+        marked = ObjectShelf.marked
+
+        def overtaken(self: ObjectShelf, name: str) -> Any:
+            found = marked(self, name)
+            monkeypatch.setattr(ObjectShelf, "marked", marked)
+            other.put([(row[0] + 60, *row[1:])])
+            return found
+
+        monkeypatch.setattr(ObjectShelf, "marked", overtaken)
+        table.put([(*row[:4], 9, *row[5:]), (row[0] + 120, *row[1:])])  # less than there is replaces nothing
+    assert sorted(shelf_at(place).files()) == ["day=2023-11-14/rollup.parquet", "day=2023-11-15/rollup.parquet"]
+    (data,) = shelf_at(place).read(["day=2023-11-14/rollup.parquet"])
+    rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+    assert [(one["minute"].minute, one["messages"], one["delivered"]) for one in rows] == [
+        (14, 10, 5),
+        (15, 10, None),
+        (16, 10, None),
+    ]
+    shelf_at(place).replace("day=2023-11-14/rollup.parquet", b"no Parquet")
+    with rollup_table(place) as table, pytest.raises(StoreDamaged, match=r"rollup\.parquet"):
+        table.put([row])
 
 
 def test_what_spark_is_told_about_the_store() -> None:

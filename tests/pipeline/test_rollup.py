@@ -21,7 +21,7 @@ from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.rollup import follow, rollup
-from gateway.pipeline.rollup_table import SCHEMA, RollupTable
+from gateway.pipeline.rollup_table import SCHEMA, rollup_table
 from gateway.store.stats import Deliveries as Delivered
 from gateway.store.stats import encode
 from tests.pipeline.stored import Log, filled
@@ -173,7 +173,7 @@ def test_deliveries_asked_again_are_those_of_the_minutes_with_something_new(tmp_
 def test_a_row_is_replaced_but_never_by_less(tmp_path: Path) -> None:
     row = [MINUTE, "r", "t", "p", 10, 100, 3, 1, 2, 3, 4, 0, 0.0]
     identity = row[:4]
-    with RollupTable(tmp_path) as table:
+    with rollup_table(tmp_path) as table:
         assert table.put([row]) == 1
         table.put([[*row[:4], 9, *row[5:]]])  # retention has taken one since
         assert rows(tmp_path) == [(*row, *NOT_DELIVERED)]
@@ -188,7 +188,7 @@ def test_a_row_is_replaced_but_never_by_less(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "rollup.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(StoreDamaged, match=r"rollup.sqlite: file is not a database"):
-        RollupTable(tmp_path / "other")
+        rollup_table(tmp_path / "other")
 
 
 BOARD = json.loads(Path("grafana/pipeline/rollup.json").read_text())
@@ -205,7 +205,7 @@ def queries() -> Iterator[tuple[str, str, bool]]:
 
 
 def test_every_query_of_the_dashboard_returns_data_of_the_table(tmp_path: Path) -> None:
-    with RollupTable(tmp_path) as table:
+    with rollup_table(tmp_path) as table:
         row = [MINUTE, "r", "it's", "flymq", 10, 100, 3, 1, 2, 3, 4, 1, 0.1]
         other = [MINUTE, "__other__", "t", "felix", 0, 0, 0, None, None, None, None, 2, None]
         table.put([row, other], [[*row[:4], 5, 1.0, 2.0, 3.0]])

@@ -6,6 +6,8 @@ import datetime as dt
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -217,6 +219,10 @@ def test_a_full_disk_is_named_and_a_rerun_goes_on(tmp_path: Path, monkeypatch: p
 
         def filling() -> Iterator[pa.RecordBatch]:
             yield from batches[:2]
+            deadline = time.monotonic() + 60
+            while sum(one.end for one in served.store.topics["t"].partitions) < 2:  # the second is still under way
+                assert time.monotonic() < deadline
+                threading.Event().wait(0.01)
             free[0] = 0
             yield from batches[2:]
 
@@ -226,6 +232,23 @@ def test_a_full_disk_is_named_and_a_rerun_goes_on(tmp_path: Path, monkeypatch: p
         patient = attrs.evolve(options, endpoint=attrs.evolve(options.endpoint, patience=30.0))
         assert publish(patient, iter(batches), "p/0", 0).repeated == 2
         assert [one.value for one in stored(served, "t")] == [b"0", b"1", b"2", b"3"]
+
+
+def test_nothing_is_sent_behind_what_was_refused(tmp_path: Path) -> None:
+    """What comes next is ready while an append is under way; it is not stored before that is, and not at all if that fails."""
+    made: list[int] = []
+    batches = [pa.record_batch({"value": [b"%d" % n], "topic": [to]}) for n, to in enumerate(("t", "__stats", "t"))]
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            made.append(number)
+            yield batch
+
+    with gateway(tmp_path / "sink") as served:
+        with pytest.raises(GatewayError, match="__stats"):
+            publish(WriteOptions.parse({"endpoint": served.url}), counted(), "p/0", 0)
+        assert made == [0, 1, 2]
+        assert [one.value for one in stored(served, "t")] == [b"0"]
 
 
 def test_a_mistake_inside_a_task_reaches_the_user(spark: Any, served: Gateway) -> None:

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import sqlite3
+import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from gateway.errors import InvalidRequest, NotAStore, StoreInUse, Unsupported
+from gateway.arrow.schema import SCHEMA
+from gateway.broker.administration.schemas import SchemaRow
+from gateway.errors import InvalidRequest, NotAStore, StoreInUse, UnknownTopic, Unsupported
+from gateway.pipeline.archive import Archived, Planned, archive
 from gateway.pipeline.audit import audit
+from gateway.pipeline.compact import compact
+from gateway.pipeline.comparing import Audited
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.layout import ArchiveLayout
+from gateway.pipeline.merge import merge
 from gateway.pipeline.options import TopicSelection
-from gateway.pipeline.tables import PARTITIONED_BY, TABLE_SCHEMA, archive_to_table, optimize, table_at
+from gateway.pipeline.ranges import Damaged, HistoryGone, Range, record_batches
+from gateway.pipeline.schemas import schema_of
+from gateway.pipeline.shelves import shelf_at
+from gateway.pipeline.source import open_log
+from gateway.pipeline.tables import (
+    PARTITIONED_BY,
+    TABLE_SCHEMA,
+    archive_to_table,
+    optimize,
+    planned_for_table,
+    table_at,
+)
+from gateway.requests import SchemaKind
+from gateway.store.interface import Put, Unit
 from tests.pipeline.s3 import ObjectStore, object_store
 from tests.pipeline.stored import Log, filled
 
@@ -219,8 +244,280 @@ def test_one_process_at_a_time(store: str, tmp_path: Path) -> None:
 
 def test_whoever_takes_a_table_for_an_archive_is_told(made: Made, store: str) -> None:
     archive_to_table(store, made.place, **made.where)
-    for look in (lambda: audit(store, made.place), lambda: messages_at(made.place).spans(TopicSelection())):
-        with pytest.raises(
-            Unsupported, match=r"is a table of (Delta|Iceberg): audits and jobs read archives of Parquet"
-        ):
-            look()
+    with pytest.raises(Unsupported, match=r"is a table of (Delta|Iceberg).*merge: --format"):
+        merge(made.place)
+
+
+def test_what_would_be_archived(made: Made, store: str, tmp_path: Path) -> None:
+    assert planned_for_table(store, made.place, **made.where).records == 16
+    if not made.place.startswith("s3a://"):
+        assert not (Path(made.place) / "_delta_log").exists()
+    archive_to_table(store, made.place, **made.where)
+    filled(tmp_path / "store", more)
+    assert planned_for_table(store, made.place, **made.where) == Planned(1, ("orders/eu/1 [4, 5)",), ())
+
+
+def test_two_formats_are_not_mixed(made: Made, store: str, tmp_path: Path) -> None:
+    archive_to_table(store, made.place, **made.where)
+    there = set(shelf_at(made.place).files())
+    with pytest.raises(Unsupported, match="is a table of"):
+        archive(store, made.place)
+    other = "iceberg" if made.form == "delta" else "delta"
+    with pytest.raises(InvalidRequest, match=f"in another format than {other}"):
+        archive_to_table(store, made.place, other, catalog=f"sqlite:///{tmp_path}/other.sqlite")
+    assert set(shelf_at(made.place).files()) == there
+    archive(store, tmp_path / "plain")
+    with pytest.raises(InvalidRequest, match=f"in another format than {made.form}"):
+        archive_to_table(store, tmp_path / "plain", **made.where)
+
+
+# --- with values as columns
+
+
+def amounts(versions: list[bytes], values: list[bytes]) -> Callable[[Log], Any]:
+    """Registers versions of a schema, and stores values."""
+
+    async def fill(log: Log) -> None:
+        rows = [
+            Put(
+                "schemas",
+                b"amount\0" + struct.pack(">I", number),
+                msgspec.msgpack.encode(SchemaRow(SchemaKind.JSON, text)),
+            )
+            for number, text in enumerate(versions, 1)
+        ]
+        last = Put("schemas", b"amount\0" + struct.pack(">I", 0), struct.pack(">I", len(versions)))
+        await log.store.submit(Unit(puts=[*rows, last])).wait()
+        if "amounts" not in log.store.topics:
+            await log.create("amounts")
+        await log.append("amounts", values)
+
+    return fill
+
+
+def json_schema(**properties: Any) -> bytes:
+    return json.dumps({"type": "object", "properties": properties, "required": ["n"]}).encode()
+
+
+FIRST = json_schema(
+    n={"type": "integer"}, gone={"type": "string"}, at={"type": "object", "properties": {"x": {"type": "number"}}}
+)
+SECOND = json_schema(
+    n={"type": "integer"},
+    at={"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}},
+    tags={"type": "array", "items": {"type": "string"}},
+)
+THIRD = json_schema(n={"type": "string"})
+
+
+def test_values_as_columns_that_grow_with_their_schema(made: Made, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    filled(tmp_path / "store", amounts([FIRST], [b'{"n": 1, "gone": "a", "at": {"x": 1.5}}', b"other"]))
+    archive_to_table(store, made.place, **made.where)  # the columns may come later
+    filled(tmp_path / "store", amounts([FIRST], [b'{"n": 2, "gone": "b"}', b'{"n": "two"}']))
+
+    def run() -> int:
+        return archive_to_table(store, made.place, **made.where, typed=schema_of(store, schema="amount")).records
+
+    assert run() == 2
+    with pytest.raises(InvalidRequest, match=r"has values as columns: say by which schema \(--typed\)"):
+        archive_to_table(store, made.place, **made.where)
+    filled(tmp_path / "store", amounts([FIRST, SECOND], [b'{"n": 3, "at": {"x": 1, "y": 2}, "tags": ["t"]}']))
+    assert (run(), run()) == (1, 0)
+    rows = made.whole().sort_by("offset").select(["data", "problem"]).to_pylist()
+    nothing = {"n": None, "gone": None, "at": None, "tags": None}
+    assert [{**nothing, **(row["data"] or {})} for row in rows] == [
+        nothing,
+        nothing,
+        {**nothing, "n": 2, "gone": "b"},
+        nothing,
+        {"n": 3, "gone": None, "at": {"x": 1.0, "y": 2.0}, "tags": ["t"]},
+    ]
+    assert [bool(row["problem"]) for row in rows] == [False, False, False, True, False]
+    assert audited(made, store).findings == ()
+    filled(tmp_path / "store", amounts([FIRST, SECOND, THIRD], [b'{"n": "4"}']))
+    with pytest.raises(
+        InvalidRequest, match=r"the column data\.n of the table is int64, and by the schema it is string now"
+    ):
+        run()
+    assert made.whole().num_rows == 5
+
+
+# --- audited
+
+HERE = pytest.mark.parametrize("made", ["delta", "iceberg"], indirect=True)
+"""Where it is of no matter whether it is in an object store."""
+
+
+def audited(made: Made, store: str) -> Audited:
+    return audit(store, made.place, catalog=made.catalog)
+
+
+def test_an_audit_compares_record_by_record(made: Made, store: str, tmp_path: Path) -> None:
+    archive_to_table(store, made.place, **made.where, records_per_commit=5)
+    found = audited(made, store)
+    assert (found.compared, found.archived, found.findings) == (16, 16, ())
+    assert found.routes == {("orders/eu", 0, "orders"): 12, ("orders/eu", 1, "orders"): 4}
+    optimize(made.place, made.form, catalog=made.catalog)
+    filled(tmp_path / "store", more)
+    found = audited(made, store)
+    assert (found.compared, found.findings) == (16, ("gap: orders/eu/1 [4, 5) is not archived",))
+
+
+def tampered(made: Made, rows: pa.Table) -> None:
+    """What somebody else did to a table."""
+    if made.form == "delta":
+        import deltalake
+
+        deltalake.write_deltalake(made.library(), rows, mode="append")
+    else:
+        made.library().append(rows)
+
+
+def deleted(made: Made, partition: int, offset: int) -> None:
+    if made.form == "delta":
+        made.library().delete(f'partition = {partition} AND "offset" = {offset}')
+        return
+    from pyiceberg.expressions import And, EqualTo
+
+    made.library().delete(And(EqualTo("partition", partition), EqualTo("offset", offset)))  # type: ignore[arg-type]
+
+
+@HERE
+def test_an_audit_finds_what_is_wrong_with_a_table(made: Made, store: str) -> None:
+    archive_to_table(store, made.place, **made.where)
+    whole = made.whole().select(TABLE_SCHEMA.names).cast(TABLE_SCHEMA)
+    first = whole.filter((pc.field("partition") == 0) & (pc.field("offset") == 0))
+    deleted(made, 0, 4)
+    tampered(made, first)
+    deleted(made, 1, 3)
+    other = first.set_column(first.schema.get_field_index("value"), "value", pa.array([b"other"], pa.binary()))
+    number = pa.array([1], pa.int32()), pa.array([3], pa.int64())
+    for name, cells in zip(("partition", "offset"), number, strict=True):
+        other = other.set_column(other.schema.get_field_index(name), TABLE_SCHEMA.field(name), cells)
+    tampered(made, other.cast(TABLE_SCHEMA))
+    findings = audited(made, store).findings
+    assert "gap: orders/eu/0 [4, 5) is not archived" in findings
+    assert "duplicate: orders/eu/0 offset 0 is in the table twice" in findings
+    assert any(one.startswith("different: orders/eu/1 offset 3") for one in findings)
+
+
+@HERE
+def test_a_table_that_does_not_know_its_end_is_found(made: Made, store: str) -> None:
+    archive_to_table(store, made.place, **made.where)
+    rows = made.whole().select(TABLE_SCHEMA.names).cast(TABLE_SCHEMA)
+    last = rows.filter((pc.field("partition") == 1) & (pc.field("offset") == 3))
+    tampered(made, last.set_column(2, TABLE_SCHEMA.field("offset"), pa.array([4], pa.int64())))
+    findings = audited(made, store).findings
+    assert any("is there up to 5, and the table says 4" in one for one in findings)
+    assert any(one.startswith("beyond: orders/eu/1 [4, 5)") for one in findings)
+
+
+@HERE
+def test_what_retention_took_holds_up_only_what_follows_it(made: Made, tmp_path: Path) -> None:
+    async def first(log: Log) -> None:
+        await log.create("t", retention_seconds=10.0)
+        await log.append("t", [b"a", b"b"])
+
+    async def trim(log: Log) -> None:
+        await log.append("t", [b"never archived"] * 3)
+        log.clock.ms += 20_000
+        await log.append("t", [b"kept"])
+        log.store.maintain()
+        await log.create("u")
+        await log.append("u", [b"all is there"])
+
+    store = str(tmp_path / "store")
+    filled(tmp_path / "store", first)
+    archive_to_table(store, made.place, **made.where)
+    filled(tmp_path / "store", trim)
+    with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived. All else is archived"):
+        archive_to_table(store, made.place, **made.where)
+    assert sorted(made.whole()["value"].to_pylist()) == [b"a", b"all is there", b"b"]
+    assert audited(made, store).findings == ("gap: t/0 [5, 6) is not archived",)
+    done = archive_to_table(store, made.place, **made.where, accept_gaps=True)
+    assert (done.records, done.gaps) == (1, ("t/0 [2, 5)",))
+    for _ in range(2):  # it stays accepted
+        found = audited(made, store)
+        assert (found.compared, found.archived, found.findings) == (2, 4, ())
+        assert found.accepted == ("t/0 [2, 5): removed before it was archived",)
+        assert archive_to_table(store, made.place, **made.where) == Archived()
+
+
+@HERE
+def test_what_is_damaged_holds_up_only_what_follows_it(made: Made, tmp_path: Path) -> None:
+    async def fill(log: Log) -> None:
+        for topic in ("bad", "good"):
+            await log.create(topic)
+            for number in range(6):
+                await log.append(topic, [b"%d" % number] * 2)
+
+    store = str(tmp_path / "store")
+    filled(tmp_path / "store", fill)
+    with contextlib.closing(sqlite3.connect(tmp_path / "store" / "log.sqlite", isolation_level=None)) as opened:
+        key, whole = opened.execute("SELECT id, data FROM chunks ORDER BY id LIMIT 1 OFFSET 2").fetchone()
+        opened.execute("UPDATE chunks SET data = ? WHERE id = ?", (whole[:-1] + b"?", key))
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"topic=bad partition=0 offsets=\[4, 6\)\. All else is archived"):
+            archive_to_table(store, made.place, **made.where, records_per_commit=3)
+        assert made.whole().num_rows == 4 + 12
+    done = archive_to_table(store, made.place, **made.where, records_per_commit=3, accept_gaps=True)
+    assert (done.records, len(done.gaps)) == (6, 1)
+    found = audited(made, store)
+    assert found.findings == ()
+    assert found.accepted == ("bad/0 [4, 6): damaged chunk: topic=bad partition=0 offsets=[4, 6)",)
+    assert archive_to_table(store, made.place, **made.where) == Archived()
+
+
+@HERE
+def test_a_file_of_a_table_that_is_gone_is_a_finding(made: Made, store: str) -> None:
+    archive_to_table(store, made.place, **made.where)
+    gone = next(Path(made.place).rglob("*day=2023-11-15*/**/*.parquet"))
+    gone.unlink()
+    findings = audited(made, store).findings
+    assert any(one.startswith("damaged: ") and "is not to be read" in one for one in findings), findings
+
+
+@HERE
+def test_a_mistake_leaves_nothing_behind(made: Made, store: str) -> None:
+    with pytest.raises(UnknownTopic):
+        archive_to_table(store, made.place, **made.where, topics=TopicSelection.parse("nothing"))
+    assert not Path(made.place).exists()
+
+
+# --- read by jobs
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("made", ["delta", "iceberg-s3"], indirect=True)
+def test_jobs_read_a_table(spark: Any, made: Made, store: str, tmp_path: Path) -> None:
+    archive_to_table(store, made.place, **made.where, layout=ArchiveLayout.of(["kind=headers.h"]))
+    deleted(made, 0, 4)
+    messages = messages_at(made.place, made.catalog)
+    topics = TopicSelection.parse("orders/**")
+    spans = messages.spans(topics)
+    assert [(span.topic, span.partition, span.start, span.end) for span in spans] == [
+        ("orders/eu", 0, 0, 12),
+        ("orders/eu", 1, 0, 4),
+    ]
+    assert messages.stores() == [store]
+    found = messages.frame(spark, spans).toArrow()
+    with open_log(store) as log:
+        epoch = log.topic("orders/eu").epoch
+        stored = [
+            batch
+            for one in spans
+            for batch in record_batches(log, Range(one.topic, one.partition, one.start, one.end, one.epoch), SCHEMA)
+        ]
+    wanted = pa.Table.from_batches(stored)
+    wanted = wanted.filter((pc.field("partition") != 0) | (pc.field("offset") != 4))
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    assert found.drop(["epoch"]).sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+    assert set(found["epoch"].to_pylist()) == {epoch}
+    few = [attrs.evolve(spans[0], start=2, end=5)]
+    assert messages.frame(spark, few, ["offset"]).sort("offset").toArrow()["offset"].to_pylist() == [2, 3]
+    assert messages.frame(spark, [], ["offset"]).count() == 0
+    with pytest.raises(UnknownTopic, match="there is no topic nothing in"):
+        messages.spans(TopicSelection.parse("nothing"))
+    done = compact(spark, messages, tmp_path / "latest")
+    assert (done.keys, done.topics) == (2, 1)
