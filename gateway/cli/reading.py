@@ -76,6 +76,8 @@ class Wish:
     follow: bool = True
     """Wait for what comes after the end."""
     group: str = ""
+    gate: trio.Event | None = None
+    """A subscription that stands takes nothing before this."""
 
 
 def _nothing() -> None:
@@ -249,6 +251,8 @@ async def _by_subscription(
 ) -> None:
     subscription, past = await _subscribe(connection, place, wish)
     ready()
+    if wish.gate is not None:
+        await wish.gate.wait()
     if past:
         for run in await _caught_up(connection, place, subscription, wish.last or 0):
             _show(sink, run)
