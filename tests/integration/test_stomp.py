@@ -70,8 +70,11 @@ class Heard(stomp.ConnectionListener):
 
 
 @contextmanager
-def client(port: int, beats: int = 0) -> Iterator[tuple[stomp.Connection12, Heard]]:
-    connection = stomp.Connection12([("127.0.0.1", port)], heartbeats=(beats, beats), reconnect_attempts_max=1)
+def client(port: int, beats: tuple[int, int] = (0, 0)) -> Iterator[tuple[stomp.Connection12, Heard]]:
+    """`beats`: every how many milliseconds it sends one, and wants one; it waits for longer than any machine is late."""
+    connection = stomp.Connection12(
+        [("127.0.0.1", port)], heartbeats=beats, heart_beat_receive_scale=1000, reconnect_attempts_max=1
+    )
     heard = Heard()
     connection.set_listener("heard", heard)
     connection.connect(wait=True, with_connect_command=True)
@@ -108,7 +111,7 @@ def talk(port: int) -> None:
 
 
 def beat(port: int) -> None:
-    with client(port, beats=100) as (connection, heard):
+    with client(port, beats=(20_000, 100)) as (connection, heard):
         for _ in range(3):
             heard.next("heartbeat")
         connection.send("beats", "alive", receipt="r")

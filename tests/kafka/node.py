@@ -20,6 +20,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from tests.once import made
+
 JARS = Path(".deps/jars/kafka")
 CLUSTER = "Z2F0ZXdheS10ZXN0LWthZg"
 """The id of every cluster here: 16 bytes in base64, as Kafka writes them."""
@@ -357,33 +359,29 @@ def formatted(directory: Path) -> Path:
         for argument in ("--add-scram", f"SCRAM-SHA-{bits}=[name={USER},password={PASSWORD}]")
     ]
     asked = hashlib.sha256(repr((users, CLUSTER, (JARS / ".lock").read_text())).encode()).hexdigest()[:16]
-    made = JARS.parent / f"kafka-formatted-{asked}"
-    if not made.is_dir():
-        fresh = made.with_name(f"{made.name}.{os.getpid()}").resolve()
-        settings = directory / "format.properties"
-        settings.write_text(
-            _properties(
-                {
-                    **SETTINGS,
-                    "node.id": "1",
-                    "log.dirs": str(fresh),
-                    "controller.quorum.voters": "1@127.0.0.1:1",
-                    "listeners": "PLAIN://127.0.0.1:2,CONTROLLER://127.0.0.1:1",
-                    "advertised.listeners": "PLAIN://127.0.0.1:2",
-                }
-            )
+    return made(f"kafka-formatted-{asked}", functools.partial(_laid_out, directory, users))
+
+
+def _laid_out(directory: Path, users: Sequence[str], fresh: Path) -> None:
+    settings = directory / "format.properties"
+    settings.write_text(
+        _properties(
+            {
+                **SETTINGS,
+                "node.id": "1",
+                "log.dirs": str(fresh),
+                "controller.quorum.voters": "1@127.0.0.1:1",
+                "listeners": "PLAIN://127.0.0.1:2,CONTROLLER://127.0.0.1:1",
+                "advertised.listeners": "PLAIN://127.0.0.1:2",
+            }
         )
-        told = subprocess.run(  # noqa: TID251  # nothing else is to go on meanwhile
-            command(directory, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(settings), *users),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert told.returncode == 0, told.stdout.decode(errors="replace")[-2000:]
-        try:
-            fresh.rename(made)
-        except OSError:  # another test run was quicker
-            shutil.rmtree(fresh)
-    return made
+    )
+    told = subprocess.run(  # noqa: TID251  # nothing else is to go on meanwhile
+        command(directory, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(settings), *users),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout.decode(errors="replace")[-2000:]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.quick import QUICK
+from tests.pipeline.quick import quick
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from gateway.pipeline.session import spark_session
 
-    session = spark_session("local[2]", settings=QUICK)
+    session = spark_session("local[2]", settings=quick())
     yield session
     session.stop()

@@ -42,7 +42,7 @@ from gateway.pipeline.source import Source
 from gateway.pipeline.spread import OnSpark
 from gateway.settings import Dialect
 from gateway.wire.session import Credentials
-from tests.pipeline.quick import QUICK
+from tests.pipeline.quick import quick
 from tests.pipeline.stored import Log, filled
 
 BOTH = {
@@ -57,7 +57,7 @@ PATIENCE = 300.0
 
 def killed(store: Path, out: Path) -> None:
     """Commits once, and is gone in the middle of the second time."""
-    spark = spark_session("local[2]", settings=QUICK)
+    spark = spark_session("local[2]", settings=quick())
 
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event == "os.rename" and str(args[1]).endswith("00000002.json"):
@@ -92,7 +92,7 @@ def flows(store: Path, work: Path, url: str) -> None:
         threading.Event().wait(PATIENCE)
 
     RollupTable._export = export  # type: ignore[method-assign]  # nothing else runs here
-    _, roll = flowing(spark_session("local[2]", settings=QUICK), store, work, url)
+    _, roll = flowing(spark_session("local[2]", settings=quick()), store, work, url)
     roll()
 
 
@@ -104,7 +104,7 @@ def on_two_executors() -> Any:
         if part.name != "work":  # executors write into it, and it shall not be where Spark is installed
             (home / part.name).symlink_to(part)
     os.environ["SPARK_HOME"] = str(home)
-    return spark_session("local-cluster[2,1,1024]", settings={**QUICK, **BOTH})
+    return spark_session("local-cluster[2,1,1024]", settings=quick() | BOTH)
 
 
 def cluster(store: Path, work: Path, target: str) -> None:

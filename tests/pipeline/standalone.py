@@ -20,7 +20,7 @@ import trustme
 
 from gateway.pipeline.jvm import jar
 from gateway.pipeline.session import java_home
-from tests.pipeline.quick import QUICK
+from tests.pipeline.quick import java_options, quick
 from tests.pipeline.served import Gateway, gateway
 
 TOKEN = "s3cret"
@@ -30,7 +30,6 @@ ROOT = Path.cwd()
 MORTAL = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Of a test run that is killed nothing stays."""
 SETTINGS = {
-    **QUICK,
     # nothing runs before both workers are there, and none is given up because the machine is slow
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
@@ -56,7 +55,7 @@ class StandaloneCluster:
         """As somebody would: `spark-submit` with the wheel and the jar. Its own process group, so that all of it can be killed;
         what it says on standard error is in `said`.
         """
-        settings = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+        settings = [word for name, value in (quick() | SETTINGS).items() for word in ("--conf", f"{name}={value}")]
         with self.said.open("w") as said:
             return self._submitted(said, settings, program, arguments, environment)
 
@@ -91,7 +90,8 @@ class StandaloneCluster:
 def _environment() -> dict[str, str]:
     scratch = Path(os.environ.get("TMPDIR", "/tmp")) / f"gateway-spark-{os.getuid()}"
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**os.environ, **python, "JAVA_HOME": str(java_home(scratch)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    java = {"JAVA_HOME": str(java_home(scratch)), "SPARK_DAEMON_JAVA_OPTS": java_options()}
+    return {**os.environ, **python, **java, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from gateway.errors import (
 )
 from gateway.pipeline.endpoint import Endpoint, EndpointLog, EndpointWriter
 from gateway.pipeline.source import open_log
+from gateway.recorder import DoorCounts
 from gateway.store.reader import LogReader
 from tests.pipeline.served import Gateway, gateway
 from tests.pipeline.stored import Log, filled
@@ -192,8 +193,12 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         assert served.inside(topics_of, served) == []
         done = out.append("t", Columns.of([b'{"a": 1}']), producer="p", epoch=0, sequence=0)
         assert done.places == [wire.Stretch("t", 0, 0, 1)]
-        (door,) = served.house.snapshot().doors
+        (door,) = served.inside(doors_of, served)
         assert (door.received, door.stored, door.unaccounted) == (3, 1, 0)
+
+
+async def doors_of(served: Gateway) -> Sequence[DoorCounts]:
+    return served.house.snapshot().doors
 
 
 async def topics_of(served: Gateway) -> list[str]:

@@ -36,7 +36,7 @@ from gateway.pipeline.session import s3a_settings
 from gateway.pipeline.shelves import STAGING, ObjectShelf, shelf_at
 from gateway.pipeline.spread import Here, OnSpark
 from gateway.store.reader import LogReader
-from tests.pipeline.quick import QUICK
+from tests.pipeline.quick import quick
 from tests.pipeline.s3 import JARS, ObjectStore, object_store
 from tests.pipeline.stored import Log, filled
 
@@ -376,7 +376,7 @@ def read_by_spark(store: str, out: str, divided: str) -> None:
     from gateway.pipeline.session import spark_session
 
     jars = ",".join(str(one) for one in sorted(JARS.glob("*.jar")))
-    spark = spark_session("local[2]", settings={**QUICK, "spark.jars": jars})
+    spark = spark_session("local[2]", settings={**quick(), "spark.jars": jars})
     found: dict[str, Any] = {"spread": archive(store, out, spread=OnSpark(spark)).records}
     for name, place in (("archive", out), ("divided", divided)):
         messages = messages_at(place)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.once import KEPT, made
+
 GO = Path("/usr/bin/go")
 """Debian's: quic-go 0.29 is bound to the Go releases of its day, and another Go on this machine may be any."""
 GOPATH = Path("/usr/share/gocode")
 QUIC_GO = GOPATH / "src/github.com/lucas-clemente/quic-go"
 SOURCE = Path(__file__).with_name("quicgo")
-CACHE = Path(__file__).parents[3] / ".deps" / "foreign"
 CHANGES = {
     # Felix has no ALPN, and its own clients' stack asks for none; quic-go cannot do without.
     "internal/handshake/crypto_setup.go": (r"(EnforceNextProtoSelection:\s+)true", r"\1false"),
@@ -35,32 +36,33 @@ def quic_go() -> Path:
     if not QUIC_GO.exists():
         pytest.skip(f"quic-go: there is no {QUIC_GO} (Debian: golang-github-lucas-clemente-quic-go-dev)")
     inputs = (Path(__file__), *sorted(SOURCE.iterdir()), *(QUIC_GO / name for name in CHANGES))
-    program = CACHE / f"quicgo-{hashlib.sha256(b''.join(path.read_bytes() for path in inputs)).hexdigest()[:16]}"
-    if not program.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as directory:
-            _build(Path(directory)).replace(program)  # whole or not at all: other workers may be at it as well
-    return program
+    return made(f"quicgo-{hashlib.sha256(b''.join(path.read_bytes() for path in inputs)).hexdigest()[:16]}", _build)
 
 
-def _build(directory: Path) -> Path:
+def _build(program: Path) -> None:
     settings = {
         "PATH": "/usr/bin:/bin",
         "GO111MODULE": "off",
         "GOPATH": str(GOPATH),
-        "GOCACHE": str(CACHE / "go-build"),
+        "GOCACHE": str(KEPT / "go-build"),
         "GOFLAGS": "-trimpath",
         "CGO_ENABLED": "0",
     }
-    command = [str(GO), "build", "-overlay", str(_changed(directory)), "-o", str(directory / "program"), "."]
-    built = trio.run(
-        partial(
-            trio.run_process, command, cwd=SOURCE, env=settings, capture_stdout=True, capture_stderr=True, check=False
+    with tempfile.TemporaryDirectory(dir=KEPT) as directory:
+        command = [str(GO), "build", "-overlay", str(_changed(Path(directory))), "-o", str(program), "."]
+        built = trio.run(
+            partial(
+                trio.run_process,
+                command,
+                cwd=SOURCE,
+                env=settings,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
         )
-    )
     if built.returncode:
         pytest.skip(f"quic-go: does not build with {GO}: {built.stderr.decode().strip()[:500]}")
-    return directory / "program"
 
 
 def _changed(directory: Path) -> Path:
