@@ -30,7 +30,7 @@ from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, 
 from gateway.admin.tap import TapEvent, TapReport
 from gateway.bridges.breaker import Circuit
 from gateway.bulk.wire import HTTP, ConsumerMoves, Problem, error_of
-from gateway.errors import NotFound, OutcomeUnknown, Status
+from gateway.errors import NotFound, OutcomeUnknown
 from gateway.observe.workers import Others
 from gateway.recorder import ConnectionSnapshot
 from gateway.transport.workers import MOST as MOST_WORKERS
@@ -63,7 +63,6 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
         "close_connection": every.closing,
         "consumers": every.consumers,
         "apply": every.applying,
-        "reset_group": every.resetting,
         "reset_consumer": every.placing,
     }
     return [attrs.evolve(one, call=ways[one.name](one)) if one.name in ways else one for one in operations]
@@ -186,19 +185,6 @@ class _Everywhere:
             found = await one.call(asked)
             await self._others.ask("POST", RELOAD)
             return found
-
-        return call
-
-    def resetting(self, one: ApiOperation) -> Call:
-        """Who reads as a group is known to the process it is connected to: each has to have no objection."""
-
-        async def call(asked: Asked[Any, Any]) -> Any:
-            if not asked.body.force:
-                tried = msgspec.json.encode(msgspec.structs.replace(asked.body, dry_run=True))
-                answers = await self._others.ask("POST", one.path, tried, good=(HTTP[Status.CONFLICT],))
-                for body in answers.values():
-                    raise error_of(msgspec.json.decode(body, type=Problem))
-            return await one.call(asked)
 
         return call
 

@@ -22,6 +22,7 @@ from gateway.broker.cache import CacheService
 from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.consume.fetches import FetchService
 from gateway.broker.consume.groups import GroupService
+from gateway.broker.consume.readers import GroupReaders
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.freshness import Freshness
@@ -148,7 +149,8 @@ async def open_house(
         known = cluster or model.ClusterSettings()
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         await nursery.start(checking.run)
-        groups = GroupService(store, table, topics, recorder, jobs.start_soon)
+        readers = GroupReaders(store, owners, clock, pump, jobs.start_soon)
+        groups = GroupService(store, table, topics, recorder, jobs.start_soon, readers)
         services: list[Service] = [
             fetches,
             subscriptions,

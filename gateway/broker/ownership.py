@@ -37,7 +37,7 @@ class Owners:
         self._callbacks: list[Callable[[], None]] = []
         if not self._alone:
             store.on_rows(TABLE, self._taken_elsewhere)
-            store.on_slots(self._hand_out)
+            store.on_slots(self._hand_out, self.name)
 
     def owns(self, job: str) -> bool:
         return self._alone or self._slot(job) in self._held

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
+
+from confluent_kafka import KafkaException
 
 from gateway.librdkafka.hop import Hop
 
 T = TypeVar("T")
 POLL_SECONDS = 0.2
 """How long a thread waits for something to hear: as long as it may take to see that it is to end."""
+RAISED_WHEN_FATAL = (KafkaException, SystemError)
+"""By `poll` and `flush` of a producer of which nothing more can be known. The second is what Python makes of the first
+where the library raises it twice.
+"""
 LAST_WORDS = 1.0
 """How long a producer that is given up has to say what became of what it had."""
 
@@ -45,14 +52,17 @@ class PolledProducer(Generic[T]):
 
     def _listen(self) -> None:
         while not self._given_up:
-            self.producer.poll(POLL_SECONDS / 4 if self._finishing else POLL_SECONDS)
+            # those whose messages it was about are told as each of these is given up
+            with suppress(*RAISED_WHEN_FATAL):
+                self.producer.poll(POLL_SECONDS / 4 if self._finishing else POLL_SECONDS)
             self._tell()
             if self._finishing and not len(self.producer):
                 return
             if self._hop.closed:
                 break
         self.producer.purge()
-        self.producer.flush(LAST_WORDS)
+        with suppress(*RAISED_WHEN_FATAL):
+            self.producer.flush(LAST_WORDS)
         self._tell()
 
     def _tell(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from gateway.bridges import forward_rows, ingest
 from gateway.broker import cache, identity, ownership
 from gateway.broker.administration import accounts, acls, cluster, schemas
-from gateway.broker.consume import cursors, group_offsets, homes
+from gateway.broker.consume import cursors, group_offsets, homes, readers
 from gateway.broker.publish import deduplication, delays
 from gateway.bulk import appends, redrive
 from gateway.errors import Unsupported
@@ -142,7 +142,8 @@ _SIMPLE: dict[str, Callable[[Iterator[Row], Translation], Iterator[Row]]] = {
     ),
     # who serves the log now, and what the log itself knows of its topics, is nobody else's
     **dict.fromkeys(
-        (cluster.SERVING, ownership.TABLE, "topics", moved.TABLE, homes.HOMES, homes.NAMES), _not_taken_along
+        (cluster.SERVING, ownership.TABLE, readers.TABLE, "topics", moved.TABLE, homes.HOMES, homes.NAMES),
+        _not_taken_along,
     ),
 }
 _TOGETHER = (cursors.SUBSCRIPTIONS, cursors.CURSORS)

@@ -5,7 +5,7 @@ Apart from `sqlite`, which opens and closes what this is made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from gateway.envelope import total_count
@@ -143,9 +143,12 @@ class Engine:
     def slots(self) -> int:
         return 1
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
+    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:  # noqa: ARG002
         """There is one writer."""
         callback(frozenset({0}))
+
+    async def serving(self) -> Collection[bytes]:
+        return ()
 
     def current(self, topic: str) -> bool:  # noqa: ARG002  # of all topics
         """What this process has committed is all there is."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -314,8 +314,14 @@ class Store(Protocol):
         """How many parts there are of what only one writer may do."""
         ...
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
-        """Call back with the slots that are handed out to this writer, whenever that changes."""
+    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:
+        """Call back with the slots that are handed out to this writer, whenever that changes. `name` is what it is called among
+        those who have some.
+        """
+        ...
+
+    async def serving(self) -> Collection[bytes]:
+        """The names of all writers to whom slots may be handed out now: who died or froze a while ago is not among them."""
         ...
 
     def current(self, topic: str) -> bool:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.broker.ownership import TABLE
-from gateway.errors import ConditionFailed
+from gateway.broker.ownership import TABLE, Owners
+from gateway.broker.timers import Pump, SystemClock
+from gateway.errors import ConditionFailed, GatewayError
 from gateway.store.interface import Put, Require
+from gateway.store.kafka.opening import open_kafka_store
+from gateway.store.kafka.options import KafkaOptions
 from tests.kafka.node import Kafka
 from tests.store.kit import append, create, everything, open_on_kafka, unit
 from tests.unit.bridges.blip import Blip, blipping
@@ -73,6 +76,67 @@ async def test_an_ingest_that_is_anothers_meanwhile_stores_nothing(kafka: Kafka,
             first, theirs, *ours = await everything(store, "far.orders")
             assert (first, theirs) == (b"first", b"theirs")
             assert {*ours} == {*VALUES}  # some of them twice, if they came again while they were stored
+
+
+class HeldUp:
+    """A gateway that stops, as frozen, before it does the next of this to its transaction, in a thread of its own."""
+
+    def __init__(self, transactions: Any, step: str, topic: str | None = None) -> None:
+        """`topic`: only where it is about this one."""
+        self.reached = trio.Event()
+        self.again = threading.Event()
+        token = trio.lowlevel.current_trio_token()
+        really = getattr(transactions, step)
+
+        def stop(*given: Any) -> Any:
+            if not self.reached.is_set() and topic in {None, *given[:1]}:
+                trio.from_thread.run_sync(self.reached.set, trio_token=token)
+                self.again.wait(PATIENCE)
+            return really(*given)
+
+        setattr(transactions, step, stop)
+
+
+@pytest.mark.parametrize("step", ["begin", "write", "commit"])
+async def test_whoever_froze_at_any_step_writes_nothing_for_a_job_that_is_anothers(
+    kafka: Kafka, topics: str, step: str
+) -> None:
+    """Before it stands in line the row is another's by its turn; in line it holds up the claim of the row, until Kafka ends its
+    transaction: there is no moment at which a job is another's and what the one before has begun is still stored.
+    """
+    clock = SystemClock()
+    pump = Pump(clock.now)
+    asked = KafkaOptions([kafka.brokers], prefix=topics, timeout=5.0)
+    with trio.fail_after(2 * PATIENCE):
+        async with (
+            trio.open_nursery() as nursery,
+            open_kafka_store(asked) as store,
+            open_kafka_store(asked) as other,
+        ):
+            nursery.start_soon(pump.run)
+            await create(store, "log")
+            await other.refresh("log")
+            mine, theirs = Owners(store, clock, pump), Owners(other, clock, pump)
+            jobs = [f"job {number}" for number in range(40)]
+            await until(lambda: mine.held > 0 and theirs.held > 0 and mine.held + theirs.held == store.slots)
+            job = next(one for one in jobs if mine.owns(one))
+            held = HeldUp(store._transactions, step, f"{topics}log" if step == "write" else None)
+            moves = [Put("progress", b"forward", b"mine")]
+            frozen = store.submit(unit(append("log", b"mine"), puts=moves, requires=mine.guard(job)))
+            await held.reached.wait()
+            async with deaf(store):
+                assert store._slots is not None
+                await trio.to_thread.run_sync(store._slots.close)  # the others take it for gone
+                await until(lambda: theirs.held == other.slots)
+                moves = [Put("progress", b"forward", b"theirs")]
+                await other.submit(unit(append("log", b"theirs"), puts=moves, requires=theirs.guard(job))).wait()
+                held.again.set()
+            with pytest.raises(GatewayError):
+                await frozen.wait()
+            assert await everything(other, "log") == [b"theirs"]
+            assert other.table("progress")[b"forward"] == b"theirs"
+            await until(lambda: store.table("progress").get(b"forward") == b"theirs" and not mine.owns(job))
+            nursery.cancel_scope.cancel()
 
 
 async def in_line(store: Any) -> int:

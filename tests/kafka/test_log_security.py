@@ -12,6 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 from confluent_kafka.admin import (
@@ -25,6 +26,7 @@ from confluent_kafka.admin import (
 
 from gateway.app import kafka_options
 from gateway.config.load import parse
+from gateway.errors import GatewayError
 from gateway.store.interface import AlterTopic, DropTopic, Put, TopicConfig
 from gateway.store.kafka.examination import examine_brokers
 from gateway.store.kafka.opening import open_kafka_store
@@ -207,6 +209,13 @@ async def test_rights_that_are_missing_are_said(tmp_path: Path, topics: str) -> 
         assert await said() == [membership, once, transactions]
         allow(kafka, (ResourceType.GROUP, topics, reading))
         assert await said() == [once, transactions]
+        async with open_kafka_store(
+            attrs.evolve(asked, prefix=f"{topics}early.")
+        ) as store:  # nobody waits for what can never be taken
+            for _ in range(3):
+                with pytest.raises(GatewayError):
+                    await create(store, "early")
+            assert not store.health.writable
         allow(kafka, (ResourceType.BROKER, "kafka-cluster", [AclOperation.IDEMPOTENT_WRITE]))
         assert await said() == [transactions]
         allow(kafka, (ResourceType.TRANSACTIONAL_ID, topics, [AclOperation.DESCRIBE]))

@@ -397,7 +397,7 @@ async def test_what_is_served_is_not_copied(kafka: Kafka, topics: str, tmp_path:
         async with open_on_kafka(kafka.brokers, topics) as store:
             handed = trio.Event()
             await store.submit(Unit(creates=[MakeTopic("t", TopicConfig())])).wait()
-            store.on_slots(lambda slots: handed.set() if slots else None)
+            store.on_slots(lambda slots: handed.set() if slots else None, b"n")
             await handed.wait()
             with pytest.raises(StoreInUse, match="served by a gateway"):
                 await copy(there, back)

@@ -44,16 +44,19 @@ class Crew:
         return children_of(self.process.pid)
 
     async def ask(self, path: str, method: str = "GET", body: str = "") -> str:
-        stream = await trio.open_tcp_stream("127.0.0.1", self.ports["admin"])
-        async with stream:
-            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
-            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{length}\r\n"
-            await stream.send_all((head + body).encode())
-            return b"".join([chunk async for chunk in stream]).partition(b"\r\n\r\n")[2].decode()
+        return await ask(self.ports["admin"], path, method, body)
 
     async def metric(self, name: str) -> float:
         found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", await self.ask("/metrics"), re.MULTILINE)
         return sum(map(float, found))
+
+
+async def ask(admin: int, path: str, method: str = "GET", body: str = "") -> str:
+    async with await trio.open_tcp_stream("127.0.0.1", admin) as stream:
+        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{length}\r\n"
+        await stream.send_all((head + body).encode())
+        return b"".join([chunk async for chunk in stream]).partition(b"\r\n\r\n")[2].decode()
 
 
 @asynccontextmanager

@@ -21,20 +21,29 @@ _TAIL = struct.Struct(">I")
 
 
 def encode_key(topic: str, group: str, partition: int) -> bytes:
-    """Length-prefixed, so that no two keys collide whatever the names hold."""
-    parts = (topic.encode(), group.encode())
-    return b"".join(_TAIL.pack(len(part)) + part for part in parts) + _TAIL.pack(partition)
+    return encode_names(topic, group) + _TAIL.pack(partition)
 
 
 def decode_key(key: bytes) -> tuple[str, str, int]:
-    parts: list[str] = []
+    (topic, group), rest = decode_names(key, 2)
+    return topic, group, _TAIL.unpack(rest)[0]
+
+
+def encode_names(*names: str) -> bytes:
+    """Length-prefixed, so that no two keys collide whatever the names hold."""
+    return b"".join(_TAIL.pack(len(part)) + part for part in map(str.encode, names))
+
+
+def decode_names(key: bytes, count: int) -> tuple[Sequence[str], bytes]:
+    """So many names, and what is behind them."""
+    names: list[str] = []
     position = 0
-    for _ in range(2):
+    for _ in range(count):
         (size,) = _TAIL.unpack_from(key, position)
         position += _TAIL.size
-        parts.append(key[position : position + size].decode())
+        names.append(key[position : position + size].decode())
         position += size
-    return parts[0], parts[1], _TAIL.unpack_from(key, position)[0]
+    return names, key[position:]
 
 
 def row_of(offset: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -20,6 +20,7 @@ from gateway.broker.consume.group_offsets import (
     row_of,
     unit_of,
 )
+from gateway.broker.consume.readers import GroupKey, GroupReaders
 from gateway.broker.service import Caller, Handler
 from gateway.errors import ConditionFailed, Conflict, UnknownGroup, UnknownPartition
 from gateway.recorder import GroupPosition, Recorder
@@ -59,8 +60,10 @@ class GroupService:
         topics: TopicService,
         recorder: Recorder,
         start_soon: Callable[..., None],
+        readers: GroupReaders,
     ) -> None:
         self._store = store
+        self._readers = readers
         self._recorder = recorder
         self._start_soon = start_soon
         self._table = table
@@ -75,13 +78,20 @@ class GroupService:
             self._offsets.setdefault((topic, group), {})[partition] = offset_of(value)
         self._sweeping: dict[str, dict[tuple[str, str], None]] = {}
         """By topic that is gone: its groups that are not forgotten yet."""
-        self._sorted = sorted(self._offsets)
-        """(topic, group) of all there are: what has committed, what has members, and what had some."""
+        self._sorted = sorted({*self._offsets, *readers.groups()})
+        """(topic, group) of all there are: what has committed, what has members, here or elsewhere, and what had some."""
         self._topics_of: dict[str, set[str]] = {}
         for topic, group in self._sorted:
             self._topics_of.setdefault(group, set()).add(topic)
         topics.after_delete.append(self._forget_topic)
         store.on_rows(TABLE, self._committed_elsewhere)
+        readers.changed = self._read_elsewhere
+
+    def _read_elsewhere(self, group: GroupKey) -> None:
+        if self._readers.elsewhere(group):
+            self._list(group)
+        else:
+            self._forget_unless_used(group)
 
     def _committed_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
         for row, value in rows.items():
@@ -159,11 +169,17 @@ class GroupService:
                     yield GroupPosition(group, topic, number, offset, one.start, one.end, lag)
 
     async def reset(self, asked: GroupReset) -> Sequence[GroupMove]:
-        """Put a group elsewhere, unless somebody reads as it; with `dry_run` only say where it would be."""
+        """Put a group elsewhere, unless somebody reads as it, at any gateway; with `dry_run` only say where it would be."""
+        key = asked.topic, asked.group
+        others = await self._readers.reading_elsewhere(key)  # by then it is known here too what was committed elsewhere
         moves = await moves_of(self._store, asked)
-        readers = len(self._members.get((asked.topic, asked.group), ()))
-        if readers and not asked.force:
-            raise Conflict(f"{readers} connections read {asked.topic} as {asked.group}, and would commit over it")
+        if not asked.force:
+            readers = len(self._members.get(key, ())) + others
+            if readers:
+                where = f" ({others} at other gateways)" if others else ""
+                raise Conflict(
+                    f"{readers} connections{where} read {asked.topic} as {asked.group}, and would commit over it"
+                )
         if not asked.dry_run:
             try:
                 await self._store.submit(unit_of(asked, moves)).wait()
@@ -177,10 +193,11 @@ class GroupService:
         """Count the connection as a member until it goes."""
         member = (self._topics.name(caller, request.address), request.group)
         self._know(member)
-        self._members.setdefault(member, set()).add(caller.id)
+        connections = self._members.setdefault(member, set())
+        connections.add(caller.id)
         self._left.pop(member, None)
         caller.on_detach(lambda: self._leave(member, caller.id))
-        caller.answer(request.id, DONE)
+        self._readers.have(member, len(connections), lambda: caller.answer(request.id, DONE))
 
     def list_groups(self, caller: Caller, request: ListGroups) -> None:
         """The next page of the groups on topics that the caller has an address for."""
@@ -191,7 +208,8 @@ class GroupService:
             address = self._table.address_of(caller.listener.protocol, caller.listener.name, key[0])
             if address is not None:
                 offsets = sorted(self._offsets.get(key, {}).items())
-                found.append(GroupInfo(address, key[1], len(self._members.get(key, ())), offsets))
+                members = len(self._members.get(key, ())) + self._readers.elsewhere(key)
+                found.append(GroupInfo(address, key[1], members, offsets))
         caller.answer(request.id, Groups(found, following))
 
     def _page(
@@ -230,7 +248,8 @@ class GroupService:
             if ticket.error is None:
                 for victim in victims:
                     self._offsets.pop(victim, None)
-                    self._members.pop(victim, None)
+                    if self._members.pop(victim, None):
+                        self._readers.have(victim, 0)
                     self._left.pop(victim, None)
                     self._forget_unless_used(victim)
             done(ticket)
@@ -270,7 +289,10 @@ class GroupService:
 
     def _leave(self, member: tuple[str, str], connection: int) -> None:
         connections = self._members.get(member, set())
+        if connection not in connections:
+            return
         connections.discard(connection)
+        self._readers.have(member, len(connections))
         if not connections:
             self._members.pop(member, None)
             self._left[member] = None
@@ -283,11 +305,17 @@ class GroupService:
 
     def _know(self, key: tuple[str, str]) -> None:
         if not self._used(key):
-            insort(self._sorted, key)
+            self._list(key)
+
+    def _list(self, key: tuple[str, str]) -> None:
+        place = bisect_left(self._sorted, key)
+        if self._sorted[place : place + 1] != [key]:
+            self._sorted.insert(place, key)
             self._topics_of.setdefault(key[1], set()).add(key[0])
 
     def _used(self, key: tuple[str, str]) -> bool:
-        return key in self._offsets or key in self._members or key in self._left
+        here = key in self._offsets or key in self._members or key in self._left
+        return here or self._readers.elsewhere(key) > 0
 
     def _forget_unless_used(self, key: tuple[str, str]) -> None:
         place = bisect_left(self._sorted, key)

@@ -112,17 +112,17 @@ class KafkaCluster:
         except KafkaException as error:
             raise translated(error) from error
 
-    def members(self, group: str) -> int:
-        """How many there are of a group now."""
+    def members(self, group: str) -> Sequence[str]:
+        """What the clients are called that are members of a group now."""
         until = time.monotonic() + self._options.timeout
         while True:
             found = self._admin.describe_consumer_groups([group], request_timeout=self._options.timeout)[group]
             try:
-                return len(found.result().members)
+                return [member.client_id for member in found.result().members]
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.GROUP_ID_NOT_FOUND:
-                    return 0
+                    return []
                 if code not in COORDINATOR_MOVES | {TRANSPORT} or time.monotonic() > until:
                     raise translated(error) from error
             self._pause.wait(PAUSE_SECONDS)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -60,7 +60,7 @@ from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.reading import KafkaPartition, ReadBounds, ReaderPool
 from gateway.store.kafka.records import heaviest, records
 from gateway.store.kafka.sending import Sender
-from gateway.store.kafka.slots import SLOTS, Slots
+from gateway.store.kafka.slots import SLOTS, Slots, member_name
 from gateway.store.kafka.tables import MARK, Change, Tables, record_key
 from gateway.store.kafka.tail import FollowedLog, FollowedTopic
 from gateway.store.kafka.topic_rows import TOPICS, read_topic_row, topic_row
@@ -687,6 +687,7 @@ class KafkaStore:
             if error is None:
                 self._row_written(placed[0][0], table, key, value)
             else:
+                self._failed(error)
                 problem.append(error)
             written.set()
 
@@ -906,8 +907,12 @@ class KafkaStore:
     def slots(self) -> int:
         return SLOTS
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
-        self._slots = Slots(self._options, callback)
+    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:
+        self._slots = Slots(self._options, callback, name)
+
+    async def serving(self) -> Collection[bytes]:
+        clients = await self._in_thread(self.cluster.members, self._options.owners_group)
+        return {name for name in map(member_name, clients) if name is not None}
 
     def current(self, topic: str) -> bool:
         """Whether the ends of a topic's partitions are known as of now."""

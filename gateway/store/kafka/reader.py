@@ -102,7 +102,7 @@ class KafkaLogReader(ReadableLog):
 
     def served(self) -> bool:
         """Whether there are gateways that serve the log."""
-        return self._cluster.members(self._options.owners_group) > 0
+        return bool(self._cluster.members(self._options.owners_group))
 
     def identity(self) -> str:
         """What tells this log from all others, however its brokers are named."""

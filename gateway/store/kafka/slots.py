@@ -23,8 +23,9 @@ Assigned = Callable[[frozenset[int]], None]
 class Slots:
     """A member of the group, in a thread. `assigned` hears in the event loop which slots are handed out to it now."""
 
-    def __init__(self, options: KafkaOptions, assigned: Assigned) -> None:
+    def __init__(self, options: KafkaOptions, assigned: Assigned, name: bytes) -> None:
         self._options = options
+        self._client = f"{options.id}.{name.hex()}"
         self._hop: Hop[frozenset[int]] = Hop(lambda told: assigned(told[-1]))
         self._mine: set[int] = set()
         self._closing = False
@@ -42,6 +43,7 @@ class Slots:
             options.client(
                 **{
                     "group.id": options.owners_group,
+                    "client.id": self._client,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "latest",
                     "partition.assignment.strategy": "cooperative-sticky",
@@ -71,3 +73,11 @@ class Slots:
 
     def _tell(self) -> None:
         self._hop.put([frozenset(self._mine)])
+
+
+def member_name(client: str) -> bytes | None:
+    """What a member of the group is called, by its client's name; None if no gateway has written that."""
+    try:
+        return bytes.fromhex(client.rpartition(".")[2])
+    except ValueError:
+        return None

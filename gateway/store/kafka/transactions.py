@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.errors import CommitFailed, GatewayError, OutcomeUnknown, TooLarge, UnknownTopic
+from gateway.librdkafka.threads import RAISED_WHEN_FATAL
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import KafkaRecord
 from gateway.store.kafka.sending import translated
@@ -71,14 +72,17 @@ class Transactions:
                     headers=headers,
                 )
             self._producer.poll(0)
-        except (KafkaException, BufferError) as error:
+        except (*RAISED_WHEN_FATAL, BufferError) as error:
             raise self._failed(error) from error
         return placed
 
     def flush(self) -> None:
         """Until everything that was added is in the log, where nobody sees it yet. Raises CommitFailed."""
         assert self._producer is not None
-        left = self._producer.flush(self._options.timeout)
+        try:
+            left = self._producer.flush(self._options.timeout)
+        except RAISED_WHEN_FATAL as error:
+            raise self._failed(error) from error
         if left or self._problem is not None:
             raise self._failed(self._problem)
 
