@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute, Route
 from gateway import __version__
 from gateway.admin.access import SESSION_SECONDS, Access, Hand, Role, Who
 from gateway.admin.operation import ApiOperation, Asked, body_of, check_role
+from gateway.admin.overview import MapNode
 from gateway.admin.records import MessageSent
 from gateway.bulk import wire
 from gateway.console import drawing
@@ -143,7 +144,18 @@ class Console:
     async def topics(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         search, after = _text(request, "search"), _text(request, "after")
         found = await call("topics", search=search, after=after, limit=PER_PAGE)
-        return "topics.html", {"found": found, "search": search, "after": after}
+        listeners: Sequence[MapNode] = ()
+        if not found.total and not search:  # somebody's first look: where to begin
+            listeners = [
+                one for one in (await call("map")).nodes if one.kind == "listener" and "ingest" not in one.notes
+            ]
+        return "topics.html", {
+            "found": found,
+            "search": search,
+            "after": after,
+            "listeners": listeners,
+            "example": next((_example(one) for one in listeners if one.label == "flymq"), ""),
+        }
 
     async def topic(self, request: Request, call: ApiCall) -> tuple[str, Mapping[str, Any]]:
         name = _text(request, "name")
@@ -346,6 +358,11 @@ def _inside(path: str) -> str:
 
 def _text(request: Request, name: str) -> str:
     return request.query_params.get(name, "").strip()
+
+
+def _example(listener: MapNode) -> str:
+    # an address to publish to
+    return f"{listener.label}://{listener.notes[0].rpartition(' ')[2]}/hello"
 
 
 def _milliseconds(text: str) -> int:

@@ -98,6 +98,39 @@ def test_a_gateway_that_is_restarted_under_an_open_page(browser: Browser, tmp_pa
         expect(form.locator("output")).to_contain_text("Stored")
 
 
+EMPTY = """
+version: 1
+listeners: {{flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
+admin: {{bind: "127.0.0.1:0"}}
+storage: {{path: "{data}", free_space_floor: 1}}
+"""
+
+
+def test_the_first_look_at_an_empty_gateway_says_where_to_begin(browser: Browser, tmp_path: Path) -> None:
+    with started(tmp_path, EMPTY.format(data=tmp_path / "data")) as served, browser.new_context() as context:
+        url = f"http://127.0.0.1:{served.ports['admin']}"
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{url}/upstreams")
+        example = EMPTY.format(data=tmp_path / "data") + page.locator("#list pre").inner_text()
+        for link in page.locator("#list a").all():
+            assert context.request.get(url + (link.get_attribute("href") or "")).ok
+        page.goto(f"{url}/routes")
+        page.locator("textarea[name=text]").fill(example)
+        page.get_by_role("button", name="Check and plan").click()
+        expect(page.locator("form[data-action=configuration] output .good")).to_have_text("Good.")
+        page.goto(f"{url}/topics")
+        flymq = f"127.0.0.1:{served.ports['flymq']}"
+        expect(page.locator("#list li")).to_have_text(f"flymq at {flymq}")
+        expect(page.locator("#list")).to_contain_text(f"gateway pub flymq://{flymq}/hello --data 'hello'")
+        form = page.locator("form[data-action=publish]")
+        form.locator("[name=address]").fill("hello")
+        form.locator("[name=value]").fill("world")
+        form.get_by_role("button").click()
+        expect(form.locator("output")).to_contain_text("Stored")
+        expect(page.locator("#list tbody tr")).to_contain_text("hello", timeout=60_000)
+
+
 def test_a_thousand_topics(opened: Opened, house: House) -> None:
     for number in range(1000):
         house.senders.send("flymq", b"x", address=f"thousand.{number:04}")

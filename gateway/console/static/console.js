@@ -322,6 +322,7 @@ const clicked = {
     form.elements.topic.value = topic;
     form.elements.partition.value = "";
     show(find("output", form));
+    find("#placing").open = true;
     form.scrollIntoView({ block: "center" });
     form.elements.to.focus({ preventScroll: true });
   },
