@@ -1,9 +1,15 @@
-"""What the pipeline moves a second: `python -m tests.bench.pipeline [RECORDS]`, in local mode on two cores.
+"""What the pipeline moves a second: `python -m tests.bench.pipeline [PART [RECORDS]]`, in local mode on two cores.
 
-Records of 200 random bytes with keys, in chunks of 100, read by `path`: all columns, some, values alone, offsets alone; by the data
-source in the JVM, by the one in Python, and the same rows by Spark from Parquet, in turns. Then
-the archive to Parquet, reading by `endpoint`, as many records written by the sink, and an archive that follows a gateway
-which serves (`tests.bench.following`). Starting up is apart. On a machine with other work the rate per CPU second says more.
+The parts, of which all are made in turn where none is named:
+
+- `path`: records of 200 random bytes with keys, in chunks of 100, read by `path`: all columns, some, values alone, offsets alone; by
+  the data source in the JVM, by the one in Python, and the same rows by Spark from Parquet, in turns
+- `archive`: the same to Parquet, on Spark and in one process
+- `endpoint`: the same and records of 100 bytes, read from a gateway in a process of its own
+- `sink`: records of 200 bytes written into one
+- `follow`: an archive that follows a gateway which serves (`tests.bench.following`)
+
+Starting up, and what Java compiles at first, are apart. On a machine with other work the rate per CPU second says more.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -27,6 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gateway.arrow.schema import SCHEMA, chosen
 from gateway.envelope import BatchMeta, Columns, Origin
 from gateway.pipeline.archive import archive
+from gateway.pipeline.endpoint import Endpoint, EndpointLog
 from gateway.pipeline.manifest import Archive
 from gateway.pipeline.ranges import Range, record_batches
 from gateway.pipeline.session import spark_session
@@ -36,15 +44,16 @@ from gateway.store.committer import Mode
 from gateway.store.interface import Append, Durability, MakeTopic, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.bench.following import cpu_seconds, following
-from tests.pipeline.served import gateway
+from tests.bench.processes import gateway
 
 CHUNK = 100
+SIZE, SMALL_SIZE = 200, 100
 PARTITIONS = 4
 TASK = 250_000
 FEWER = 1_000_000
 """Records of what would take too long with all of them."""
 OPTIONS = StoreOptions(tail_cache=0, page_cache=8 << 20, free_space_floor=0)
-WARM, TURNS = 2, 5
+WARM, TURNS, ARCHIVES = 2, 3, 3
 """Rounds that are not counted, since Java compiles in them, and those whose median is."""
 READS = {
     "offset alone": "offset bigint",
@@ -55,7 +64,7 @@ READS = {
 """The first of them also brings the files into memory."""
 
 
-async def fill(path: Path, records: int) -> None:
+async def fill(path: Path, records: int, size: int = SIZE) -> None:
     """Chunks as a busy gateway leaves them that has not merged them yet."""
     async with open_store(path, OPTIONS, mode=Mode.INLINE) as store:
         config = TopicConfig(PARTITIONS, Durability.NONE)
@@ -63,8 +72,8 @@ async def fill(path: Path, records: int) -> None:
         keys = [b"key-%04d" % number for number in range(CHUNK)]
         chance = random.Random(1)
         for number in range(records // CHUNK):
-            drawn = chance.randbytes(200 * CHUNK)
-            values = [drawn[at : at + 200] for at in range(0, len(drawn), 200)]
+            drawn = chance.randbytes(size * CHUNK)
+            values = [drawn[at : at + size] for at in range(0, len(drawn), size)]
             meta = BatchMeta(number.to_bytes(16, "big"), Origin("flymq", "flymq", "", "10.0.0.1:5"), "orders")
             append = Append("orders", number % PARTITIONS, Columns.of(values, keys), meta)
             await store.submit(Unit(appends=[append])).wait()
@@ -72,9 +81,7 @@ async def fill(path: Path, records: int) -> None:
 
 def timed(label: str, records: int, work: Callable[[], Any]) -> float:
     """Rows a second."""
-    used, started = cpu_seconds(os.getpid()), time.perf_counter()
-    work()
-    seconds, used = time.perf_counter() - started, cpu_seconds(os.getpid()) - used
+    seconds, used = measured(work)
     rates = f"{records / seconds:>12,.0f} rows/s  {records / max(used, 0.01):>12,.0f} rows per CPU second"
     print(f"{label:<50} {rates}  ({seconds:.2f} s)", flush=True)
     return records / seconds
@@ -101,7 +108,7 @@ def consumed(frame: DataFrame, records: int) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def reads(spark: SparkSession, of_records: int, parquet: str, **options: str) -> None:
+def reads(spark: SparkSession, of_records: int, parquet: str, sets: Sequence[str], title: str, **options: str) -> None:
     """The same rows by each way in turn, several times: what the machine does meanwhile, it does to all of them."""
 
     def one(form: str, columns: str) -> DataFrame:
@@ -112,20 +119,34 @@ def reads(spark: SparkSession, of_records: int, parquet: str, **options: str) ->
         given = {"topics": "orders", "maxRecordsPerPartition": str(TASK), "endingOffsets": ends, **options}
         return loaded(spark, form, columns, given)
 
-    forms = ["gateway", "gateway-python", *(["parquet"] if parquet else [])]
-    for name, columns in READS.items():
-        rates: dict[str, list[float]] = {form: [] for form in forms}
+    forms = ["gateway", *(["gateway-python", "parquet"] if parquet else [])]
+    for name in sets:
+        spent: dict[str, list[tuple[float, float]]] = {form: [] for form in forms}
         for turn in range(WARM + TURNS):
             for form in forms:
-                frame = one(form, columns)
-                started = time.perf_counter()
-                consumed(frame, of_records)
+                frame = one(form, READS[name])
+                found = measured(functools.partial(consumed, frame, of_records))
                 if turn >= WARM:
-                    rates[form].append(of_records / (time.perf_counter() - started))
-        rate = {form: statistics.median(found) for form, found in rates.items()}
-        said = ", ".join(f"{form} {found / 1e6:.2f} M rows/s" for form, found in rate.items())
-        ratios = ", ".join(f"{rate['gateway'] / rate[form]:.1f} times {form}" for form in forms[1:])
-        print(f"{next(iter(options))}, {name}: {said}; {ratios}", flush=True)
+                    spent[form].append(found)
+        said = {form: figure(of_records, found) for form, found in spent.items()}
+        rate = {
+            form: of_records / statistics.median(seconds for seconds, _used in found) for form, found in spent.items()
+        }
+        ratios = "".join(f"; {rate['gateway'] / rate[form]:.1f} times {form}" for form in forms[1:])
+        print(f"{title}, {name}: {', '.join(f'{form} {text}' for form, text in said.items())}{ratios}", flush=True)
+
+
+def measured(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds by the clock, and of the processors: of this process and all that it has started."""
+    used, started = cpu_seconds(os.getpid()), time.perf_counter()
+    work()
+    return time.perf_counter() - started, cpu_seconds(os.getpid()) - used
+
+
+def figure(records: int, spent: Sequence[tuple[float, float]]) -> str:
+    """The median of several rounds."""
+    seconds, used = (statistics.median(column) for column in zip(*spent, strict=True))
+    return f"{records / seconds / 1e6:.2f} M rows/s ({used / records * 1e6:.2f} CPU s for a million)"
 
 
 def loaded(spark: SparkSession, kind: str, columns: str, options: dict[str, str]) -> DataFrame:
@@ -136,46 +157,84 @@ def loaded(spark: SparkSession, kind: str, columns: str, options: dict[str, str]
 
 def archiving(path: Path, to: Path, spark: SparkSession, records: int) -> None:
     """Store to Parquet, and what a reader of the Parquet files counts."""
-    few = to / "few"
-    trio.run(fill, few, 1000 * CHUNK)
-    archive(few, to / "warm", spread=OnSpark(spark))  # workers have imported what they need
     spreads: dict[str, Spread] = {"on Spark": OnSpark(spark), "one process, no Spark": Here()}
     for label, spread in spreads.items():
-        directory = to / label
-        timed(f"archive, {label}", records, functools.partial(archive, path, directory, spread=spread))
-        found = sum(pq.read_metadata(directory / file.path).num_rows for file in Archive(directory).files())
-        counted = spark.read.parquet(str(directory)).count()
-        assert (found, counted) == (records, records), (found, counted)
+        spent = []
+        for turn in range(1 + ARCHIVES):
+            directory = to / f"{label} {turn}"
+            found = measured(functools.partial(archive, path, directory, spread=spread))
+            if turn:  # the first has started workers, who have imported what they need
+                spent.append(found)
+            named = sum(pq.read_metadata(directory / file.path).num_rows for file in Archive(directory).files())
+            counted = spark.read.parquet(str(directory)).count()
+            assert (named, counted) == (records, records), (named, counted)
+            shutil.rmtree(directory)
+        print(f"archive, {label}: {figure(records, spent)}", flush=True)
 
 
-def main(records: int) -> None:
-    """All of it."""
+def by_path(directory: Path, spark: SparkSession, records: int) -> None:
+    path = directory / "data"
+    trio.run(fill, path, records)
     fewer = min(records, FEWER)
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "data"
-        trio.run(fill, path, records)
-        spark = spark_session("local[2]")
-        spark.range(10).repartition(2).mapInArrow(lambda them: them, "id long").count()  # workers are up
-        for columns in (SCHEMA.names, ["value"]):
-            name = "all columns" if len(columns) > 1 else "value alone"
-            bare(str(path), fewer, f"path, one process, no Spark, {name}, cold", columns)
-            bare(str(path), fewer, f"path, one process, no Spark, {name}", columns)
-        parquet = str(Path(directory) / "parquet")
-        spark.read.format("gateway").option("path", str(path)).load().write.parquet(parquet)
-        reads(spark, records, parquet, path=str(path))
-        archiving(path, Path(directory), spark, records)
-        with gateway(path) as served:
-            bare(served.endpoint, fewer, "endpoint, one process, no Spark, all columns", SCHEMA.names)
-            reads(spark, fewer, "", endpoint=served.url)
-            frame = spark.range(0, fewer, 1, 2).selectExpr(
-                "concat(lpad(id, 8, '0'), repeat('x', 192)) value", "concat('key-', id % 100) key"
-            )
-            writer = frame.write.format("gateway").mode("append").options(endpoint=served.url, topic="sunk")
-            timed("sink", fewer, writer.save)
-            assert sum(one.end for one in served.store.topics["sunk"].partitions) == fewer
-        spark.stop()
+    for columns in (SCHEMA.names, ["value"]):
+        name = "all columns" if len(columns) > 1 else "value alone"
+        bare(str(path), fewer, f"path, one process, no Spark, {name}, cold", columns)
+        bare(str(path), fewer, f"path, one process, no Spark, {name}", columns)
+    parquet = str(directory / "parquet")
+    spark.read.format("gateway").option("path", str(path)).load().write.parquet(parquet)
+    reads(spark, records, parquet, list(READS), "path", path=str(path))
+
+
+def to_archive(directory: Path, spark: SparkSession, records: int) -> None:
+    trio.run(fill, directory / "data", records)
+    archiving(directory / "data", directory, spark, records)
+
+
+def by_endpoint(directory: Path, spark: SparkSession, records: int) -> None:
+    for size in (SMALL_SIZE, SIZE):
+        place = directory / str(size)
+        trio.run(fill, place / "data", records, size)
+        with gateway(str(place)) as served:
+            url = f"http://127.0.0.1:{served.ports['admin']}"
+            sets = [name for name in READS if name != "offset, timestamp, key, value"]
+            reads(spark, records, "", sets, f"endpoint, {size} B", endpoint=url)
+
+
+def to_gateway(directory: Path, spark: SparkSession, records: int) -> None:
+    with gateway(str(directory)) as served:
+        url = f"http://127.0.0.1:{served.ports['admin']}"
+        frame = spark.range(0, records, 1, 2).selectExpr(
+            "concat(lpad(id, 8, '0'), repeat('x', 192)) value", "concat('key-', id % 100) key"
+        )
+        writer = frame.write.format("gateway").mode("append").options(endpoint=url, topic="sunk")
+        spent = [measured(writer.save) for _ in range(WARM + TURNS)]
+        print(f"sink, cold: {figure(records, spent[:1])}", flush=True)
+        print(f"sink: {figure(records, spent[WARM:])}", flush=True)
+        with EndpointLog(Endpoint.of(url)) as log:
+            assert sum(one.end for one in log.topic("sunk").partitions) == records * len(spent)
+
+
+PARTS: dict[str, tuple[Callable[[Path, SparkSession, int], None], int]] = {
+    "path": (by_path, 5_000_000),
+    "archive": (to_archive, 5_000_000),
+    "endpoint": (by_endpoint, 2_000_000),
+    "sink": (to_gateway, FEWER),
+}
+"""And how many records each takes."""
+
+
+def main(part: str = "", records: int = 0) -> None:
+    for name in [part] if part else [*PARTS, "follow"]:
+        if name == "follow":
+            following(lambda label, figure: print(f"{label:<50} {figure}", flush=True))
+            continue
+        work, most = PARTS[name]
+        with tempfile.TemporaryDirectory() as directory:
+            spark = spark_session("local[2]")
+            spark.range(10).repartition(2).mapInArrow(lambda them: them, "id long").count()  # workers are up
+            work(Path(directory), spark, records or most)
+            spark.stop()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000)
-    following(lambda label, figure: print(f"{label:<50} {figure}", flush=True))
+    main(sys.argv[1] if len(sys.argv) > 1 else "", int(sys.argv[2]) if len(sys.argv) > 2 else 0)
