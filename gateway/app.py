@@ -260,7 +260,7 @@ class Gateway:
                 if "metrics" in web:
                     serve = functools.partial(
                         serve_http_when_asked,
-                        functools.partial(self._metrics_app, self._others),
+                        functools.partial(self._metrics_app, self._others, config.metrics.bind),
                         web["metrics"],
                         stop=stop_admin,
                     )
@@ -282,7 +282,7 @@ class Gateway:
                             functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin)
                         )
                 elif "worker" in web:
-                    here = functools.partial(self._metrics_app, None)
+                    here = functools.partial(self._metrics_app, None, None)
                     nursery.start_soon(functools.partial(serve_http_when_asked, here, web["worker"], stop=stop_admin))
                 finished = [trio.Event() for _ in listeners]
                 for listener, event in zip(listeners, finished, strict=True):
@@ -447,10 +447,10 @@ class Gateway:
         api = Api(make_inside())
         return worker_app(self.recorder, self.health, api.operations, api.running, self.reload)
 
-    def _metrics_app(self, others: Others | None) -> ASGIApp:
+    def _metrics_app(self, others: Others | None, bind: tuple[str, int] | None) -> ASGIApp:
         from gateway.admin.app import metrics_app
 
-        return metrics_app(self.recorder, self.health, others)
+        return metrics_app(self.recorder, self.health, others, bind[0] if bind is not None else "")
 
     def _admin_tls(self) -> ssl.SSLContext | None:
         admin = self._config.admin

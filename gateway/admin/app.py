@@ -2,11 +2,12 @@
 
 Everything asks who it is (`gateway.admin.access`) but the two health probes, since an orchestrator's probe carries nothing, and
 the documentation, since there is nothing in it that is not in the package. Metrics are as open as their address where no token
-is configured.
+is configured. Of a web page of somebody else's nothing is answered, whatever it asks for, but that the process lives.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -19,6 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway import model
 from gateway.admin.access import Access, Hand, Role, Who, headers_of
 from gateway.admin.openapi import PATH as OPENAPI
 from gateway.admin.openapi import document
@@ -28,7 +30,8 @@ from gateway.observe.health import Health
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.observe.workers import Others
 
-PROBES = ("/livez", "/readyz")
+LIVE = "/livez"
+PROBES = (LIVE, "/readyz")
 METRICS = "/metrics"
 RELOAD = "/v1/worker/reload"
 WORKER = "worker"
@@ -58,11 +61,11 @@ class Guard:
         state["hand"] = hand
         path = scope["path"]
         try:
-            if path == METRICS and not self._access.asks_for_a_token:
+            if path != LIVE:  # which says nothing of anything, by whatever name somebody probes
                 self._access.check_origin(hand)
+            if path == METRICS and not self._access.asks_for_a_token:
                 state["who"] = Who("", Role.READ)
             elif not any(path == one or path.startswith(one + "/") for one in self._open):
-                self._access.check_origin(hand)
                 state["who"] = self._access.admit(hand)
         except GatewayError as error:
             answer = await self._refuse(Request(scope), error) if self._refuse is not None else None
@@ -92,7 +95,7 @@ def watching_routes(recorder: PrometheusRecorder, health: Health, others: Others
         }
         return JSONResponse(body, 503 if problems else 200)
 
-    return [Route(METRICS, metrics), Route("/livez", livez), Route("/readyz", readyz)]
+    return [Route(METRICS, metrics), Route(LIVE, livez), Route("/readyz", readyz)]
 
 
 def admin_app(
@@ -158,6 +161,12 @@ def worker_app(
     return Starlette(routes=routes, middleware=[Middleware(Within)], lifespan=lifespan)
 
 
-def metrics_app(recorder: PrometheusRecorder, health: Health, others: Others | None = None) -> Starlette:
-    """Metrics and probes alone, on an address of their own."""
-    return Starlette(routes=list(watching_routes(recorder, health, others)))
+def metrics_app(
+    recorder: PrometheusRecorder, health: Health, others: Others | None = None, host: str = ""
+) -> Starlette:
+    """Metrics and probes alone, on an address of their own. `host`: which that is; empty for a socket that is no address."""
+    access = Access(model.Admin(host=host), now=time.time)
+    return Starlette(
+        routes=list(watching_routes(recorder, health, others)),
+        middleware=[Middleware(Guard, access=access, open_paths=PROBES, refuse=None)],
+    )

@@ -20,6 +20,7 @@ HEADERS = {
     # our own text and no input of anybody; should that ever change, nothing in it runs or is fetched
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 MEDIA = {"png": "image/png", "svg": "image/svg+xml", "json": "application/json"}
 STYLE = """\

@@ -66,6 +66,20 @@ def test_whatever_a_topic_is_called_is_text(opened: Opened, house: House, name: 
     unharmed(page)
 
 
+def test_whatever_a_group_is_called_is_text(opened: Opened, house: House) -> None:
+    house.senders.send("flymq", b"x", address="grouped.by-hostile")
+    for name in HOSTILE[:3]:
+        house.senders.commit("grouped.by-hostile", name, 1)
+    page = opened("/consumers?search=by-hostile", role="operate")
+    for name in HOSTILE[:3]:
+        page.locator("#groups tr", has_text=name).get_by_role("button").click()
+        form = page.locator("#place")
+        expect(form.locator("[name=name]")).to_have_value(name)
+        form.get_by_role("button", name="Preview").click()
+        expect(form.locator("output p")).to_have_text(f"group {name} would be there on grouped.by-hostile:")
+        unharmed(page)
+
+
 def test_what_somebody_looks_for_is_text(opened: Opened, house: House) -> None:
     page = opened("/")
     for path in ("/topics", "/consumers", "/connections", "/letters"):

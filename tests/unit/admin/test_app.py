@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.admin.access import Access
 from gateway.admin.app import admin_app
+from gateway.docs.web import docs_routes
 from gateway.model import Admin as AdminConfig
 from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, serve_http
@@ -134,15 +135,25 @@ async def test_a_token_guards_everything_but_the_probes(header: str, status: int
         assert (refused in it.recorder.text()) is (status == 401)
 
 
-async def test_no_page_reads_the_metrics_by_a_name_that_was_made_to_lead_here() -> None:
-    async with admin() as it:
-        for headers in (
-            {"Host": "rebound.example.org"},
-            {"Origin": "http://example.org"},
-            {"Sec-Fetch-Site": "cross-site"},
-        ):
-            answer = await it.client.get("/metrics", headers=headers)
+FOREIGN = (
+    {"Host": "rebound.example.org"},
+    {"Origin": "http://example.org"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+)
+"""What a browser says of a page that is not ours."""
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/readyz", "/docs", "/docs/index", "/openapi.json", "/v1/topics", "/extra"]
+)
+async def test_a_page_of_somebody_elses_reads_nothing(path: str) -> None:
+    async with admin(routes=docs_routes()) as it:
+        for headers in FOREIGN:
+            answer = await it.client.get(path, headers=headers)
             assert (answer.status_code, answer.json()["type"]) == (403, "Denied")
+            assert (await it.client.get("/livez", headers=headers)).status_code == 200
 
 
 async def test_it_listens_on_ipv6_too() -> None:
@@ -183,4 +194,7 @@ storage: {{path: "{tmp_path}", free_space_floor: 1}}
         assert (await client.get(f"{own}/readyz")).json()["ready"]
         for path in ("/", "/v1/topics", "/openapi.json", "/docs"):
             assert (await client.get(own + path)).status_code == 404
+        for path in ("/metrics", "/readyz"):
+            for headers in FOREIGN:
+                assert (await client.get(own + path, headers=headers)).status_code == 403
         assert (await client.get(f"{admin_url}/metrics")).status_code == 401
