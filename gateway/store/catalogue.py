@@ -187,17 +187,19 @@ def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow
         Topic(name, LOST_EPOCH, TopicConfig(), [], number, []) for number, name in names.items() if number not in known
     ]
     known |= names.keys()
-    found = [
-        attrs.evolve(row, sealed=row.sealed or row.topic in names.keys() - {number for number, *_rest in rows})
-        for row in partitions
-        if row.topic is None or row.topic in known
+    rowless = names.keys() - {number for number, *_rest in rows}
+    there: dict[int, set[int]] = {topic.id: set() for topic in topics}
+    found: list[PartitionRow] = []
+    for row in partitions:
+        if row.topic is None or row.topic in known:
+            found.append(attrs.evolve(row, sealed=True) if row.topic in rowless else row)
+        if row.topic in there:
+            there[row.topic].add(row.number)
+    found += [
+        PartitionRow(LOST_SLOT, topic, number, 0, 1, 0, 0, 0, 0, None, 0, sealed=True)
+        for topic, numbers in there.items()
+        for number in set(range(max(numbers, default=0) + 1)) - numbers
     ]
-    for topic in topics:
-        there = {row.number for row in found if row.topic == topic.id}
-        found += [
-            PartitionRow(LOST_SLOT, topic.id, number, 0, 1, 0, 0, 0, 0, None, 0, sealed=True)
-            for number in set(range(max([0, *there]) + 1)) - there
-        ]
     return topics, sorted(found, key=lambda row: (row.topic or 0, row.number)), True
 
 

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import attrs
@@ -101,8 +102,8 @@ class Certificates:
 
 
 @functools.cache
-def java() -> str:
-    """A Java that runs Kafka 4; skips the test, saying why, where there is none or the jars are not there."""
+def java() -> tuple[str, int]:
+    """A Java that runs Kafka 4, and which; skips the test, saying why, where there is none or the jars are not there."""
     from gateway.errors import Unsupported
     from gateway.pipeline.session import find_java
 
@@ -111,7 +112,8 @@ def java() -> str:
             "Kafka's jars are not here: `make setup` fetches them where there is Maven, or Debian to get it from"
         )
     try:
-        return str(find_java()[0])
+        path, release = find_java()
+        return str(path), release
     except Unsupported as error:
         pytest.skip(str(error))
 
@@ -120,9 +122,35 @@ def command(directory: Path, *arguments: str) -> list[str]:
     """A call of a class of Kafka's: a small heap, and quick to start rather than quick for long."""
     logging = directory / "log4j2.properties"
     logging.write_text(LOGGING)
-    options = "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
+    options = "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable"
     classes = ":".join(sorted(str(jar.resolve()) for jar in JARS.glob("*.jar")))
-    return [java(), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", classes, *arguments]
+    return [java()[0], *options, f"-Dlog4j2.configurationFile={logging}", "-cp", classes, *arguments]
+
+
+@functools.cache
+def read_classes() -> str:
+    """The option of a Java that finds Kafka's classes as another one has read them, which is half of a start."""
+    _path, release = java()
+    jars = hashlib.sha256((JARS / ".lock").read_bytes()).hexdigest()[:16]
+    return f"-XX:SharedArchiveFile={made(f'kafka-{jars}-java-{release}.jsa', _learned)}"
+
+
+def _learned(archive: Path) -> None:
+    # it is written at the end of one that was up, had a topic and took a record
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import NewTopic
+
+    with (
+        TemporaryDirectory() as directory,
+        Kafka(Path(directory) / "kafka", classes=f"-XX:ArchiveClassesAtExit={archive}") as kafka,
+    ):
+        (topic,) = kafka.admin.create_topics([NewTopic("one", 1)]).values()
+        topic.result(PATIENCE)
+        producer = Producer({"bootstrap.servers": kafka.brokers, "log_level": 0})
+        producer.produce("one", b"value")
+        assert producer.flush(PATIENCE) == 0
+        kafka.nodes[0].stop()
+    archive.touch()  # not every Java can; what is empty is none
 
 
 def _properties(settings: Mapping[str, str]) -> str:
@@ -132,8 +160,9 @@ def _properties(settings: Mapping[str, str]) -> str:
 class Node:
     """A broker that is a controller too."""
 
-    def __init__(self, number: int, host: str, directory: Path, names: Sequence[str]) -> None:
+    def __init__(self, number: int, host: str, directory: Path, names: Sequence[str], classes: str) -> None:
         self.number = number
+        self._classes = classes
         self.directory = directory
         self.data = directory / "data"
         self.log = directory / "kafka.log"
@@ -214,7 +243,10 @@ class Node:
         mortal = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         try:
             self._process = process = subprocess.Popen(
-                [*mortal, *command(self.directory, "kafka.Kafka", str(self.directory / "server.properties"))],
+                [
+                    *mortal,
+                    *command(self.directory, self._classes, "kafka.Kafka", str(self.directory / "server.properties")),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -240,12 +272,14 @@ class Kafka:
         nodes: int = 1,
         settings: Mapping[str, str] | None = None,
         hosts: Sequence[str] = ("127.0.0.1",),
+        classes: str = "",
     ) -> None:
-        java()  # or no test
+        classes = classes or read_classes()  # without Java no test
         self.directory = directory
         hosts = [hosts[number % len(hosts)] for number in range(nodes)]
         self.nodes = [
-            Node(number + 1, host, directory / str(number + 1), list(LISTENERS)) for number, host in enumerate(hosts)
+            Node(number + 1, host, directory / str(number + 1), list(LISTENERS), classes)
+            for number, host in enumerate(hosts)
         ]
         self.certificates = Certificates.make(directory, "localhost", *dict.fromkeys(hosts))
         copies = str(min(nodes, 3))

@@ -28,7 +28,8 @@ from tests.pipeline.stored import Log, filled
 from tests.pipeline.test_cluster import counted_by_minute, minutes
 from tests.pipeline.test_replay import stored
 
-pytestmark = pytest.mark.spark
+# one of them needs the Spark that is shared: so they are in one worker, and have one cluster
+pytestmark = pytest.mark.usefixtures("spark")
 PROGRAM = Path("tests/pipeline/submitted.py").absolute()
 KILLS = int(os.environ.get("GATEWAY_KILLS", "2"))
 """Twenty take ten minutes."""

@@ -8,14 +8,17 @@ import contextlib
 import random
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import trio
 
 from gateway.errors import CorruptChunk, NotAStore, StoreDamaged
+from gateway.store import catalogue
 from gateway.store.database import PAGE_SIZE
 from gateway.store.interface import DropTopic, MakeTopic, Put, TopicConfig, Unit
 from gateway.store.reader import LogReader
@@ -273,3 +276,33 @@ async def test_a_flipped_bit_is_found_or_does_no_harm(whole: Path, intact: Recor
     after = await records(path, refused, one_name=False)
     assert served.items() <= after.items() <= intact.items()
     assert not salvage(path).notes
+
+
+async def test_to_make_up_for_what_is_lost_takes_as_long_as_there_are_topics(tmp_path: Path) -> None:
+    """Counted in lines that are run: four times the topics, four times the lines."""
+    lines = [await lines_to_load(tmp_path / str(topics), topics) for topics in (50, 200)]
+    assert lines[1] < 6 * lines[0]
+
+
+async def lines_to_load(path: Path, topics: int) -> int:
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        store.submit(Unit(creates=[MakeTopic(f"topic-{number:04}", TopicConfig(2)) for number in range(topics)]))
+        store.committer.drain()
+    count = 0
+
+    def counted(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return counted
+
+    with contextlib.closing(sqlite3.connect(path / "log.sqlite")) as connection:
+        connection.execute("DELETE FROM partitions WHERE partition = 0 AND topic = (SELECT max(id) FROM topics)")
+        connection.execute("DELETE FROM topics WHERE id = (SELECT min(id) FROM topics)")
+        sys.settrace(counted)
+        try:
+            found, partitions, damaged = catalogue.load(connection)
+        finally:
+            sys.settrace(None)
+    assert damaged
+    assert (len(found), len(partitions)) == (topics - 1, 2 * topics - 2)
+    return count
