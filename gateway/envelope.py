@@ -249,6 +249,8 @@ def index_packed(packed: bytes, count: int) -> array[int]:
         if total:
             raise Truncated("bytes left over after the last message")
         return array("I")
+    if count == 1 and _LENGTH.unpack_from(packed)[0] == total - PREFIX:
+        return array("I", (total,))
     step, rest = divmod(total, count)
     if not rest and _all_lengths_are(packed, step - PREFIX):
         return array("I", range(step, total + 1, step))
@@ -273,7 +275,10 @@ def _all_lengths_are(packed: bytes, size: int) -> bool:
     step = PREFIX + size
     count = len(packed) // step
     prefix = _LENGTH.pack(size)
-    return all(packed[i::step] == prefix[i : i + 1] * count for i in range(PREFIX))
+    for i in range(PREFIX):  # noqa: SIM110 - a generator would be a call for each
+        if packed[i::step] != prefix[i : i + 1] * count:
+            return False
+    return True
 
 
 class Copies(msgspec.Struct, frozen=True):

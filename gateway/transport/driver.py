@@ -117,7 +117,6 @@ class Driver:
         """The session was told something since its outputs were taken."""
         self._gathered = False
         """Requests are under way of which the next turn asks whether they have ended."""
-        self._handshaken = False
         self._due = math.inf
         """When the session wants to be called."""
         self._deadline = math.inf
@@ -125,7 +124,10 @@ class Driver:
         self._backlog: list[Request] = []
         self._at_once = FETCHES_AT_ONCE
         """So many requests, with a fetch among them, probably bring no more than others can wait for."""
-        self._progress = (0, self._now)
+        self._unread = self._taken = 0
+        """Bytes of replies that the peer had not taken, and those that it had, when it was last seen to."""
+        self._read_at = self._now
+        """When it last took any, or there was none to take."""
         self._hits = 0
         self._last_hit = ""
         self._last_error = ""
@@ -192,55 +194,71 @@ class Driver:
             return
         self._now = now
         self._busy = True
-        try:
-            if self._gathered:
-                self._gathered = False
-                following = self._finish(self._client.collect())
-                if following:
-                    self._run(following)
-            if self._due <= now:
-                due = self._session.timeout_at()
-                if due is not None and due <= now:
-                    self._run(self._session.on_timeout(now))
-            if self._backlog and self._link.waiting()[1] < self._context.limits.output:
-                backlog, self._backlog = self._backlog, []
-                self._run(backlog)
-            self._flush()
-        finally:
-            self._busy = False
-        # looked up once for all that follows: this runs for every read and for every batch of replies
+        if self._gathered:
+            self._gathered = False
+            following = self._finish(self._client.collect())
+            if following:
+                self._run(following)
+        if self._due <= now:
+            due = self._session.timeout_at()
+            if due is not None and due <= now:
+                self._run(self._session.on_timeout(now))
+        if self._backlog and self._link.waiting()[1] < self._context.limits.output:
+            backlog, self._backlog = self._backlog, []
+            self._run(backlog)
+        self._flush()
+        self._busy = False
+        buffered, replies, taken = self._link.waiting()
+        if not (replies and self._unread) or taken != self._taken:
+            self._taken, self._read_at = taken, now
+        self._unread = replies
+        until = self._session.rests_until()
+        if until is None or not self._at_rest(now, buffered, replies):
+            self._look_after(now, buffered, replies)
+            return
+        self._due = until
+        if replies:
+            until = min(until, self._read_at + self._context.limits.write_timeout)
+        elif not buffered:
+            until = min(until, self._heard_at + self._context.limits.idle)
+        self._wake_at(until, now)
+
+    def _at_rest(self, now: float, buffered: int, replies: int) -> bool:
+        # Most turns end with all that was asked answered: what may be on its way to the peer is held against the bounds, and
+        # there is little else to look at. Whether it is so, as far as the session does not say it.
+        context = self._context
+        limits, budget = context.limits, context.budget
+        if (
+            self._hit
+            or self._paused
+            or self._writing
+            or self._counted
+            or self._kept
+            or self._closed
+            or replies >= limits.output
+            or now >= (self._read_at + limits.write_timeout if replies else self._heard_at + limits.idle)
+            or budget.used >= budget.limit
+        ):
+            return False
+        if buffered != self._charged:
+            change, self._charged = buffered - self._charged, buffered
+            budget.change(change)
+        self._fed = 0
+        return True
+
+    def _look_after(self, now: float, buffered: int, replies: int) -> None:
+        # the other turns: whether the peer's time is up, whether it is read any further, when to look again
         session = self._session
-        (buffered, replies), in_flight = self._link.waiting(), session.in_flight
-        due = session.timeout_at()
+        in_flight, due = session.in_flight, session.timeout_at()
         self._due = math.inf if due is None else due
-        if not (buffered or in_flight) and self._at_rest(now):
-            soonest = min(self._heard_at + self._context.limits.idle, self._due)
-        else:
-            if self._timed_out(now, buffered, replies, in_flight):
-                return
+        if not self._timed_out(now, buffered, replies, in_flight):
             self._throttle(buffered, replies, in_flight)
-            soonest = self._next_deadline(buffered, replies, in_flight)
+            self._wake_at(self._next_deadline(buffered, replies, in_flight), now)
+
+    def _wake_at(self, soonest: float, now: float) -> None:
         if soonest < self._deadline or self._deadline <= now:
             self._deadline = soonest
             self._link.set_deadline(soonest if soonest < math.inf else None)
-
-    def _at_rest(self, now: float) -> bool:
-        # most turns end with all that was asked answered and sent: then there is nothing to bound, and little to look at
-        session, context = self._session, self._context
-        if self._hit or self._paused or self._writing or self._charged or self._kept or not self._handshaken:
-            self._handshaken = session.handshaken
-            return False
-        if (
-            session.kept
-            or self._closed
-            or session.held
-            or now >= self._heard_at + context.limits.idle
-            or context.budget.used >= context.budget.limit
-        ):
-            return False
-        self._fed = 0
-        self._progress = (0, now)
-        return True
 
     @supervised
     def lost(self) -> None:
@@ -279,7 +297,7 @@ class Driver:
 
     def snapshot(self) -> ConnectionSnapshot:
         origin, spoken, now = self._client.origin, self._session.spoken, self._context.clock()
-        buffered, replies = self._link.waiting()
+        buffered, replies, _taken = self._link.waiting()
         return ConnectionSnapshot(
             id=self._key,
             listener=self._context.listener,
@@ -463,16 +481,12 @@ class Driver:
         if self._closed:
             return True
         limits = self._context.limits
-        # a peer that reads slowly is served; one that reads nothing for the whole time is cut
-        if not replies or replies < self._progress[0]:
-            self._progress = (replies, now)
-        elif replies > self._progress[0]:
-            self._progress = (replies, self._progress[1])
         if not self._session.handshaken:
             reason = "handshake" if now >= self._opened_at + limits.handshake else ""
         else:
             reason = "idle" if now >= self._heard_at + limits.idle and not (in_flight or buffered) else ""
-        if not reason and replies and now >= self._progress[1] + limits.write_timeout:
+        # a peer that reads slowly is served; one that reads nothing for the whole time is cut
+        if not reason and replies and now >= self._read_at + limits.write_timeout:
             reason = "write_timeout"
         if not reason:
             return False
@@ -489,7 +503,7 @@ class Driver:
             soonest = math.inf
         soonest = min(soonest, self._due)
         if replies:
-            soonest = min(soonest, self._progress[1] + limits.write_timeout)
+            soonest = min(soonest, self._read_at + limits.write_timeout)
         if self._hit == "budget":
             soonest = min(soonest, self._context.budget.relief_at)
         return soonest

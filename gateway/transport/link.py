@@ -65,9 +65,10 @@ class Link(Protocol):
         """Read again."""
         ...
 
-    def waiting(self) -> tuple[int, int]:
-        """Bytes queued and not taken by the network yet, and how much of it are replies: what goes out with `notify` is bounded
-        by whoever waits for `room`, on its own channel; everything else only by reading less.
+    def waiting(self) -> tuple[int, int, int]:
+        """Bytes that the other side has not taken yet, as far as one can know; how much of them are replies: what goes out with
+        `notify` is bounded by whoever waits for `room`, on its own channel, everything else only by reading less; and how much
+        of replies was ever taken, or is of no use any more. Who reads makes that grow, however much waits.
         """
         ...
 

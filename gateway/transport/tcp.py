@@ -150,9 +150,10 @@ class TcpLink:
                 else:
                     reader.remove(self._sock.fileno())
 
-    def waiting(self) -> tuple[int, int]:
-        """Bytes the kernel has not taken, twice: there is one channel, and reading less is what bounds it."""
-        return self._size, self._size
+    def waiting(self) -> tuple[int, int, int]:
+        """Bytes the kernel has not taken, twice: there is one channel, and reading less is what bounds it; and what it has."""
+        size = self._size
+        return size, size, self._queued - size
 
     def wake(self) -> None:
         scope = self._scope
@@ -205,7 +206,9 @@ class TcpLink:
         if self._pipe is not None:
             plain = b"".join(queue)
             sealed = self._pipe.wrap(plain)
-            self._size += len(sealed) - len(plain)
+            grown = len(sealed) - len(plain)
+            self._size += grown
+            self._queued += grown
             self._out.append(sealed)
         elif len(queue) == 1 or self._size > JOIN_LIMIT:
             # small pieces are joined, as a system call each costs more than the copy; large ones are not worth copying

@@ -12,6 +12,14 @@ S = TypeVar("S", bound=enum.Enum)
 E = TypeVar("E", bound=enum.Enum)
 
 
+class Named(enum.Enum):
+    """A state or an event. There is one of each, so what it is hashed by is which one it is: an enumeration's own hash is a call
+    of Python's, and the tables are looked up for every frame.
+    """
+
+    __hash__ = object.__hash__
+
+
 class IllegalTransition(WireError):
     """The peer sent something its state does not allow."""
 

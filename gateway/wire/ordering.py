@@ -12,16 +12,17 @@ class ReplyQueue:
     so a reply behind it is a barrier for everything before.
     """
 
-    __slots__ = ("_base", "_slots", "size")
+    __slots__ = ("_base", "size", "slots")
 
     def __init__(self) -> None:
-        self._slots: deque[bytes | None] = deque()
+        self.slots: deque[bytes | None] = deque()
+        """Replies in their order, None in the place of one that is not known: to be looked at, and changed by nobody else."""
         self._base = 0
         self.size = 0
         """Bytes of the replies that are known and whose turn it is not."""
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.slots)
 
     @property
     def head(self) -> int:
@@ -30,29 +31,29 @@ class ReplyQueue:
 
     @property
     def last(self) -> int:
-        return self._base + len(self._slots) - 1
+        return self._base + len(self.slots) - 1
 
     def take(self) -> int:
         """Reserve the next place; returns the slot's number."""
-        self._slots.append(None)
-        return self._base + len(self._slots) - 1
+        self.slots.append(None)
+        return self._base + len(self.slots) - 1
 
     def fill(self, slot: int, data: bytes) -> None:
         """Put a reply in its place. Each slot is filled once."""
         index = slot - self._base
-        if index < 0 or self._slots[index] is not None:
+        if index < 0 or self.slots[index] is not None:
             raise RuntimeError(f"slot {slot} was answered twice")
-        self._slots[index] = data
+        self.slots[index] = data
         self.size += len(data)
 
     def put(self, data: bytes) -> None:
         """Take a slot and fill it at once."""
-        self._slots.append(data)
+        self.slots.append(data)
         self.size += len(data)
 
     def ready(self) -> list[bytes]:
         """Every reply whose turn it is, without the empty ones."""
-        slots = self._slots
+        slots = self.slots
         ready: list[bytes] = []
         while slots and slots[0] is not None:
             data = slots.popleft()

@@ -11,6 +11,7 @@ the (negative) token of the `Open` that asked for it when this side did.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
@@ -167,6 +168,12 @@ class ServerSession(Protocol):
         """When `on_timeout` wants to be called."""
         ...
 
+    def rests_until(self) -> float | None:
+        """`timeout_at`, or `inf`, of a session that waits for its peer alone, as most do after most turns: nothing is in flight,
+        held or kept, and the handshake is done. None: it does not. Asked for every turn, in the place of all of these.
+        """
+        ...
+
     def on_timeout(self, now: float) -> Requests:
         """The time of `timeout_at` has come."""
         ...
@@ -205,6 +212,16 @@ class ServerSession(Protocol):
 
 class ServerBasics:
     """What most server sessions answer where nothing is to be done: a protocol without such a case leaves it out."""
+
+    @property
+    def in_flight(self) -> int:
+        return 0
+
+    def rests_until(self) -> float | None:
+        if self.in_flight or self.held or self.kept or not self.handshaken:
+            return None
+        due = self.timeout_at()
+        return math.inf if due is None else due
 
     @property
     def handshaken(self) -> bool:

@@ -321,6 +321,16 @@ def check_spaces(pair: Pair) -> None:
     assert pair.server.datagrams_to_send(pair.now)
 
 
+def check_events(pair: Pair) -> None:
+    happened = pair.server._events
+    pair.client.send_stream_data(0, b"something")
+    pair.exchange()
+    assert happened[-1].data == b"something"  # type: ignore[attr-defined]
+    first = happened[0]
+    assert pair.server.next_event() is first
+    assert pair.server._events is happened
+
+
 def check_remote_idle(pair: Pair) -> None:
     assert pair.client._remote_max_idle_timeout == pair.server.configuration.idle_timeout
 
@@ -422,6 +432,7 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_cc": check_congestion_window,
     "_close_event": check_close,
     "_configuration": check_configuration,
+    "_events": check_events,
     "_host_cids": check_host_cids,
     "_initialize": check_initialize_and_hello,
     "_is_client": check_is_client,

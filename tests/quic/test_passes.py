@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from gateway.transport.quic.aioquic_private import ACKNOWLEDGE_AFTER
 from gateway.transport.quic.certificates import CertificateFiles
-from gateway.transport.quic.connection import ACKNOWLEDGE_AFTER
 from gateway.transport.shared import TOGETHER
 from gateway.wire.session import Kind
 from tests.quic.support import SERVER, Address, Heard, Network, SimSocket, World, until

@@ -10,22 +10,22 @@ the connection. While CHECKING nothing is parsed, so no frame can arrive in that
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
 from gateway.protocols.blipmq.wire import mapping
 from gateway.protocols.blipmq.wire.frames import FrameType
 from gateway.protocols.blipmq.wire.mapping import NackText
+from gateway.wire.machine import Named
 
 
-class State(enum.Enum):
+class State(Named):
     NEW = "new"
     GREETED = "greeted"
     CHECKING = "checking"
     READY = "ready"
 
 
-class Event(enum.Enum):
+class Event(Named):
     """What moves it: three kinds of frames, and the two ends of an AUTH."""
 
     HELLO = "hello"

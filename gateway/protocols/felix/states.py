@@ -7,11 +7,12 @@ that broke the protocol is FAILED: queued replies go out first, then the error, 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
+from gateway.wire.machine import Named
 
-class StreamState(enum.Enum):
+
+class StreamState(Named):
     """Where a client's stream stands."""
 
     OPEN = "open"
@@ -22,7 +23,7 @@ class StreamState(enum.Enum):
     CLOSED = "closed"
 
 
-class StreamEvent(enum.Enum):
+class StreamEvent(Named):
     """What moves it."""
 
     HOLD = "hold"
@@ -61,7 +62,7 @@ READING = frozenset({StreamState.OPEN, StreamState.HELD})
 LEAVING = frozenset({StreamState.LAST, StreamState.FAILED})
 
 
-class FeedState(enum.Enum):
+class FeedState(Named):
     """Where a subscription stands."""
 
     ASKED = "asked"  # the broker is making it
@@ -71,7 +72,7 @@ class FeedState(enum.Enum):
     ENDED = "ended"
 
 
-class FeedEvent(enum.Enum):
+class FeedEvent(Named):
     """What moves it."""
 
     SUBSCRIBED = "subscribed"

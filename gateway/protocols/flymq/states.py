@@ -7,11 +7,12 @@ is read, what is under way is still answered; then the connection is closed.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
+from gateway.wire.machine import Named
 
-class State(enum.Enum):
+
+class State(Named):
     """Of a serving session."""
 
     READY = "ready"
@@ -20,7 +21,7 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-class Event(enum.Enum):
+class Event(Named):
     """What moves a serving session."""
 
     BAR = "bar"
@@ -43,7 +44,7 @@ SERVER: Mapping[tuple[State, Event], State] = {
 }
 
 
-class ClientPhase(enum.Enum):
+class ClientPhase(Named):
     """Of a client session."""
 
     DIALLING = "dialling"
@@ -53,7 +54,7 @@ class ClientPhase(enum.Enum):
     CLOSED = "closed"
 
 
-class ClientStep(enum.Enum):
+class ClientStep(Named):
     """What moves a client session."""
 
     LOG_IN = "log_in"

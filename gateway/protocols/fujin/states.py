@@ -10,14 +10,14 @@ unknown byte is passed over instead (wire 2).
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
 from gateway.protocols.fujin.wire.bound_frames import BoundOp
 from gateway.protocols.fujin.wire.frames import Op
+from gateway.wire.machine import Named
 
 
-class State(enum.Enum):
+class State(Named):
     """Where a stream is."""
 
     NEW = "new"
@@ -29,7 +29,7 @@ class State(enum.Enum):
     ENDING = "ending"
 
 
-class Event(enum.Enum):
+class Event(Named):
     """What moves it: the commands, and what becomes of them."""
 
     CONNECT_WRITER = "connect_writer"
@@ -87,7 +87,7 @@ EVENTS: Mapping[int, Event] = {
 # --- the dialects that bind (wire 6.2) ---
 
 
-class BoundState(enum.Enum):
+class BoundState(Named):
     """Where a session of 0.5 or v1 is. The latter begins greeted."""
 
     NEW = "new"
@@ -97,7 +97,7 @@ class BoundState(enum.Enum):
     ENDING = "ending"
 
 
-class BoundEvent(enum.Enum):
+class BoundEvent(Named):
     """What moves it: the commands, and what becomes of them."""
 
     HELLO = "hello"

@@ -7,11 +7,12 @@ served (LAST); after a frame error or when the gateway goes down only what is un
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
+from gateway.wire.machine import Named
 
-class State(enum.Enum):
+
+class State(Named):
     """Where a connection stands."""
 
     OPEN = "open"
@@ -22,7 +23,7 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-class Event(enum.Enum):
+class Event(Named):
     """What moves it."""
 
     HOLD = "hold"

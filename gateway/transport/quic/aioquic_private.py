@@ -15,6 +15,7 @@ from __future__ import annotations
 import hmac
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -39,16 +40,21 @@ tls.Epoch.__hash__ = object.__hash__  # type: ignore[method-assign]
 __all__ = [
     "Buffer",
     "Core",
-    "acknowledge_now",
     "acknowledge_within",
+    "flight",
+    "happenings",
     "is_reset",
-    "owes_acknowledgement",
     "peer_certificates",
     "probe_timeout",
     "stop_pacing",
     "use_datagrams_of",
 ]
 
+ACKNOWLEDGE_AFTER = 8
+"""Datagrams after which the acknowledgement does not wait: the sender's window would run dry."""
+GRANULARITY = 1e-6
+"""aioquic asks whether a timer's time is past where it is reached, or computes it back with a rounding error: without this, a
+timer can stay due for as long as the clock stands still."""
 UDP_MAX = 65_527
 REASON_MAX = 400
 """A close frame has to fit a packet, whole; aioquic raises while it builds one that does not, its own ones included."""
@@ -86,6 +92,8 @@ class Core(EstablishedConnection):
 
     _sending = False
     _packet_full = False
+    fed = 0
+    """Datagrams since nothing was owed an acknowledgement."""
     ids_changed = False
     """Whether `host_ids` is another than when this was last set back."""
 
@@ -298,11 +306,6 @@ class Core(EstablishedConnection):
         if stream is not None:
             self._queue.append(stream)
 
-    @property
-    def active_streams(self) -> int:
-        """How many streams the next packet looks at."""
-        return len(self._queue)
-
     # --- the connection ---
 
     def close(
@@ -365,20 +368,29 @@ def is_reset(core: Core, datagram: bytes) -> bool:
     return any(bool(mine) and hmac.compare_digest(mine, token) for mine in known)
 
 
-def acknowledge_now(core: Core, now: float) -> None:
-    """Send the pending acknowledgement with the next datagrams instead of after aioquic's delay."""
+def happenings(core: Core) -> deque[Any]:
+    """What has happened and was not looked at yet: for a datagram mostly one thing."""
+    return core._events
+
+
+def flight(core: Core, now: float, *, settled: bool) -> list[tuple[bytes, Any]]:
+    """What is to be sent by now. Once the handshake is over an acknowledgement that is owed goes along with anything else, and
+    does not wait when many datagrams have come: left to itself, aioquic puts one that is not due into no packet, whatever room
+    it has.
+    """
     space = core._spaces[tls.Epoch.ONE_RTT]
-    if space.ack_at is not None and space.ack_at > now:
+    due = space.ack_at
+    if settled and due is not None and due > now and (core._queue or core.fed >= ACKNOWLEDGE_AFTER):
         space.ack_at = now
+    datagrams = core.datagrams_to_send(now + GRANULARITY)
+    if space.ack_at is None:
+        core.fed = 0
+    return datagrams
 
 
 def acknowledge_within(core: Core, seconds: float) -> None:
     """How long an acknowledgement may wait for something to travel with. Peers are told 25 ms (RFC 9000, 13.2.1)."""
     core._ack_delay = seconds
-
-
-def owes_acknowledgement(core: Core) -> bool:
-    return core._spaces[tls.Epoch.ONE_RTT].ack_at is not None
 
 
 def probe_timeout(core: Core) -> float:

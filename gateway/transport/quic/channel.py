@@ -71,13 +71,14 @@ class Channel:
 class Channels:
     """A connection's channels, by their number and by their stream id."""
 
-    __slots__ = ("_leaving", "by_number", "by_stream", "window")
+    __slots__ = ("by_number", "by_stream", "leaving", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.by_number: dict[int, Channel] = {}
         self.by_stream: dict[int, Channel] = {}
-        self._leaving: dict[int, Channel] = {}
+        self.leaving: dict[int, Channel] = {}
+        """What may be forgotten once the core has."""
 
     def add_peers(self, stream_id: int) -> Channel:
         kind = Kind.READ_ONLY if stream_id & 2 else Kind.DUPLEX
@@ -99,14 +100,9 @@ class Channels:
         """Drop a channel that is over, or whose stream was never opened."""
         self.by_number.pop(channel.number, None)
         self.by_stream.pop(channel.stream_id, None)
-        self._leaving.pop(channel.number, None)
+        self.leaving.pop(channel.number, None)
 
     def leave(self, channel: Channel) -> None:
         """Forget it as soon as the core has discarded its stream: until then frames for it may still come."""
         if channel.over:
-            self._leaving[channel.number] = channel
-
-    @property
-    def leaving(self) -> list[Channel]:
-        """What may be forgotten once the core has."""
-        return list(self._leaving.values()) if self._leaving else []
+            self.leaving[channel.number] = channel

@@ -27,11 +27,12 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import (
+    GRANULARITY,
     Core,
-    acknowledge_now,
     acknowledge_within,
+    flight,
+    happenings,
     is_reset,
-    owes_acknowledgement,
     probe_timeout,
     stop_pacing,
     use_datagrams_of,
@@ -42,15 +43,10 @@ from gateway.transport.quic.udp import Address, Datagram
 
 ROUNDS = 8
 """How often one dispatch lets the handler react to what its own output caused."""
-ACKNOWLEDGE_AFTER = 8
-"""Datagrams after which the acknowledgement does not wait: the sender's window would run dry."""
 ACKNOWLEDGE_WITHIN = 0.005
 """Fewer wait so long for an answer that takes the acknowledgement along. A commit mostly takes longer than aioquic's own
 millisecond, and then each request would cost both sides a datagram and a pass more.
 """
-GRANULARITY = 1e-6
-"""aioquic asks whether a timer's time is past where it is reached, or computes it back with a rounding error: without this, a
-timer can stay due for as long as the clock stands still."""
 REPEATS = 2
 """How often a close is repeated unasked, a probe time-out apart, so within the closing period. A peer that is silent itself
 and misses the only copy would hold a dead connection until its idle time is over."""
@@ -142,12 +138,12 @@ class QuicLink(ChannelLink):
         self._mark = mark
         self._handler: LinkHandler | None = None
         self._gather: Callable[[int, bytes, float], None] | None = None
-        self._phase = Phase.HANDSHAKE
+        self.phase = Phase.HANDSHAKE
         self._give_up = now + limits.handshake
         self._heard = now
         self._ping_at = now + limits.keep_alive
         self._closing = (0, "")
-        self._fed = 0
+        self._happened = happenings(core)
         self._goodbye = Goodbye()
         self._acts: dict[type, Callable[[Any], None]] = {
             events.StreamDataReceived: self._in.data,
@@ -176,39 +172,31 @@ class QuicLink(ChannelLink):
 
     @property
     def peer(self) -> str:
-        host, port = (self._core.get_peer_address() or self.first_address)[:2]
+        host, port = (self.core.get_peer_address() or self.first_address)[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def server_name(self) -> str:
-        return self._core.server_name
-
-    @property
-    def core(self) -> Core:
-        return self._core
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
+        return self.core.server_name
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        if self._phase is Phase.OPEN:
-            self._phase = Phase.CLOSING
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSING
             self._writable = False
             self._closing = (code, reason)
             self._give_up = self._clock() + self._limits.close
             self._mark(self, True)
-        elif self._phase is Phase.HANDSHAKE:
+        elif self.phase is Phase.HANDSHAKE:
             self.abort(code, reason)
 
     def abort(self, code: int = 0, reason: str = "") -> None:
-        if self._phase not in (Phase.OVER, Phase.GONE):
-            self._core.close(error_code=code, reason_phrase=reason)
+        if self.phase not in (Phase.OVER, Phase.GONE):
+            self.core.close(error_code=code, reason_phrase=reason)
             self._mark(self, True)
 
     def reject(self, code: int, reason: str) -> None:
         """Turn the other side away with a transport error, as a failed handshake does."""
-        self._core.close(error_code=code, frame_type=QuicFrameType.CRYPTO, reason_phrase=reason)
+        self.core.close(error_code=code, frame_type=QuicFrameType.CRYPTO, reason_phrase=reason)
         self._mark(self, True)
 
     def wake(self) -> None:
@@ -222,115 +210,115 @@ class QuicLink(ChannelLink):
     # --- what the endpoint uses ---
 
     def feed(self, data: bytes, address: Address, now: float) -> None:
-        if self._phase is Phase.OVER and self._goodbye.said:
+        if self.phase is Phase.OVER and self._goodbye.said:
             self._goodbye.heard()
             return
         self._heard = now
-        self._fed += 1
+        self.core.fed += 1
         try:
-            self._core.receive_datagram(data, address, now)
+            self.core.receive_datagram(data, address, now)
         except FAULTS as fault:
             self._fail(fault)
-        if self._phase is Phase.HANDSHAKE and not self._core.is_started:
+        if self.phase is Phase.HANDSHAKE and not self.core.is_started:
             self.abandon()
 
     def vanished(self, data: bytes) -> bool:
         """Whether a datagram for nobody says that the peer does not know this connection any more. Then it is over."""
-        if self._phase is Phase.GONE or not is_reset(self._core, data):
+        if self.phase is Phase.GONE or not is_reset(self.core, data):
             return False
-        if self._phase is not Phase.OVER:  # what was closed is forgotten sooner there than here: that is no news
+        if self.phase is not Phase.OVER:  # what was closed is forgotten sooner there than here: that is no news
             log.info("quic_connection_reset", peer=self.peer)
         self.abandon()
         return True
 
     def fire(self, now: float) -> None:
         """The time that `timer` named has come."""
-        if self._phase is Phase.GONE:
+        if self.phase is Phase.GONE:
             return
-        if self._phase in (Phase.HANDSHAKE, Phase.CLOSING) and now >= self._give_up:
-            if self._phase is Phase.HANDSHAKE:
+        if self.phase in (Phase.HANDSHAKE, Phase.CLOSING) and now >= self._give_up:
+            if self.phase is Phase.HANDSHAKE:
                 self.abandon()
                 return
-            self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
-        due = self._core.get_timer()
+            self.core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
+        due = self.core.get_timer()
         if due is not None and due <= now:
             try:
-                self._core.handle_timer(now + GRANULARITY)
+                self.core.handle_timer(now + GRANULARITY)
             except FAULTS as fault:
                 self._fail(fault)
         if now >= self._ping_at:
-            keep_alive = self._core.idle_limit / 3
-            if self._heard + keep_alive <= now and self._phase in (Phase.OPEN, Phase.CLOSING):
-                self._core.send_ping(0)
+            keep_alive = self.core.idle_limit / 3
+            if self._heard + keep_alive <= now and self.phase in (Phase.OPEN, Phase.CLOSING):
+                self.core.send_ping(0)
                 self._ping_at = now + keep_alive
             else:
                 self._ping_at = self._heard + keep_alive
 
     def listen(self) -> bool:
         """Take in what happened. Whether there is something to hand on."""
-        while (event := self._core.next_event()) is not None:
+        happened = self._happened
+        while happened:
+            event = happened.popleft()
             act = self._acts.get(type(event))
             if act is not None:
                 act(event)
-        return self._in.fresh and self._phase is Phase.OPEN
+        return bool(self._in.fresh) and self.phase is Phase.OPEN
 
     def gather(self, now: float) -> None:
         """Hand it on. What follows from it may wait for `dispatch`: until then others are heard, too."""
         handler, gather = self._handler, self._gather
         if handler is not None and gather is not None:
-            self._in.deliver(handler, lambda channel, data: gather(channel, data, now))
+            self._in.deliver(handler, now, gather)
 
     def dispatch(self, now: float) -> None:
         """Hand on what was heard and not gathered, let the handler answer, move on towards the end."""
-        if self._phase is Phase.OPEN:
+        if self.phase is Phase.OPEN:
             self._turn(now)
-        if self._phase is Phase.CLOSING:
+        if self.phase is Phase.CLOSING:
             self._in.discard()
             self._out.advance(now)
-            if not self._core.is_over and self._out.delivered:
-                self._core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
-        if self._core.is_over and self._phase not in (Phase.OVER, Phase.GONE):
-            self._end()
-        if self._core.is_terminated:
-            self._phase = Phase.GONE
+            if not self.core.is_over and self._out.delivered:
+                self.core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
+        if self.core.is_over:
+            if self.phase not in (Phase.OVER, Phase.GONE):
+                self._end()
+            if self.core.is_terminated:
+                self.phase = Phase.GONE
 
     def datagrams(self, now: float) -> list[Datagram]:
-        if self._phase is Phase.GONE:
+        if self.phase is Phase.GONE:
             return []
         if self._goodbye.said:
             return list(self._goodbye.again(now))
-        if (self._fed >= ACKNOWLEDGE_AFTER or self._core.active_streams) and self._phase is not Phase.HANDSHAKE:
-            # left to itself, aioquic puts an acknowledgement that is not due into no packet, whatever room it has
-            acknowledge_now(self._core, now)
         try:
-            datagrams = self._core.datagrams_to_send(now + GRANULARITY)
+            datagrams = flight(self.core, now, settled=self.phase is not Phase.HANDSHAKE)
         except FAULTS as fault:
             self._fail(fault)
             return []
-        if not owes_acknowledgement(self._core):
-            self._fed = 0
-        if self._phase is Phase.OVER:
-            self._goodbye.say(datagrams, now, probe_timeout(self._core) if self._proven else None)
-        for channel in self._channels.leaving:
-            if self._core.is_discarded(channel.stream_id):
-                self._channels.forget(channel)
+        if self.phase is Phase.OVER:
+            self._goodbye.say(datagrams, now, probe_timeout(self.core) if self._proven else None)
+        if self._channels.leaving:
+            for channel in list(self._channels.leaving.values()):
+                if self.core.is_discarded(channel.stream_id):
+                    self._channels.forget(channel)
         return datagrams
 
     def timer(self) -> float | None:
         """When `fire` or `dispatch` wants to be called next."""
-        if self._phase is Phase.GONE:
+        if self.phase is Phase.GONE:
             return None
-        soonest = self._core.get_timer()
+        soonest = self.core.get_timer()
         if soonest is None:
             soonest = math.inf
-        if self._phase is Phase.OPEN or self._phase is Phase.CLOSING:
+        if self.phase is Phase.OPEN or self.phase is Phase.CLOSING:
             soonest = min(soonest, self._ping_at)
-            due = self._out.due()
+            due = self._out.due() if self._out.watchful else None
             if due is not None and due < soonest:
                 soonest = due
-            if self._phase is Phase.OPEN and self._deadline is not None and self._deadline < soonest:
-                soonest = self._deadline
-        if self._phase is Phase.HANDSHAKE or self._phase is Phase.CLOSING:
+            if self.phase is Phase.OPEN:
+                due = self._deadline
+                return due if due is not None and due < soonest else soonest
+        if self.phase is Phase.HANDSHAKE or self.phase is Phase.CLOSING:
             soonest = min(soonest, self._give_up)
         if self._goodbye.said:
             soonest = min(soonest, *self._goodbye.due(), math.inf)
@@ -338,9 +326,9 @@ class QuicLink(ChannelLink):
 
     def abandon(self) -> None:
         """The endpoint is going away: no more packets."""
-        if self._phase is not Phase.GONE:
+        if self.phase is not Phase.GONE:
             self._end()
-            self._phase = Phase.GONE
+            self.phase = Phase.GONE
 
     # --- inside ---
 
@@ -349,12 +337,17 @@ class QuicLink(ChannelLink):
         assert handler is not None
         if self._deadline is not None and self._deadline <= now:
             self._deadline = None
+        out = self._out
         for _ in range(ROUNDS):
-            self._in.deliver(handler, handler.received)
-            self._notices(handler, now)
+            if self._in.fresh:
+                self._in.deliver(handler)
+            if out.watchful:
+                self._notices(handler, now)
             handler.turn(now)
-            self._out.advance(now)
-            if not self._out.opened and not self._out.refused:
+            if not out.watchful:
+                return
+            out.advance(now)
+            if not out.opened and not out.refused:
                 return
         self._mark(self, True)
 
@@ -372,10 +365,10 @@ class QuicLink(ChannelLink):
 
     def _end(self) -> None:
         # Tell the handler, once, that it is over. What had arrived before is handed on first.
-        if self._phase is Phase.OPEN and self._handler is not None:
+        if self.phase is Phase.OPEN and self._handler is not None:
             self._in.resume(None)
-            self._in.deliver(self._handler, self._handler.received)
-        self._phase = Phase.OVER
+            self._in.deliver(self._handler)
+        self.phase = Phase.OVER
         self.settled.set()
         self.over.set()
         self._writable = False
@@ -388,21 +381,21 @@ class QuicLink(ChannelLink):
         self.abandon()
 
     def _on_handshake(self, event: Any) -> None:
-        if self._phase is not Phase.HANDSHAKE:
+        if self.phase is not Phase.HANDSHAKE:
             return
         self.alpn = event.alpn_protocol
-        self._ping_at = self._heard + self._core.idle_limit / 3
+        self._ping_at = self._heard + self.core.idle_limit / 3
         if is_loopback(self.first_address[0]):
-            stop_pacing(self._core)
-            use_datagrams_of(self._core, self._limits.loopback_datagram)
-        acknowledge_within(self._core, ACKNOWLEDGE_WITHIN)
-        self._phase = Phase.OPEN
+            stop_pacing(self.core)
+            use_datagrams_of(self.core, self._limits.loopback_datagram)
+        acknowledge_within(self.core, ACKNOWLEDGE_WITHIN)
+        self.phase = Phase.OPEN
         self._proven = True
         self._writable = True
         self._handler = self._accept(self)
         self._gather = getattr(self._handler, "gather", None)  # a dialler's has none: it has nobody beside it
         if self._handler is None:  # turned away
-            self._phase = Phase.HANDSHAKE
+            self.phase = Phase.HANDSHAKE
             self._writable = False
         else:
             self.settled.set()
@@ -411,4 +404,4 @@ class QuicLink(ChannelLink):
         channel = self._in.stopped(event.stream_id, event.error_code)
         self._out.stop(channel)
         # The core has reset the stream already, on its own account; this makes it send that.
-        self._core.abandon(event.stream_id, event.error_code)
+        self.core.abandon(event.stream_id, event.error_code)

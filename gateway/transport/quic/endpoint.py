@@ -72,10 +72,11 @@ class QuicEndpoint:
         self._by_cid: MutableMapping[bytes, QuicLink] = {} if by_cid is None else by_cid
         """Perhaps shared by several sockets: what belongs to a connection on another one is not answered here."""
         self._dirty: dict[QuicLink, None] = {}
-        self._dispatching: dict[QuicLink, None] = {}
         self._timers: list[tuple[float, int, QuicLink]] = []
         self._order = itertools.count()
         self._waiting: trio.CancelScope | None = None
+        self._due = math.inf
+        """Until when that waits."""
         self._parked: trio.lowlevel.Task | None = None
         self._unsent: Sequence[Datagram] = ()
         """What the socket had no room for. While there is any, no pass makes more."""
@@ -88,7 +89,7 @@ class QuicEndpoint:
 
     def mark(self, link: QuicLink, turn: bool = True) -> None:
         """Look at a connection in the next pass; for output alone (`turn` false) this one will do if it gets there yet."""
-        if turn or link not in self._dispatching:
+        if turn or not link.attended:
             self._dirty[link] = None
             self.interrupt()
 
@@ -122,7 +123,8 @@ class QuicEndpoint:
             if self._unsent:
                 self._sent = trio.Event()
                 await self._sent.wait()
-            with trio.CancelScope(deadline=self._next_timer()) as self._waiting:  # left when a timer is due
+            self._due = self._next_timer()
+            with trio.CancelScope(deadline=self._due) as self._waiting:  # left when a timer is due
                 while not self._unsent:
                     await self._socket.wait_readable()
                     self._go()
@@ -146,12 +148,15 @@ class QuicEndpoint:
     def _go(self) -> None:
         if self._unsent:
             return
-        self._unsent = self._socket.send(self._pass(trio.current_time()))
+        out = self._pass(trio.current_time())
+        if out:
+            self._unsent = self._socket.send(out)
         if self._unsent or (self.until_idle and not self._links):
             self.interrupt()
-        waiting, due = self._waiting, self._next_timer()
-        if waiting is not None and due != waiting.deadline:
-            waiting.deadline = due
+        timers = self._timers
+        due = timers[0][0] if timers else math.inf
+        if due != self._due and self._waiting is not None:
+            self._due = self._waiting.deadline = due
 
     def _unpark(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._parked = None  # it is woken already, and must not be so twice
@@ -162,14 +167,20 @@ class QuicEndpoint:
         out: list[Datagram] = []
         for data, address in self._socket.receive(DATAGRAMS):
             self._feed(data, address, now, out, self._elsewhere)
-        handed, self._handed = self._handed, []
-        for data, address in handed:
-            self._feed(data, address, now, out, None)
+        if self._handed:
+            handed, self._handed = self._handed, []
+            for data, address in handed:
+                self._feed(data, address, now, out, None)
         # timers after what has come: an acknowledgement that is here already must not count as lost
-        self._fire(now)
-        self._dispatching, self._dirty = self._dirty, {}
-        touched = list(self._dispatching)
-        heard = [link for link in touched if link.listen()]
+        timers = self._timers
+        if timers and timers[0][0] <= now:
+            self._fire(now)
+        touched, self._dirty = self._dirty, {}
+        heard: list[QuicLink] = []
+        for link in touched:
+            link.attended = True
+            if link.listen():
+                heard.append(link)
         if heard:
             self._hold()
             try:
@@ -179,7 +190,8 @@ class QuicEndpoint:
                 self._release(heard[0].by if len(heard) == 1 else TOGETHER)
         for link in touched:
             link.dispatch(now)
-        self._dispatching = {}
+        for link in touched:
+            link.attended = False
         # all handlers have had their turn before anything is made: what one of them writes to another is in the same packets
         for link in touched:
             out += link.datagrams(now)

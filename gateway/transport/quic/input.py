@@ -15,8 +15,8 @@ from gateway.transport.quic.channel import Channel, Channels, End
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.windows import Credit
 
-Received = Callable[[int, bytes], None]
-"""Takes the bytes of a channel."""
+Gather = Callable[[int, bytes, float], None]
+"""Takes the bytes of a channel, and the time."""
 
 
 class Input:
@@ -24,13 +24,15 @@ class Input:
         self._core = core
         self._channels = channels
         self._credit = Credit(limits.connection_window)
-        self._fresh: dict[int, Channel] = {}
+        self.fresh: dict[int, Channel] = {}
+        """Of which there is something to tell."""
         self._withheld: dict[int, Channel] = {}
         self._paused = False
 
     def data(self, event: StreamDataReceived) -> None:
         """The next bytes of a stream, and whether they are its last."""
-        channel = self._touch(event.stream_id)
+        channel = self._channels.by_stream.get(event.stream_id) or self._channels.add_peers(event.stream_id)
+        self.fresh[channel.number] = channel
         data = event.data
         if data:
             if channel.refused:
@@ -60,36 +62,33 @@ class Input:
         return channel
 
     def _touch(self, stream_id: int) -> Channel:
-        channel = self._channels.by_stream.get(stream_id)
-        if channel is None:
-            channel = self._channels.add_peers(stream_id)
-        self._fresh[channel.number] = channel
+        channel = self._channels.by_stream.get(stream_id) or self._channels.add_peers(stream_id)
+        self.fresh[channel.number] = channel
         return channel
 
-    @property
-    def fresh(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._fresh)
-
-    def deliver(self, handler: LinkHandler, received: Received) -> None:
-        """Tell the handler what is new, channel by channel: existence, bytes (which are `received`), end, stop."""
-        while self._fresh:
-            fresh, self._fresh = self._fresh, {}
+    def deliver(self, handler: LinkHandler, now: float = 0.0, gather: Gather | None = None) -> None:
+        """Tell the handler what is new, channel by channel: existence, bytes (gathered, if it can), end, stop."""
+        while self.fresh:
+            fresh, self.fresh = self.fresh, {}
             for channel in fresh.values():
-                self._tell(channel, handler, received)
+                self._tell(channel, handler, now, gather)
 
-    def _tell(self, channel: Channel, handler: LinkHandler, received: Received) -> None:
+    def _tell(self, channel: Channel, handler: LinkHandler, now: float, gather: Gather | None) -> None:
         number = channel.number
         if not channel.announced:
             channel.announced = True
             handler.opened(number, channel.kind)
         # what is not handed on is not credited either: so the peer's own window holds it back
-        if channel.parts and (channel.paused or self._paused):
+        arrived = channel.parts
+        if arrived and (channel.paused or self._paused):
             self._withheld[number] = channel
         else:
-            if channel.parts:
+            if arrived:
                 data = self._pull(channel)
-                received(number, data)
+                if gather is None:
+                    handler.received(number, data)
+                else:
+                    gather(number, data, now)
                 self._consume(channel, len(data))
             if channel.end is not End.OPEN and not channel.end_told:
                 channel.end_told = True
@@ -100,7 +99,8 @@ class Input:
         if channel.stop_code is not None:
             code, channel.stop_code = channel.stop_code, None
             handler.stopped(number, code)
-        self._channels.leave(channel)
+        if channel.end_told:
+            self._channels.leave(channel)
 
     def pause(self, channel: Channel | None) -> None:
         """Hand on no more bytes of one channel, or of any: no credit for them either."""
@@ -115,13 +115,13 @@ class Input:
             self._paused = False
             if not self._withheld:
                 return False
-            self._fresh.update(self._withheld)
+            self.fresh.update(self._withheld)
             self._withheld.clear()
             return True
         channel.paused = False
         if self._withheld.pop(channel.number, None) is None:
             return False
-        self._fresh[channel.number] = channel
+        self.fresh[channel.number] = channel
         return True
 
     def refuse(self, channel: Channel, code: int) -> None:
@@ -135,11 +135,11 @@ class Input:
 
     def discard(self) -> None:
         """Throw away what waits: the connection is closing."""
-        for channel in (*self._fresh.values(), *self._withheld.values()):
+        for channel in (*self.fresh.values(), *self._withheld.values()):
             channel.refused = True
             if channel.parts:
                 self._consume(channel, len(self._pull(channel)))
-        self._fresh.clear()
+        self.fresh.clear()
         self._withheld.clear()
 
     @staticmethod
@@ -152,7 +152,12 @@ class Input:
 
     def _consume(self, channel: Channel, count: int) -> None:
         # no credit for a stream that has ended, but for the connection always: its window is shared by those that go on
-        if channel.credit.consume(count) and channel.end is End.OPEN and not channel.refused:
-            self._core.grant_stream(channel.stream_id, channel.credit.limit)
-        if self._credit.consume(count):
-            self._core.grant_connection(self._credit.limit)
+        own, shared = channel.credit, self._credit
+        if own.consumed + count < own.due and shared.consumed + count < shared.due:  # as nearly always
+            own.consumed += count
+            shared.consumed += count
+            return
+        if own.consume(count) and channel.end is End.OPEN and not channel.refused:
+            self._core.grant_stream(channel.stream_id, own.limit)
+        if shared.consume(count):
+            self._core.grant_connection(shared.limit)

@@ -27,6 +27,10 @@ class Output:
         self._watched: dict[int, Channel] = {}
         self._alone: dict[int, tuple[Channel, float]] = {}
         self._unsent: dict[int, Channel] = {}
+        self._answered = 0
+        """Bytes that were ever given to channels on which nobody waits for room."""
+        self.watchful = False
+        """Something waits for a stream, for room or for being alone: `advance` and `rooms` have to be asked."""
         self._pending: dict[Kind, deque[Channel]] = {Kind.DUPLEX: deque(), Kind.WRITE_ONLY: deque()}
         self.opened: list[Channel] = []
         self.refused: list[int] = []
@@ -39,12 +43,16 @@ class Output:
         self._unsent[number] = channel
         if notify:
             self._watched[number] = channel
-            channel.regulated = True
+            channel.regulated = self.watchful = True
+        elif not channel.regulated:
+            self._answered += len(data)
         if channel.stream_id < 0 or number in self._alone:
             channel.queue.append((data, alone))
             channel.queued += len(data)
-            return
-        self._write(channel, data, now, alone)
+        elif alone:
+            self._write(channel, data, now, alone)
+        elif not self._core.write(channel.stream_id, data):
+            self.stop(channel)
 
     def finish(self, channel: Channel) -> None:
         if channel.send_over or channel.finished:
@@ -78,6 +86,7 @@ class Output:
         """Open a stream, now or when the peer's limit allows it. A token names one channel: asking again changes nothing."""
         if token in self._channels.by_number:
             return
+        self.watchful = True
         waiting = self._pending[kind]
         if self._core.is_over or len(waiting) >= self._limits.pending_opens:
             self.refused.append(token)
@@ -99,6 +108,7 @@ class Output:
             if now >= until and not self._core.unacknowledged(channel.stream_id):
                 del self._alone[channel.number]
                 self._drain(channel, now)
+        self.watchful = bool(self._watched or self._alone or self.opened or self.refused or any(self._pending.values()))
 
     def rooms(self) -> list[Channel]:
         """Channels whose waiting bytes fell below low water, each once per `notify`."""
@@ -113,18 +123,21 @@ class Output:
     def buffered(self, channel: Channel) -> int:
         return channel.queued + self._core.unacknowledged(channel.stream_id)
 
-    def waiting(self) -> tuple[int, int]:
-        """Bytes of all channels that are queued or not acknowledged; of those, the ones on channels without `notify`."""
+    def waiting(self) -> tuple[int, int, int]:
+        """Bytes of all channels that are queued or not acknowledged; of those, the ones on channels without `notify`; and
+        how many of such were acknowledged, or given up.
+        """
         total = replies = 0
+        unacknowledged = self._core.unacknowledged
         for number, channel in list(self._unsent.items()):
-            size = self.buffered(channel)
+            size = channel.queued + unacknowledged(channel.stream_id)
             if size:
                 total += size
                 if not channel.regulated:
                     replies += size
             elif not channel.queue:
                 del self._unsent[number]
-        return total, replies
+        return total, replies, self._answered - replies
 
     @property
     def delivered(self) -> bool:
@@ -147,6 +160,7 @@ class Output:
             self.stop(channel)
         elif alone:
             self._alone[channel.number] = (channel, now + ALONE_SECONDS)
+            self.watchful = True
 
     def _drain(self, channel: Channel, now: float) -> None:
         # write what was held back, up to the next `alone`

@@ -22,7 +22,9 @@ class ChannelLink:
     """Output leaves in the endpoint's next pass, together with everybody else's."""
 
     def __init__(self, core: Core, limits: QuicLimits, clock: Callable[[], float]) -> None:
-        self._core = core
+        self.core = core
+        self.attended = False
+        """A pass is under way that sends what is queued now."""
         self._clock = clock
         self._channels = Channels(limits.stream_window)
         self._out = Output(core, self._channels, limits)
@@ -34,10 +36,10 @@ class ChannelLink:
         """Queue bytes. On a channel that is gone or was stopped by the peer, nothing happens."""
         found = self._channels.by_number.get(channel)
         if found is not None and self._writable:
-            self._out.send(found, data, self._clock(), notify, alone)
+            self._out.send(found, data, self._clock() if alone else 0.0, notify, alone)
             if notify:
                 self.wake()  # there may be room already
-            else:
+            elif not self.attended:
                 self.touch()
 
     def finish(self, channel: int) -> None:
@@ -64,7 +66,8 @@ class ChannelLink:
         self.wake()
 
     def flush(self) -> None:
-        self.touch()
+        if not self.attended:
+            self.touch()
 
     def pause(self, channel: int | None = None) -> None:
         """Hand on no more bytes of a channel, or of any; what is not handed on gets no credit."""
@@ -85,8 +88,8 @@ class ChannelLink:
         found = self._channels.by_number.get(channel)
         return 0 if found is None else self._out.buffered(found)
 
-    def waiting(self) -> tuple[int, int]:
-        """Bytes of all channels that are queued or not acknowledged, and how many of them are replies."""
+    def waiting(self) -> tuple[int, int, int]:
+        """Bytes of all channels that are queued or not acknowledged, how many of them are replies, and how many were."""
         return self._out.waiting()
 
     def wake(self) -> None:

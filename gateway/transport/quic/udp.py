@@ -7,6 +7,7 @@ per datagram. They are probed once per socket; without them, and after the first
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import struct
@@ -69,6 +70,8 @@ class DatagramSocket(Protocol):
 class UdpSocket:
     def __init__(self, sock: socket.socket, *, offload: bool = True) -> None:
         self._sock = sock
+        self.wait_readable = functools.partial(trio.lowlevel.wait_readable, sock)
+        self.wait_writable = functools.partial(trio.lowlevel.wait_writable, sock)
         sock.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_SIZE)
@@ -117,8 +120,9 @@ class UdpSocket:
     def send(self, datagrams: Sequence[Datagram]) -> Sequence[Datagram]:
         """Send without waiting; returns what there is no room for. What the network refuses is lost, as UDP may."""
         index, count = 0, len(datagrams)
+        gso = self.gso and count > 1
         while index < count:
-            end = self._run_end(datagrams, index) if self.gso else index + 1
+            end = self._run_end(datagrams, index) if gso else index + 1
             try:
                 if end - index > 1:
                     self._send_run(datagrams[index:end])
@@ -129,7 +133,7 @@ class UdpSocket:
             except OSError as error:
                 if end - index > 1 and error.errno in {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.ENOPROTOOPT}:
                     # a device on the way cannot do it, and no probe had told: one at a time from here on, this one again
-                    self.gso = False
+                    gso = self.gso = False
                     log.info("udp_offload_unavailable", offload="gso", reason=os.strerror(error.errno or 0))
                     continue
             index = end
@@ -156,12 +160,6 @@ class UdpSocket:
     def _send_run(self, run: Sequence[Datagram]) -> None:
         segment = struct.pack("=H", len(run[0][0]))
         self._sock.sendmsg([data for data, _ in run], [(SOL_UDP, UDP_SEGMENT, segment)], 0, run[0][1])
-
-    async def wait_readable(self) -> None:
-        await trio.lowlevel.wait_readable(self._sock)
-
-    async def wait_writable(self) -> None:
-        await trio.lowlevel.wait_writable(self._sock)
 
     def close(self) -> None:
         self._sock.close()

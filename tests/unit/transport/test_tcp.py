@@ -220,6 +220,24 @@ async def test_time_outs(limits: Limits, sent: bytes, after: float, reason: str,
         assert gateway.recorder.open == 0
 
 
+async def test_who_reads_less_than_it_asks_for_is_not_cut_as_long_as_it_reads(mock_clock: MockClock):
+    """What waits for it only grows."""
+    async with (
+        running(Limits(write_timeout=Seconds(5), output=Size(1 << 30))) as gateway,
+        await gateway.connect() as stream,
+    ):
+        for _ in range(12):
+            await stream.send_all(b"big 9000000\n")
+            await read_until(stream, 3_000_000)
+            await wait_all_tasks_blocked(0.05)
+            mock_clock.jump(1)
+        assert not gateway.recorder.reasons
+        for _ in range(2):  # the first look sees that it had read
+            mock_clock.jump(6)
+            await wait_all_tasks_blocked(0.05)
+        assert gateway.recorder.reasons == ["write_timeout"]
+
+
 async def test_unfinished_frames_count_against_the_budget_and_do_not_hold_it_for_ever(mock_clock: MockClock):
     async with running(budget=100_000) as gateway, await gateway.connect() as good:
         held = [await gateway.connect() for _ in range(3)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.envelope import Batch, Columns
 from gateway.requests import CacheGet, CacheValue, Completion, Outcome, Publish, Request
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, SessionContext
+from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, ServerBasics, SessionContext
 
 
 class LineSession:
@@ -90,6 +90,8 @@ class LineSession:
 
     def timeout_at(self) -> float | None:
         return self._timeout
+
+    rests_until = ServerBasics.rests_until
 
     def on_timeout(self, now: float) -> Requests:
         self._timeout = None

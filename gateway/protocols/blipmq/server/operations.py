@@ -89,7 +89,7 @@ class Operations:
     @property
     def in_flight(self) -> int:
         polls = self.polls.count if self.polls.groups else 0
-        return max(len(self._waiting), len(self._replies)) + polls
+        return max(len(self._waiting), len(self._replies.slots)) + polls
 
     def handle(self, kind: FrameType, frame: Frame) -> Requests:
         return self._handlers[kind](frame)

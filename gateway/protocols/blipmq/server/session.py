@@ -113,6 +113,10 @@ class BlipmqServer(ServerBasics):
     def handshaken(self) -> bool:
         return self._machine.state is State.READY
 
+    def rests_until(self) -> float | None:
+        busy = self._buffer.size or self._machine.state is not State.READY or self._operations.in_flight
+        return None if busy else math.inf
+
     @property
     def _checking(self) -> bool:
         return self._machine.state is State.CHECKING

@@ -34,20 +34,14 @@ class Peer:
     """Replies that are not handed out yet, over all streams."""
     held: int = 0
     """Streams that are held back."""
-    _ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
-    _tokens: itertools.count[int] = attrs.field(factory=lambda: itertools.count(-1, -1))
+    document: bool = attrs.field(init=False)
+    """Whether the document is followed to the byte."""
+    next_id: Callable[[], int] = attrs.field(factory=lambda: itertools.count(1).__next__)
+    next_token: Callable[[], int] = attrs.field(factory=lambda: itertools.count(-1, -1).__next__)
     _pending: dict[int, Handler] = attrs.Factory(dict)
 
-    @property
-    def document(self) -> bool:
-        """Whether the document is followed to the byte."""
-        return self.dialect is Dialect.DOCUMENT
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def next_token(self) -> int:
-        return next(self._tokens)
+    def __attrs_post_init__(self) -> None:
+        self.document = self.dialect is Dialect.DOCUMENT
 
     def ask(self, request: Request, handler: Handler) -> None:
         self._pending[request.id] = handler

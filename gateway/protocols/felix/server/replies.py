@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-import attrs
+import msgspec
 
 from gateway.errors import GatewayError, OffsetOutOfRange
 from gateway.protocols.felix.wire.binary import Names, encode_ack
@@ -59,8 +59,7 @@ class Answering(enum.Enum):
     BINARY = "a binary acknowledgement"
 
 
-@attrs.frozen
-class PublishSender:
+class PublishSender(msgspec.Struct, frozen=True):
     """How the sender of one publish is answered."""
 
     answering: Answering
@@ -79,15 +78,12 @@ def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> PublishS
 
 
 def success(sender: PublishSender) -> bytes:
-    match sender.answering, sender.request_id:
-        case Answering.STOCK, request_id if request_id is not None:
-            return encode(PublishOk(request_id))
-        case Answering.BINARY, int(request_id):
-            return encode_ack(request_id)
-        case Answering.PLAIN, request_id:
-            return encode(Ok(request_id))
-        case _:
-            return b""
+    answering, request_id = sender.answering, sender.request_id
+    if answering is Answering.BINARY and isinstance(request_id, int):
+        return encode_ack(request_id)
+    if answering is Answering.STOCK and request_id is not None:
+        return encode(PublishOk(request_id))
+    return encode(Ok(request_id)) if answering is Answering.PLAIN else b""
 
 
 def failure(sender: PublishSender, text: str, *, document: bool) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gateway.protocols.felix.server.peer import Peer
@@ -41,15 +42,17 @@ class FelixServer:
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         stream = self._streams.get(channel)
         if stream is not None and not self._draining:
-            before = stream.incomplete
+            buffer = stream.buffer
+            before = buffer.size
             stream.receive(data)
-            self._incomplete += stream.incomplete - before
-            # what comes behind a login that is being checked was sent in good faith, and is read no further
-            most = MAX_INCOMPLETE if self.handshaken or self._peer.held else MAX_BEFORE_LOGIN
-            if self._incomplete > most:
-                self._incomplete = sum(each.incomplete for each in self._streams.values())
+            self._incomplete += buffer.size - before
+            if self._incomplete > MAX_BEFORE_LOGIN:
+                # what comes behind a login that is being checked was sent in good faith, and is read no further
+                most = MAX_INCOMPLETE if self.handshaken or self._peer.held else MAX_BEFORE_LOGIN
                 if self._incomplete > most:
-                    stream.overflow()
+                    self._incomplete = sum(each.buffer.size for each in self._streams.values())
+                    if self._incomplete > most:
+                        stream.overflow()
         return self._requests()
 
     def eof(self, channel: int, now: float) -> Requests:
@@ -99,6 +102,13 @@ class FelixServer:
 
     def timeout_at(self) -> float | None:
         return self._feeds.due_at()
+
+    def rests_until(self) -> float | None:
+        peer = self._peer
+        if peer.owed or peer.held or self._incomplete or (peer.auth_required and not peer.authenticated):
+            return None
+        due = self._feeds.due_at()
+        return math.inf if due is None else due
 
     def on_timeout(self, now: float) -> Requests:
         self._feeds.wake(now)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
+
 from gateway import requests
 from gateway.envelope import MOST_MESSAGES, Batch, Columns, Copies, Delivery
 from gateway.errors import WireError
 from gateway.protocols.felix.server import replies
 from gateway.protocols.felix.server.caching import scope_of, serve_cache
 from gateway.protocols.felix.server.peer import Peer
-from gateway.protocols.felix.server.replies import UNANSWERED, Answering, PublishSender, sender_of
+from gateway.protocols.felix.server.replies import UNANSWERED, Answering, PublishSender, sender_of, success
 from gateway.protocols.felix.server.subscriptions import MAX_FEEDS, Feed, Feeds
 from gateway.protocols.felix.states import KEEPING, LEAVING, PARSING, READING, STREAMS, StreamEvent, StreamState
 from gateway.protocols.felix.wire import codec
@@ -31,7 +35,9 @@ from gateway.protocols.felix.wire.frames import (
     HEADER,
     HEADER_SIZE,
     KNOWN,
+    MAGIC,
     MAX_PAYLOAD,
+    VERSION,
     MalformedHeader,
     check_header,
 )
@@ -54,35 +60,32 @@ _NOTHING_IS_ENOUGH = 1 << 62
 """Wanted by a held stream: bytes are only collected until it is released."""
 
 
-class Gathering:
+class Gathering(msgspec.Struct):
     """Publishes that follow each other to one stream: the makings of one batch."""
 
-    __slots__ = ("columns", "copies", "delivery", "names", "path", "senders", "source", "values")
-
-    def __init__(self, names: Names, delivery: Delivery, source: bytes, path: tuple[bytes, ...]) -> None:
-        self.names = names
-        self.delivery = delivery
-        self.source = source
-        """Of what they are copies; empty for what no other gateway forwards."""
-        self.path = path
-        """By which gateways they came."""
-        self.copies: list[tuple[int, bytes, int, int]] = []
-        self.columns: list[Columns] = []
-        self.values: list[bytes] = []
-        self.senders: list[tuple[PublishSender, int]] = []
-        """Who is to be answered, and for how many messages, in order."""
+    names: Names
+    delivery: Delivery
+    source: bytes
+    """Of what they are copies; empty for what no other gateway forwards."""
+    path: tuple[bytes, ...]
+    """By which gateways they came."""
+    copies: list[tuple[int, bytes, int, int]] = []
+    columns: list[Columns] = []
+    values: list[bytes] = []
+    senders: list[tuple[PublishSender, int]] = []
+    """Who is to be answered, and for how many messages, in order."""
 
     def joined(self) -> Columns:
-        self.gather_values()
-        return Columns.concat(self.columns)
+        if self.values:
+            self.gather_values()
+        return self.columns[0] if len(self.columns) == 1 else Columns.concat(self.columns)
 
-    def copied(self) -> Copies | None:
-        return Copies(self.source, self.copies, self.path) if self.source else None
+    def copied(self) -> Copies:
+        return Copies(self.source, self.copies, self.path)
 
     def gather_values(self) -> None:
-        if self.values:
-            self.columns.append(Columns.of(self.values))
-            self.values = []
+        self.columns.append(Columns.of(self.values))
+        self.values = []
 
 
 class ClientStream:
@@ -92,25 +95,25 @@ class ClientStream:
         self._channel = channel
         self._answers = kind is Kind.DUPLEX
         self._machine = Machine(STREAMS, StreamState.OPEN)
-        self._buffer = ReceiveBuffer()
+        self.buffer = ReceiveBuffer()
         self._replies = ReplyQueue()
         self._gathering: Gathering | None = None
         self._head = b""  # the names of the last binary batch as they lay on the wire
         self._head_names = Names("", "", "")
+        self._named: Names | None = None
+        self._address = ""
+        """What the stream is called that was last published to, and known by these names."""
         self._tenant: str | None = None  # logged in as
         self._finished = False  # the client sent FIN
         self._stopped = False  # the client reads no more
         self._awaits_room = False  # a large value is on its way: the stream is held until it has left
 
-    @property
-    def incomplete(self) -> int:
-        return self._buffer.size
-
     # --- events of the channel ---
 
     def receive(self, data: bytes) -> None:
         if self._machine.state in READING:
-            whole = self._buffer.feed(data)
+            buffer = self.buffer
+            whole = buffer.feed(data) if buffer.size or buffer.wanted else data
             if whole:
                 self._parse(whole)
         self._settle()
@@ -123,9 +126,9 @@ class ClientStream:
     def eof(self, *, abandoned: bool = False) -> None:
         # the client will send no more: answer what it asked, then finish too (Felix wire section 0, row 8)
         if abandoned:
-            self._buffer.clear()
+            self.buffer.clear()
         self._finished = True
-        if self._buffer.size and self._machine.state is StreamState.OPEN:
+        if self.buffer.size and self._machine.state is StreamState.OPEN:
             self._fail(CUT_OFF)
         self._machine.step(StreamEvent.EOF)
         self._settle()
@@ -150,10 +153,11 @@ class ClientStream:
         most = BEFORE_LOGIN if self._peer.auth_required and self._tenant is None else MAX_PAYLOAD
         while size - position >= HEADER_SIZE:
             magic, version, flags, length = HEADER.unpack_from(data, position)
-            try:
-                check_header(magic, version, length, most)
-            except MalformedHeader as error:
-                self._break(error)
+            if magic != MAGIC or version != VERSION or length > most:
+                try:
+                    check_header(magic, version, length, most)
+                except MalformedHeader as error:
+                    self._break(error)
                 break
             start = position + HEADER_SIZE
             end = start + length
@@ -177,10 +181,13 @@ class ClientStream:
             if machine.state not in PARSING:
                 break
         # the end of a read ends the batch: nobody waits for messages that may never come
-        self._publish()
+        if self._gathering is not None:
+            self._publish()
+        if position == size and machine.state is StreamState.OPEN:
+            return
         if machine.state in KEEPING:
             held = machine.state is not StreamState.OPEN
-            self._buffer.keep(data[position:] if position else data, _NOTHING_IS_ENOUGH if held else wanted)
+            self.buffer.keep(data[position:] if position else data, _NOTHING_IS_ENOUGH if held else wanted)
         elif machine.state is StreamState.LAST and position < size:
             self._fail(CUT_OFF)
 
@@ -198,19 +205,20 @@ class ClientStream:
             self._say(replies.error(text, document=self._peer.document))
         else:
             self._publish()
-        self._buffer.clear()
+        self.buffer.clear()
         self._machine.step(StreamEvent.FAIL)
 
     def _settle(self) -> None:
         # send the replies whose turn it is; end when the other side has and nothing is owed
-        queue, peer = self._replies, self._peer
-        before = len(queue)
-        if before:
-            ready = list(queue.ready())
-            peer.owed -= before - len(queue)
+        slots, peer = self._replies.slots, self._peer
+        if slots and slots[0] is not None:
+            before = len(slots)
+            ready = self._replies.ready()
+            peer.owed -= before - len(slots)
             if ready and self._answers and not self._stopped:
-                peer.outputs.append(Send(self._channel, b"".join(ready), notify=self._awaits_room))
-        if not queue and self._machine.state in LEAVING:
+                data = ready[0] if len(ready) == 1 else b"".join(ready)
+                peer.outputs.append(Send(self._channel, data, self._awaits_room))
+        if not slots and self._machine.state in LEAVING:
             if self._answers and not self._stopped:
                 peer.outputs.append(Finish(self._channel))
             # without this a client that goes on sending would spend its window on a stream that nobody reads
@@ -262,8 +270,9 @@ class ClientStream:
                 raise
             self._say(replies.failure(sender, str(error.message), document=False))
             return
-        self._peer.check_tenant(self._head_names.tenant, self._tenant)
-        self._gather(self._head_names, sender, columns, copies)
+        if self._peer.auth_required:
+            self._peer.check_tenant(self._head_names.tenant, self._tenant)
+        self._gather(self._head_names, sender, columns.count, columns, copies)
 
     def _publish_json(self, message: codec.Publish | codec.PublishBatch) -> None:
         peer = self._peer
@@ -274,14 +283,20 @@ class ClientStream:
             return
         sender = sender_of(message.request_id, acked=acked, document=peer.document)
         values = [message.payload] if isinstance(message, codec.Publish) else message.payloads
-        self._peer.check_tenant(message.tenant_id, self._tenant)
-        self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, values)
+        if peer.auth_required:
+            peer.check_tenant(message.tenant_id, self._tenant)
+        self._gather(Names(message.tenant_id, message.namespace, message.stream), sender, len(values), values)
 
     def _gather(
-        self, names: Names, sender: PublishSender, messages: Columns | list[bytes], copies: Copies | None = None
+        self,
+        names: Names,
+        sender: PublishSender,
+        count: int,
+        messages: Columns | list[bytes],
+        copies: Copies | None = None,
     ) -> None:
-        if not messages:
-            self._say(replies.success(sender))  # nothing to store; an acknowledged one is acknowledged
+        if not count:
+            self._say(success(sender))  # nothing to store; an acknowledged one is acknowledged
             return
         silent = sender.answering is Answering.SILENT
         delivery = Delivery.AT_MOST_ONCE if silent else Delivery.AT_LEAST_ONCE
@@ -295,13 +310,15 @@ class ClientStream:
             or gathering.path != path
             or gathering.names != names
         ):
-            self._publish()
+            if gathering is not None:
+                self._publish()
             gathering = self._gathering = Gathering(names, delivery, source, path)
         if copies is not None:
             gathering.copies.extend(copies.ranges)
-        gathering.senders.append((sender, len(messages)))
+        gathering.senders.append((sender, count))
         if isinstance(messages, Columns):
-            gathering.gather_values()
+            if gathering.values:
+                gathering.gather_values()
             gathering.columns.append(messages)
         else:
             gathering.values.extend(messages)
@@ -312,20 +329,28 @@ class ClientStream:
             return
         peer = self._peer
         names = gathering.names
-        address = address_of(names, peer.settings.scope)
-        batch = Batch(address, gathering.joined(), gathering.delivery, copies=gathering.copied())
+        if names != self._named:
+            self._named, self._address = names, address_of(names, peer.settings.scope)
+        copies = gathering.copied() if gathering.source else None
+        batch = Batch(self._address, gathering.joined(), gathering.delivery, copies=copies)
         request = requests.Publish(peer.next_id(), batch, create=peer.settings.create)
-        slot, senders = self._take_slot(), gathering.senders
-        peer.ask(request, lambda outcome, _: self._published(slot, names, senders, outcome))
+        peer.owed += 1
+        peer.ask(request, partial(self._published, self._replies.take(), names, gathering.senders))
 
-    def _published(self, slot: int, names: Names, senders: list[tuple[PublishSender, int]], outcome: Outcome) -> None:
+    def _published(
+        self, slot: int, names: Names, senders: list[tuple[PublishSender, int]], outcome: Outcome, _now: float
+    ) -> None:
+        if isinstance(outcome, requests.Published) and not outcome.refused:
+            reply = success(senders[0][0]) if len(senders) == 1 else b"".join([success(one) for one, _ in senders])
+            self._fill(slot, reply)
+            return
         answers: list[bytes] = []
         first = 0
         for sender, count in senders:
             error = replies.error_in(outcome, first, count)
             first += count
             if error is None:
-                answers.append(replies.success(sender))
+                answers.append(success(sender))
             else:
                 text = text_of(error, stream_not_found(names), document=self._peer.document)
                 answers.append(replies.failure(sender, text, document=self._peer.document))
@@ -391,8 +416,8 @@ class ClientStream:
 
     def _go_on(self) -> None:
         self._machine.step(StreamEvent.RELEASE)
-        self._buffer.wanted = 0
-        whole = self._buffer.feed(b"") if self._machine.state in PARSING else b""
+        self.buffer.wanted = 0
+        whole = self.buffer.feed(b"") if self._machine.state in PARSING else b""
         if whole:
             self._parse(whole)
 

@@ -9,7 +9,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 
-import attrs
+import msgspec
 
 from gateway.envelope import MOST_MESSAGES, PREFIX, Columns, Copies, index_packed
 from gateway.errors import Truncated, WireError
@@ -34,6 +34,7 @@ _REQUEST = struct.Struct(">QB")  # request id, acknowledgement mode
 _COPIES = struct.Struct(">16sI")  # source, number of ranges
 _RANGE = struct.Struct(">Q16sII")  # first offset, batch id, index in it, how many
 _ACK = struct.Struct(">BQH")  # status, request id, length of the text
+_ACK_FRAME = struct.Struct(">IHHIBQH")  # the same behind its header
 
 ACK_MODES = frozenset({1, 2})
 """per_message and per_batch (Felix wire 1.2)."""
@@ -47,8 +48,7 @@ class MalformedBatch(WireError):
     """malformed publish batch"""
 
 
-@attrs.frozen
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """tenant, namespace and stream."""
 
     tenant: str
@@ -179,8 +179,10 @@ def encode_batch(names: bytes, columns: Columns, request_id: int | None = None, 
 
 def encode_ack(request_id: int, error: str | None = None) -> bytes:
     """A whole frame: the acknowledgement of a binary publish (Felix wire 1.2)."""
-    raw = b"" if error is None else error.encode()[:0xFFFF].decode(errors="ignore").encode()
-    return frame(_ACK.pack(error is not None, request_id, len(raw)) + raw, ACK)
+    if error is None:
+        return _ACK_FRAME.pack(MAGIC, VERSION, ACK, _ACK.size, 0, request_id, 0)
+    raw = error.encode()[:0xFFFF].decode(errors="ignore").encode()
+    return frame(_ACK.pack(1, request_id, len(raw)) + raw, ACK)
 
 
 def decode_ack(payload: bytes) -> tuple[int, str | None]:

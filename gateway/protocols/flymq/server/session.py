@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -130,6 +131,10 @@ class FlymqServer(ServerBasics):
         # at once where nobody has to log in: the clients say nothing until they have something to do
         return not self._expected
 
+    def rests_until(self) -> float | None:
+        # what is held is behind bytes that are kept
+        return None if self._pending or self._expected or self._buffer.size or self._holds else math.inf
+
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         state = self._machine.state
         if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
@@ -171,7 +176,7 @@ class FlymqServer(ServerBasics):
             data = ready[0] if len(ready) == 1 else b"".join(ready)
             self._unsent += len(data)
             outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
-        if self._machine.state is State.FINISHING and not self._pending and not len(self._replies):
+        if self._machine.state is State.FINISHING and not self._pending and not self._replies.slots:
             self._machine.step(Event.CLOSE)
             outputs.append(Close())
         return outputs

@@ -8,6 +8,7 @@ QUIC the server opens a stream for each ping, which says what the client's diale
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from gateway.protocols.fujin.server.bound_stream import BoundStream
@@ -165,9 +166,23 @@ class FujinServer:
 
     def timeout_at(self) -> float | None:
         """The next ping, the end of a ping or of the drain, a reader's first message."""
-        times = [self._ping_until if self._pinging is not None else self._ping_at, self._drain_until]
-        times += [stream.timeout_at() for stream in self._streams.values()]
-        return min((time for time in times if time is not None), default=None) if not self._closed else None
+        if self._closed:
+            return None
+        soonest = self._ping_until if self._pinging is not None else self._ping_at
+        if self._drain_until is not None and (soonest is None or self._drain_until < soonest):
+            soonest = self._drain_until
+        for stream in self._streams.values():
+            due = stream.timeout_at()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        return soonest
+
+    def rests_until(self) -> float | None:
+        # a stream that holds its connection back keeps the bytes for which it does
+        if self._incomplete or self._outbox.waiting or not self.handshaken:
+            return None
+        due = self.timeout_at()
+        return math.inf if due is None else due
 
     def on_timeout(self, now: float) -> Requests:
         for stream in list(self._streams.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gateway.errors import GatewayError
@@ -110,7 +111,7 @@ class RustlogServer(ServerBasics):
     @property
     def in_flight(self) -> int:
         """Answers that are owed; at its bound too while what is asked or answered has to get smaller first."""
-        owed = len(self._desk.replies)
+        owed = len(self._desk.replies.slots)
         return max(owed, self._limits.in_flight) if self._machine.state in HELD and not self._desk.waiting else owed
 
     @property
@@ -121,6 +122,11 @@ class RustlogServer(ServerBasics):
     @property
     def kept(self) -> int:
         return self._buffer.size
+
+    def rests_until(self) -> float | None:
+        desk = self._desk
+        busy = desk.replies.slots or desk.waiting or self._buffer.size or self._machine.state in HELD
+        return None if busy else math.inf
 
     @property
     def spoken(self) -> Spoken:
