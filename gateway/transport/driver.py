@@ -117,6 +117,8 @@ class Driver:
         """The session was told something since its outputs were taken."""
         self._gathered = False
         """Requests are under way of which the next turn asks whether they have ended."""
+        self._started: Sequence[Request] = ()
+        """Of those, the ones that do not count as under way yet: nearly all have ended by then."""
         self._due = math.inf
         """When the session wants to be called."""
         self._deadline = math.inf
@@ -184,8 +186,8 @@ class Driver:
                 return
         if requests:
             self.asked += len(requests)
-            self._account(requests)
             self._client.start(requests)
+            self._started = [*self._started, *requests] if self._started else requests
             self._gathered = True
 
     @supervised
@@ -196,7 +198,11 @@ class Driver:
         self._busy = True
         if self._gathered:
             self._gathered = False
-            following = self._finish(self._client.collect())
+            started, self._started = self._started, ()
+            ended = self._client.collect()
+            if len(started) != 1 or len(ended) != 1 or ended[0][0] != started[0].id:
+                self._account(started)
+            following = self._finish(ended)
             if following:
                 self._run(following)
         if self._due <= now:
@@ -221,7 +227,8 @@ class Driver:
             until = min(until, self._read_at + self._context.limits.write_timeout)
         elif not buffered:
             until = min(until, self._heard_at + self._context.limits.idle)
-        self._wake_at(until, now)
+        if until < self._deadline or self._deadline <= now:
+            self._wake_at(until)
 
     def _at_rest(self, now: float, buffered: int, replies: int) -> bool:
         # Most turns end with all that was asked answered: what may be on its way to the peer is held against the bounds, and
@@ -253,12 +260,13 @@ class Driver:
         self._due = math.inf if due is None else due
         if not self._timed_out(now, buffered, replies, in_flight):
             self._throttle(buffered, replies, in_flight)
-            self._wake_at(self._next_deadline(buffered, replies, in_flight), now)
+            soonest = self._next_deadline(buffered, replies, in_flight)
+            if soonest < self._deadline or self._deadline <= now:
+                self._wake_at(soonest)
 
-    def _wake_at(self, soonest: float, now: float) -> None:
-        if soonest < self._deadline or self._deadline <= now:
-            self._deadline = soonest
-            self._link.set_deadline(soonest if soonest < math.inf else None)
+    def _wake_at(self, soonest: float) -> None:
+        self._deadline = soonest
+        self._link.set_deadline(soonest if soonest < math.inf else None)
 
     @supervised
     def lost(self) -> None:
@@ -395,6 +403,9 @@ class Driver:
                 self._writing += size
 
     def _finish(self, completions: Sequence[Completion]) -> list[Request]:
+        if self._started:  # they may have ended with others
+            started, self._started = self._started, ()
+            self._account(started)
         following: list[Request] = []
         session = self._session
         for request_id, outcome in completions:

@@ -13,13 +13,14 @@ Apart from `aioquic_credit`, which changes what aioquic does: this does the same
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import msgspec
 from aioquic import tls
-from aioquic.quic import connection as engine
 from aioquic.quic.congestion.base import K_GRANULARITY
 from aioquic.quic.connection import END_STATES, QuicConnectionError, QuicConnectionState, QuicReceiveContext
 from aioquic.quic.crypto import CryptoContext
@@ -57,7 +58,13 @@ ONE_RTT: Final = tls.Epoch.ONE_RTT
 ZERO_RTT: Final = tls.Epoch.ZERO_RTT
 ACKED: Final = QuicDeliveryState.ACKED
 _DATA_DELIVERY: Final = QuicStreamSender.on_data_delivery
-_ACK_DELIVERY: Final = engine.QuicConnection._on_ack_delivery
+Span = tuple[Any, int, int, bool]
+"""What a packet has of a stream: its sender, from where to where, whether it is the end."""
+
+_ACKNOWLEDGED: Final = struct.Struct(">BHHBB")
+"""An ACK frame of one range (RFC 9000, 19.3), its numbers of two bytes, but for how many packets there are."""
+_HEADS: Final = (struct.Struct(">BBH"), struct.Struct(">BBBH"), struct.Struct(">BBHH"), struct.Struct(">BBIH"))
+"""What a STREAM frame begins with (RFC 9000, 19.8): by the length of the offset."""
 _WAS_SENT: Final = attrgetter("was_sent")
 
 
@@ -65,24 +72,35 @@ class _OtherFrame(Exception):
     """A frame that goes aioquic's way. Nothing of it has been taken in."""
 
 
-class _PlainPacket:
+class _PlainPacket(msgspec.Struct):
     """What aioquic's recovery asks of one, and no more: most are forgotten within a turn."""
 
-    __slots__ = ("delivery_handlers", "in_flight", "is_ack_eliciting", "packet_number", "sent_bytes", "sent_time")
+    epoch: ClassVar[tls.Epoch] = ONE_RTT
+    is_crypto_packet: ClassVar[bool] = False
+    packet_type: ClassVar[QuicPacketType] = QuicPacketType.ONE_RTT
+    quic_logger_frames: ClassVar[Sequence[dict[str, Any]]] = ()
 
-    epoch = ONE_RTT
-    is_crypto_packet = False
-    packet_type = QuicPacketType.ONE_RTT
-    quic_logger_frames: Sequence[dict[str, Any]] = ()
+    packet_number: int
+    sent_bytes: int
+    sent_time: float
+    is_ack_eliciting: bool
+    space: Any
+    acknowledged: int
+    """The highest packet of which it says that it has come; -1 if it says nothing of that."""
+    spans: list[Span]
 
-    def __init__(
-        self, number: int, size: int, now: float, eliciting: bool, handlers: list[tuple[Callable[..., None], Any]]
-    ) -> None:
-        self.packet_number = number
-        self.sent_bytes = size
-        self.sent_time = now
-        self.in_flight = self.is_ack_eliciting = eliciting
-        self.delivery_handlers = handlers
+    @property
+    def in_flight(self) -> bool:
+        return self.is_ack_eliciting
+
+    @property
+    def delivery_handlers(self) -> list[tuple[Callable[..., None], Any]]:
+        """Who is to be told what became of it, as aioquic has it."""
+        handlers: list[tuple[Callable[..., None], Any]] = []
+        if self.acknowledged >= 0:
+            handlers.append((_on_ack_delivery, (self.space, self.acknowledged)))
+        handlers += [(sender.on_data_delivery, (start, stop, end)) for sender, start, stop, end in self.spans]
+        return handlers
 
 
 class _PacketKeys:
@@ -108,6 +126,10 @@ class EstablishedConnection(CreditedConnection):
     _writing: _PacketKeys | None = None
     _queue: list[CoreStream]
     """Streams that may have something to send, those that were served last behind. To aioquic it is `_streams_queue`."""
+    _silence = 0.0
+    """How long the peer may be silent, by the round trips measured so far; 0 where that is to be worked out."""
+    paces = True
+    """Whether packets leave evenly, and not as soon as the congestion window has room for them."""
 
     # --- receiving ---
 
@@ -125,6 +147,7 @@ class EstablishedConnection(CreditedConnection):
             or not path.is_validated
             or self._quic_logger is not None
         ):
+            self._silence = 0.0
             super().receive_datagram(data, addr, now)
             return
         pair = self._cryptos[ONE_RTT]
@@ -132,6 +155,7 @@ class EstablishedConnection(CreditedConnection):
         keys = self._receiving
         if keys is None or keys.aead is not context.aead:
             if self._cryptos[ZERO_RTT].recv.aead is not None:
+                self._silence = 0.0
                 super().receive_datagram(data, addr, now)
                 return
             keys = self._receiving = _PacketKeys(context, receiving=True)
@@ -139,13 +163,17 @@ class EstablishedConnection(CreditedConnection):
         mask = keys.mask(data[begin + SAMPLED : begin + SAMPLED + SAMPLE])
         first = data[0] ^ (mask[0] & PROTECTED)
         if (first & KEY_PHASE) >> 2 != context.key_phase or first & RESERVED:
+            self._silence = 0.0
             super().receive_datagram(data, addr, now)
             return
         length = (first & NUMBER_LENGTH) + 1
         start = begin + length
         truncated = int.from_bytes(data[begin:start], "big") ^ int.from_bytes(mask[1 : 1 + length], "big")
         space = self._spaces[ONE_RTT]
-        number = _whole(truncated, 8 * length, space.expected_packet_number)
+        expected, bits = space.expected_packet_number, 8 * length
+        number = expected >> bits << bits | truncated
+        if abs(number - expected) >= 1 << (bits - 1):
+            number = _whole(truncated, bits, expected)
         header = b"%c%b%b" % (first, cid, truncated.to_bytes(length, "big"))
         try:
             payload = keys.crypt((keys.iv ^ number).to_bytes(NONCE, "big"), data[start:], header)
@@ -170,7 +198,7 @@ class EstablishedConnection(CreditedConnection):
         if self._close_pending or self._state in END_STATES:
             return
 
-        self._close_at = now + self._idle_timeout()
+        self._close_at = now + (self._silence or self._idle_timeout())
         self._ack_eliciting_sent_since_receipt = False
         if number > space.largest_received_packet:
             space.largest_received_packet = number
@@ -210,6 +238,7 @@ class EstablishedConnection(CreditedConnection):
                 time=now,
                 version=None,
             )
+            self._silence = 0.0
             more, _probing = self._payload_received(context, payload[position:])
             return eliciting or more
         if not end:
@@ -224,9 +253,23 @@ class EstablishedConnection(CreditedConnection):
         if number >= 0x40:
             number, position = _varint(payload, position - 1)
         if kind & OFFSET:
-            offset, position = _varint(payload, position)
+            offset = payload[position]
+            if offset < 0x40:
+                position += 1
+            elif offset < 0x80:
+                offset = (offset & 0x3F) << 8 | payload[position + 1]
+                position += 2
+            else:
+                offset, position = _varint(payload, position)
         if kind & LENGTH:
-            length, position = _varint(payload, position)
+            length = payload[position]
+            if length < 0x40:
+                position += 1
+            elif length < 0x80:
+                length = (length & 0x3F) << 8 | payload[position + 1]
+                position += 2
+            else:
+                length, position = _varint(payload, position)
         else:
             length = end - position
         stop = position + length
@@ -254,12 +297,29 @@ class EstablishedConnection(CreditedConnection):
 
     def _acknowledgement(self, payload: bytes, position: int, now: float) -> int:
         """What the peer has received (RFC 9000, 19.3). Where that ends."""
-        largest, position = _varint(payload, position)
-        delay, position = _varint(payload, position)
-        more, position = _varint(payload, position)
-        first, position = _varint(payload, position)
+        largest = payload[position]
+        if 0x40 <= largest < 0x80:
+            largest = (largest & 0x3F) << 8 | payload[position + 1]
+            position += 2
+        else:
+            largest, position = _varint(payload, position)
+        delay = payload[position]
+        if delay < 0x40:
+            position += 1
+        elif delay < 0x80:
+            delay = (delay & 0x3F) << 8 | payload[position + 1]
+            position += 2
+        else:
+            delay, position = _varint(payload, position)
+        if payload[position]:  # several ranges
+            raise _OtherFrame
+        first = payload[position + 1]
+        if first < 0x40:
+            position += 2
+        else:
+            first, position = _varint(payload, position + 1)
         low = largest - first
-        if more or low < 0:
+        if low < 0:
             raise _OtherFrame
         loss = self._loss
         loss.peer_completed_address_validation = True
@@ -279,13 +339,13 @@ class EstablishedConnection(CreditedConnection):
                 space.ack_eliciting_in_flight -= 1
             if packet.in_flight:
                 control.on_packet_acked(packet=packet, now=now)
-            for handler, arguments in packet.delivery_handlers:
-                function = handler.__func__
-                if function is _DATA_DELIVERY:
-                    _data_acknowledged(handler.__self__, *arguments)
-                elif function is _ACK_DELIVERY:
-                    _forget_acknowledged(*arguments)
-                else:
+            if type(packet) is _PlainPacket:
+                if packet.acknowledged >= 0:
+                    _forget_acknowledged(space, packet.acknowledged)
+                for span in packet.spans:
+                    _data_acknowledged(*span)
+            else:
+                for handler, arguments in packet.delivery_handlers:
                     handler(ACKED, *arguments)
         if numbers[-1] == largest and eliciting:
             self._measure(now - packet.sent_time, (delay << self._remote_ack_delay_exponent) / 1_000_000, now)
@@ -315,7 +375,9 @@ class EstablishedConnection(CreditedConnection):
             loss._rtt_variance = latest / 2
             loss._rtt_smoothed = latest
         loss._cc.on_rtt_measurement(now=now, rtt=latest)
-        loss._pacer.update_rate(congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed)
+        if self.paces:
+            loss._pacer.update_rate(congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed)
+        self._silence = 0.0
 
     # --- sending ---
 
@@ -341,20 +403,23 @@ class EstablishedConnection(CreditedConnection):
         self._pacing_at = None
         while True:
             due = space.ack_at
-            if due is None or due >= now:
+            if self.paces and (due is None or due >= now):
                 self._pacing_at = pacer.next_send_time(now=now)
                 if self._pacing_at is not None:
                     break
             parts: list[Any] = []
-            handlers: list[tuple[Callable[..., None], Any]] = []
+            spans: list[Span] = []
+            acknowledged = -1
             room = min(size, window) - overhead
             if due is not None and due <= now:
                 frame = _ack_frame(space, now, self._local_ack_delay_exponent)
                 parts.append(frame)
-                handlers.append((self._on_ack_delivery, (space, space.largest_received_packet)))
+                acknowledged = space.largest_received_packet
                 space.ack_at = None
                 room -= len(frame)
-            eliciting = self._stream_frames(room, parts, handlers)
+            elif datagrams and room >= FRAME_MIN and _none_left(self._queue):
+                break
+            eliciting = self._stream_frames(room, parts, spans)
             if not parts:
                 break
             header = b"%c%b%b" % (first, cid, (number & 0xFFFF).to_bytes(NUMBER, "big"))
@@ -363,7 +428,7 @@ class EstablishedConnection(CreditedConnection):
             hidden = (number & 0xFFFF) ^ int.from_bytes(mask[1 : 1 + NUMBER], "big")
             datagram = b"%c%b%b%b" % (first ^ (mask[0] & PROTECTED), cid, hidden.to_bytes(NUMBER, "big"), sealed)
             length = len(datagram)
-            packet: Any = _PlainPacket(number, length, now, eliciting, handlers)
+            packet: Any = _PlainPacket(number, length, now, eliciting, space, acknowledged, spans)
             space.sent_packets[number] = packet
             if eliciting:
                 space.ack_eliciting_in_flight += 1
@@ -371,12 +436,13 @@ class EstablishedConnection(CreditedConnection):
                 control.on_packet_sent(packet=packet)
                 window -= length
                 if not self._ack_eliciting_sent_since_receipt:
-                    self._close_at = now + self._idle_timeout()
+                    self._close_at = now + (self._silence or self._idle_timeout())
                     self._ack_eliciting_sent_since_receipt = True
             path.bytes_sent += length
             datagrams.append((datagram, address))
             number += 1
-            pacer.update_after_send(now=now)
+            if self.paces:
+                pacer.update_after_send(now=now)
         self._packet_number = number
         return datagrams
 
@@ -418,7 +484,7 @@ class EstablishedConnection(CreditedConnection):
     def _general_datagrams(self, now: float) -> list[tuple[bytes, Any]]:
         return super().datagrams_to_send(now)
 
-    def _stream_frames(self, room: int, parts: list[Any], handlers: list[tuple[Callable[..., None], Any]]) -> bool:
+    def _stream_frames(self, room: int, parts: list[Any], spans: list[Span]) -> bool:
         """STREAM frames for a packet with so much room, in the order in which they were served least lately. Whether there
         are any.
         """
@@ -431,7 +497,7 @@ class EstablishedConnection(CreditedConnection):
             sender = stream.sender
             before = sender.highest_offset
             limit = min(before + self._remote_max_data - self._remote_max_data_used, stream.max_stream_data_remote)
-            used = _stream_frame(stream.stream_id or 0, sender, room, limit, parts, handlers)
+            used = _stream_frame(stream.stream_id or 0, sender, room, limit, parts, spans)
             if used:
                 taken = True
                 room -= used
@@ -478,10 +544,12 @@ class EstablishedConnection(CreditedConnection):
         remote = self._remote_max_idle_timeout
         if remote is not None and remote < idle:
             idle = remote
-        if not loss._rtt_initialized:
-            return max(idle, IDLE_PROBES * loss.get_probe_timeout())
-        probe = loss._rtt_smoothed + max(4 * loss._rtt_variance, K_GRANULARITY) + loss.max_ack_delay
-        return max(idle, IDLE_PROBES * probe)
+        if loss._rtt_initialized:
+            probe = loss._rtt_smoothed + max(4 * loss._rtt_variance, K_GRANULARITY) + loss.max_ack_delay
+        else:
+            probe = loss.get_probe_timeout()
+        self._silence = max(idle, IDLE_PROBES * probe)
+        return self._silence
 
 
 def _whole(truncated: int, bits: int, expected: int) -> int:
@@ -522,26 +590,39 @@ def _ack_frame(space: Any, now: float, exponent: int) -> bytes:
     """Everything up to the last is there."""
     (known,) = space.ack_queue
     delay = int((now - space.largest_received_time) * 1_000_000) >> exponent
-    return b"\2%b%b\0%b" % (_number(known.stop - 1), _number(delay), _number(known.stop - 1 - known.start))
+    last = known.stop - 1
+    count = last - known.start
+    if 0x40 <= last < 0x4000 and 0x40 <= delay < 0x4000 and count < 0x40:
+        return _ACKNOWLEDGED.pack(ACK, last | 0x4000, delay | 0x4000, 0, count)
+    return b"\2%b%b\0%b" % (_number(last), _number(delay), _number(count))
 
 
-def _stream_frame(
-    number: int,
-    sender: Any,
-    room: int,
-    limit: int,
-    parts: list[Any],
-    handlers: list[tuple[Callable[..., None], Any]],
-) -> int:
+def _none_left(queue: Sequence[CoreStream]) -> bool:
+    """Whether no stream has anything left to send, as far as one can see without a packet for it."""
+    for stream in queue:
+        sender: Any = stream.sender
+        if stream.is_blocked or sender._pending._RangeSet__ranges or sender._pending_eof:
+            return False
+    for stream in queue:
+        stream.sender.buffer_is_empty = True
+    return True
+
+
+def _stream_frame(number: int, sender: Any, room: int, limit: int, parts: list[Any], spans: list[Span]) -> int:
     """The next bytes of a stream, as far as there is room and credit. How long the frame is: nothing, if there is none."""
     pending = sender._pending._RangeSet__ranges
     start = pending[0].start if pending else sender._buffer_stop
     if not pending and not sender._pending_eof and room >= FRAME_MIN:
         sender.buffer_is_empty = True
         return 0
-    place = _number(start) if start else b""
-    name = _number(number)
-    room -= 3 + len(name) + len(place)
+    offset = 0 if not start else 1 if start < 0x40 else 2 if start < 0x4000 else 4
+    plain = number < 0x40 and start < 0x4000_0000
+    if plain:
+        size = 4 + offset
+    else:
+        name, place = _number(number), _number(start) if start else b""
+        size = 3 + len(name) + len(place)
+    room -= size
     if room < 0:
         return 0
     if not pending:
@@ -563,12 +644,24 @@ def _stream_frame(
         sender._pending_eof = False
     length: int = stop - start
     kind = STREAM.start | LENGTH | (OFFSET if start else 0) | end
-    parts.append(b"%c%b%b%b" % (kind, name, place, (length | 0x4000).to_bytes(2, "big")))
+    if not plain:
+        parts.append(b"%c%b%b%b" % (kind, name, place, (length | 0x4000).to_bytes(2, "big")))
+    elif offset == 4:
+        parts.append(_HEADS[3].pack(kind, number, start | 0x8000_0000, length | 0x4000))
+    elif offset:
+        parts.append(_HEADS[offset].pack(kind, number, start | (0x4000 if offset == 2 else 0), length | 0x4000))
+    else:
+        parts.append(_HEADS[0].pack(kind, number, length | 0x4000))
     if length:
         base = sender._buffer_start
         parts += sender._buffer.views(start - base, stop - base)
-    handlers.append((sender.on_data_delivery, (start, stop, end)))
-    return 3 + len(name) + len(place) + length
+    spans.append((sender, start, stop, end))
+    return size + length
+
+
+def _on_ack_delivery(delivery: QuicDeliveryState, space: Any, highest: int) -> None:
+    if delivery is ACKED:
+        _forget_acknowledged(space, highest)
 
 
 def _data_acknowledged(sender: Any, start: int, stop: int, end: bool) -> None:

@@ -411,5 +411,6 @@ def use_datagrams_of(core: Core, size: int) -> None:
 def stop_pacing(core: Core) -> None:
     """Send as fast as the congestion window allows: there is no queue on the way that a burst could overrun."""
     pacer: Any = core._loss._pacer
+    core.paces = False
     pacer.packet_time = None
     pacer.update_rate = lambda **_: None

@@ -337,19 +337,27 @@ class QuicLink(ChannelLink):
         assert handler is not None
         if self._deadline is not None and self._deadline <= now:
             self._deadline = None
+        self._turning = True
         out = self._out
-        for _ in range(ROUNDS):
+        for count in range(ROUNDS):
             if self._in.fresh:
                 self._in.deliver(handler)
             if out.watchful:
                 self._notices(handler, now)
             handler.turn(now)
             if not out.watchful:
-                return
+                break
             out.advance(now)
             if not out.opened and not out.refused:
-                return
-        self._mark(self, True)
+                if not self._asked_for_room:
+                    break
+                self._asked_for_room = False
+                if count:  # there was room for one thing already: others come before the next
+                    self._mark(self, True)
+                    break
+        else:
+            self._mark(self, True)
+        self._turning = False
 
     def _notices(self, handler: LinkHandler, now: float) -> None:
         out = self._out

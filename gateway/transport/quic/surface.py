@@ -30,6 +30,9 @@ class ChannelLink:
         self._out = Output(core, self._channels, limits)
         self._in = Input(core, self._channels, limits)
         self._writable = False
+        self._turning = False
+        """The handler has its turn."""
+        self._asked_for_room = False
         self._deadline: float | None = None
 
     def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:
@@ -38,7 +41,11 @@ class ChannelLink:
         if found is not None and self._writable:
             self._out.send(found, data, self._clock() if alone else 0.0, notify, alone)
             if notify:
-                self.wake()  # there may be room already
+                # there may be room already: that is told in this turn, or in one that is to come
+                if self._turning:
+                    self._asked_for_room = True
+                else:
+                    self.wake()
             elif not self.attended:
                 self.touch()
 

@@ -47,7 +47,10 @@ class BlipmqServer(ServerBasics):
         self._closed = False
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        return () if self._ending else self._parse(self._buffer.feed(data), now)
+        if self._ending:
+            return ()
+        buffer = self._buffer
+        return self._parse(buffer.feed(data) if buffer.size or buffer.wanted else data, now)
 
     def eof(self, channel: int, now: float) -> Requests:
         # frames already sent are answered, then the connection closes (wire 1.5)

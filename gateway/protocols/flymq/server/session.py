@@ -140,7 +140,8 @@ class FlymqServer(ServerBasics):
         if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
             return NO_REQUESTS
         self._now = now
-        whole = self._buffer.feed(data)
+        buffer = self._buffer
+        whole = buffer.feed(data) if buffer.size or buffer.wanted else data
         return self._parse(whole) if whole else NO_REQUESTS
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:

@@ -190,7 +190,7 @@ class BoundStream(Stream):
     def on_timeout(self, now: float) -> None:
         if self._init_until is not None and now >= self._init_until and not self.ending:
             self._init_until = None
-            if self.incomplete == 3:
+            if self.buffer.size == 3:
                 self._refuse_init()
 
     def _log_in(self, bind: Bind) -> None:

@@ -227,6 +227,7 @@ class PushReader(SeedReader):
     def _ready(self, now: float) -> None:
         self._stream.machine.step(Event.PUSHING)
         self._start_at = now + PUSH_DELAY
+        self._stream.timed = True
 
     def timeout_at(self) -> float | None:
         return self._start_at
@@ -234,6 +235,7 @@ class PushReader(SeedReader):
     def on_timeout(self, now: float) -> None:
         if self._start_at is not None and now >= self._start_at:
             self._start_at = None
+            self._stream.timed = False
             self._pump()
 
     def room(self, now: float) -> None:

@@ -39,6 +39,7 @@ class StreamRole(Protocol):
 class SeedStream(Stream):
     """The part that both roles share. One that never had a role goes without the `0a`."""
 
+    timed = False
     GOODBYE = bytes((Reply.DISCONNECT,))
     STOP = bytes((Op.STOP,))
 
@@ -72,7 +73,7 @@ class SeedStream(Stream):
 
     def _command(self, data: bytes, at: int, now: float) -> int:
         event = EVENTS.get(data[at])
-        if event is None or not self.machine.allows(event):
+        if event is None or (self.machine.state, event) not in TABLE:
             if self.machine.state is State.IN_TX:
                 return at + 1  # passed over silently (wire 2)
             self.end()

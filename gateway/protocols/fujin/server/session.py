@@ -117,12 +117,13 @@ class FujinServer:
             self._pong = (self._pong + data)[:2]
         stream = self._streams.get(channel)
         if stream is not None and data:
-            before = stream.incomplete
+            buffer = stream.buffer
+            before = buffer.size
             stream.receive(data, now)
-            self._incomplete += stream.incomplete - before
+            self._incomplete += buffer.size - before
             if self._incomplete > MAX_INCOMPLETE:
                 # counted again only when the bound seems to be reached: to keep it right for every stream would cost each read
-                self._incomplete = sum(each.incomplete for each in self._streams.values())
+                self._incomplete = sum(each.buffer.size for each in self._streams.values())
                 if self._incomplete > MAX_INCOMPLETE:
                     stream.end()
         return self._outbox.requests()
@@ -172,7 +173,7 @@ class FujinServer:
         if self._drain_until is not None and (soonest is None or self._drain_until < soonest):
             soonest = self._drain_until
         for stream in self._streams.values():
-            due = stream.timeout_at()
+            due = stream.timeout_at() if stream.timed else None
             if due is not None and (soonest is None or due < soonest):
                 soonest = due
         return soonest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -55,15 +56,18 @@ class StreamContext:
 class Stream(ABC):
     GOODBYE: bytes
     STOP: bytes
+    timed = True
+    """Whether `timeout_at` may say something."""
 
     def __init__(self, channel: int, context: StreamContext) -> None:
         self.channel = channel
         self.context = context
+        self.send: Callable[[bytes], None] = partial(context.outbox.send, channel)
         self.busy = False
         """A reply decides what the next command means: nothing is parsed until it is there."""
         self.ending = False
         """It takes no more commands."""
-        self._buffer = ReceiveBuffer()
+        self.buffer = ReceiveBuffer()
         self._waiting = 0
         self._heard_end = False
         """The peer has finished or abandoned its side."""
@@ -75,16 +79,12 @@ class Stream(ABC):
     @property
     def clogged(self) -> bool:
         """Whether too many bytes wait for a reply."""
-        return self.busy and self._buffer.size > MOST_HELD
+        return self.busy and self.buffer.size > MOST_HELD
 
     @property
     def window(self) -> int:
         """Bytes that may be on their way to it unread."""
         return min(PUSH_WINDOW, max(LEAST_WINDOW, UNREAD_BYTES // max(1, self.context.open())))
-
-    @property
-    def incomplete(self) -> int:
-        return self._buffer.size
 
     # --- what a dialect says ---
 
@@ -109,7 +109,8 @@ class Stream(ABC):
 
     def receive(self, data: bytes, now: float) -> None:
         if not self.ending:
-            self._parse(self._buffer.feed(data), now)
+            buffer = self.buffer
+            self._parse(buffer.feed(data) if buffer.size or buffer.wanted else data, now)
 
     def eof(self, now: float) -> None:
         """The peer sends no more: a command that is not whole will never be (wire 1.5, row 5)."""
@@ -129,8 +130,8 @@ class Stream(ABC):
         self.busy = False
         if self.ending:
             return
-        self._buffer.wanted = 0
-        self._parse(self._buffer.feed(b""), now)
+        self.buffer.wanted = 0
+        self._parse(self.buffer.feed(b""), now)
         if self._finish_after_bytes and not self.busy:
             self.end()
 
@@ -145,12 +146,10 @@ class Stream(ABC):
         def done(outcome: Outcome, now: float) -> None:
             self._waiting -= 1
             ended(outcome, now)
-            self._close_if_done()
+            if self.ending:
+                self._close_if_done()
 
         return self.context.outbox.ask(make, done, background=background)
-
-    def send(self, data: bytes) -> None:
-        self.context.outbox.send(self.channel, data)
 
     def send_apart(self, data: bytes, *, notify: bool = False, alone: bool = False) -> None:
         self.context.outbox.send_apart(self.channel, data, notify=notify, alone=alone)
@@ -160,7 +159,7 @@ class Stream(ABC):
         if self.ending:
             return
         self.ending = True
-        self._buffer.clear()
+        self.buffer.clear()
         self._silent = not self._leave() or silent
         self._close_if_done()
 
@@ -182,8 +181,8 @@ class Stream(ABC):
             wanted = error.wanted - at
         except WireError:
             self.end()
-        if not self.ending:
-            self._buffer.keep(data[at:], _EVERYTHING if self.busy else wanted)
+        if not self.ending and (self.busy or at < len(data)):
+            self.buffer.keep(data[at:], _EVERYTHING if self.busy else wanted)
 
     def _close_if_done(self) -> None:
         if not self.ending or self._waiting or self._closed:

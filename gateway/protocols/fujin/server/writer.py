@@ -103,14 +103,13 @@ class SeedWriter:
     def _published(self, cids: bytes, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, GatewayError):
             self._answer(cids, dict.fromkeys(range(len(cids) // 4), mapping.write_error(outcome)))
+        elif isinstance(outcome, Published) and not outcome.refused:
+            self._stream.send(codec.write_replies(cids))
         elif isinstance(outcome, Published):
             self._answer(cids, {index: mapping.write_error(error) for index, error in outcome.refused.items()})
 
     def _answer(self, cids: bytes, errors: dict[int, str]) -> None:
         # `02 cid` and what became of each
-        if not errors:
-            self._stream.send(codec.write_replies(cids))
-            return
         for index in range(len(cids) // 4):
             cid = int.from_bytes(cids[4 * index : 4 * index + 4])
             self._stream.send(codec.reply(Reply.WRITE, cid, errors.get(index)))

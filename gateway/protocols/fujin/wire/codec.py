@@ -157,14 +157,18 @@ class WriteRun:
 
 def decode_write_head(data: bytes, at: int) -> int:
     """Where the topic of a WRITE ends; refuses one without a topic (wire 2)."""
-    need(data, at + 9)
+    there = len(data)
+    if at + 9 > there:
+        raise Incomplete(at + 9)
     _, cid, size = _OP_U32_U32.unpack_from(data, at)
     if not size:
         raise RefusedCommand(reply(Reply.WRITE, cid, mapping.NO_WRITER_TOPIC))
     if size > LARGEST_NAME:
         raise RefusedCommand(reply(Reply.WRITE, cid, mapping.TOO_LARGE))
-    need(data, at + 9 + size)
-    return at + 9 + int(size)
+    end = at + 9 + int(size)
+    if end > there:
+        raise Incomplete(end)
+    return end
 
 
 def has_headers(data: bytes, at: int) -> bool:
@@ -216,7 +220,8 @@ def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
             begin = position + skip
             if headered:
                 pairs, begin = decode_headers(data, begin, decode_cid(data, position))
-            need(data, begin + 4)
+            if begin + 4 > size:
+                raise Incomplete(begin + 4)
             length = unpack_from(data, begin)[0]
             if not 0 < length <= LARGEST_MESSAGE:
                 text = mapping.TOO_LARGE if length else mapping.NO_MESSAGE

@@ -51,7 +51,8 @@ class RustlogServer(ServerBasics):
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         if self._machine.state not in READING:
             return NO_REQUESTS
-        whole = self._buffer.feed(data)
+        buffer = self._buffer
+        whole = buffer.feed(data) if buffer.size or buffer.wanted else data
         return self._parse(whole) if whole else NO_REQUESTS
 
     def eof(self, channel: int, now: float) -> Requests:
