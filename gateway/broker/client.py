@@ -58,7 +58,7 @@ class AttachedClient:
         """The Subscribe under way; everything behind it waits."""
         self._collecting = False
         self._done: list[Completion] = []
-        self._detached = False
+        self.detached = False
         self._running_queue = False
         self._on_detach: list[Callable[[], None]] = []
 
@@ -98,7 +98,7 @@ class AttachedClient:
 
     def detach(self) -> None:
         """The connection is gone: nothing is reported any more, services clean up."""
-        self._detached = True
+        self.detached = True
         self._waiting.clear()
         callbacks, self._on_detach = self._on_detach, []
         for callback in callbacks:
@@ -121,15 +121,11 @@ class AttachedClient:
         elif request_id == self._subscribing:
             self._subscribing = None
             self._run_waiting()
-        if not self._collecting and not self._detached:
+        if not self._collecting and not self.detached:
             self._soon(self, self._report)
 
     def on_detach(self, callback: Callable[[], None]) -> None:
         self._on_detach.append(callback)
-
-    @property
-    def detached(self) -> bool:
-        return self._detached
 
     # --- inside ---
 
@@ -155,6 +151,6 @@ class AttachedClient:
         self._running_queue = False
 
     def _report(self) -> None:
-        if self._done and not self._detached:
+        if self._done and not self.detached:
             done, self._done = self._done, []
             self._on_completions(done)

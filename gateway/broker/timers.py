@@ -174,12 +174,14 @@ class Pump:
 class Alarm:
     """One call at a time, which can be moved and called off."""
 
-    __slots__ = ("_callback", "_cancel", "_pump", "_when")
+    __slots__ = ("_armed", "_callback", "_cancel", "_pump", "_when")
 
     def __init__(self, pump: Pump, callback: Callable[[], None]) -> None:
         self._pump = pump
         self._callback = callback
         self._when: float | None = None
+        self._armed = 0.0
+        """When the pump calls: what was put off since stays where it is until then, since it is put off for every message."""
         self._cancel: Callable[[], None] | None = None
 
     @property
@@ -190,11 +192,24 @@ class Alarm:
         """Call at this time and at no other; None: not at all."""
         if when == self._when:
             return
-        if self._cancel is not None:
-            self._cancel()
         self._when = when
-        self._cancel = self._pump.call_at(when, self._ring) if when is not None else None
+        if self._cancel is not None:
+            if when is not None and when >= self._armed:
+                return
+            self._cancel()
+            self._cancel = None
+        if when is not None:
+            self._arm(when)
+
+    def _arm(self, when: float) -> None:
+        self._armed = when
+        self._cancel = self._pump.call_at(when, self._ring)
 
     def _ring(self) -> None:
-        self._when = self._cancel = None
+        self._cancel = None
+        when = self._when
+        if when is not None and when > self._armed:
+            self._arm(when)
+            return
+        self._when = None
         self._callback()

@@ -9,6 +9,7 @@ other.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from bisect import bisect_right
 from collections import deque
@@ -284,8 +285,10 @@ class Subscription:
     def next_due(self) -> float | None:
         while self._due:
             due, first_tag, count = self._due[0]
-            if any(self._is_due_at(tag, due) for tag in range(first_tag, first_tag + count)):
-                return due
+            for tag in range(first_tag, first_tag + count):
+                message = self.outstanding.get(tag)
+                if message is not None and message.due == due:
+                    return due
             heapq.heappop(self._due)
         return None
 
@@ -354,4 +357,9 @@ class Subscription:
     def _delay(self, attempt: int) -> float:
         redelivery = self.request.redelivery
         assert redelivery is not None
-        return Backoff(Seconds(redelivery.first_delay), Seconds(redelivery.longest_delay)).delay(attempt)
+        return _backoff(redelivery.first_delay, redelivery.longest_delay).delay(attempt)
+
+
+@functools.lru_cache(maxsize=64)
+def _backoff(first: float, longest: float) -> Backoff:
+    return Backoff(Seconds(first), Seconds(longest))

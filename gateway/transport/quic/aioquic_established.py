@@ -331,20 +331,22 @@ class EstablishedConnection(CreditedConnection):
         if not numbers:
             return position
         eliciting = False
-        control = loss._cc
+        control: Any = loss._cc
         for number in numbers:
             packet: Any = sent.pop(number)
             if packet.is_ack_eliciting:
                 eliciting = True
                 space.ack_eliciting_in_flight -= 1
-            if packet.in_flight:
-                control.on_packet_acked(packet=packet, now=now)
             if type(packet) is _PlainPacket:
+                if packet.is_ack_eliciting:
+                    control.on_packet_acked(packet=packet, now=now)
                 if packet.acknowledged >= 0:
                     _forget_acknowledged(space, packet.acknowledged)
                 for span in packet.spans:
                     _data_acknowledged(*span)
             else:
+                if packet.in_flight:
+                    control.on_packet_acked(packet=packet, now=now)
                 for handler, arguments in packet.delivery_handlers:
                     handler(ACKED, *arguments)
         if numbers[-1] == largest and eliciting:

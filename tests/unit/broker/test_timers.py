@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from gateway.broker.timers import Pump
+from gateway.broker.timers import Alarm, Pump
 
 
 async def test_what_is_called_soon_in_the_moment_a_timer_is_due_is_called_once(
@@ -99,3 +99,35 @@ def test_what_was_held_is_called_when_it_is_released() -> None:
     assert order == []
     pump.release()
     assert order == ["one"]
+
+
+async def test_an_alarm_that_is_put_off_rings_once_and_when_it_was_said_last(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """However often it is put off: that is done for every message, and must leave no timer behind for each."""
+    pump = Pump(trio.current_time)
+    rung: list[float] = []
+    alarm = Alarm(pump, lambda: rung.append(trio.current_time()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump.run)
+        start = trio.current_time()
+        for after in range(1, 500):
+            alarm.set(start + after)
+        assert len(pump._heap) == 1
+        alarm.set(start + 300)  # sooner, and later than the first
+        await trio.sleep(299)
+        assert not rung
+        assert alarm.is_set
+        await trio.sleep(2)
+        assert rung == [start + 300]
+        assert not alarm.is_set
+        alarm.set(start + 400)
+        alarm.set(start + 350)  # sooner than it is armed
+        await trio.sleep(60)
+        assert rung == [start + 300, start + 350]
+        alarm.set(start + 400)
+        alarm.set(start + 500)
+        alarm.set(None)
+        await trio.sleep(300)
+        assert len(rung) == 2
+        nursery.cancel_scope.cancel()
