@@ -19,6 +19,7 @@ import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
 from tests.bench import loads
+from tests.bench.loads_bridges import cpu
 from tests.bench.processes import Process, running
 from tests.kafka.node import Kafka
 
@@ -170,16 +171,29 @@ def side_by_side(ports: list[int], topic: bytes) -> float:
 
 
 def two(kafka: Kafka, first: Process, directory: str, report: Report) -> None:
-    """Two gateways beside one: what the cores of the machine allow."""
+    """Two gateways beside one: what the cores of the machine allow; and what a record costs them, which no other load hides."""
     with gateway(kafka, directory, "bench.", "two") as second:
         ports = [process.ports["rustlog"] for process in (first, second)]
         alone, both = [], []
+        spent = [0.0, 0.0]
         for number in range(ROUNDS):
+            marks = [cpu(first) + cpu(second)]
             alone.append(side_by_side([ports[0]] * 2, b"alone.%d" % number))
+            marks.append(cpu(first) + cpu(second))
             both.append(side_by_side(ports, b"both.%d" % number))
+            marks.append(cpu(first) + cpu(second))
+            spent = [spent[0] + marks[1] - marks[0], spent[1] + marks[2] - marks[1]]
     one, more = statistics.median(alone), statistics.median(both)
     cores = f"1.60 ({os.cpu_count()} cores, Kafka and clients on them too)"
     report("Kafka: two gateways, a client each", f"{more:,.0f}/s", f"{more / one:.2f} of {one:,.0f}", cores)
+    records = ROUNDS * len(ports) * BATCHES * BATCH
+    costs = [f"{seconds / records * 1e6:.2f}" for seconds in spent]
+    report(
+        "Kafka: CPU of two gateways a record",
+        f"{costs[1]} us",
+        f"{spent[1] / spent[0]:.2f} of one's {costs[0]}",
+        "1.00",
+    )
 
 
 def start_on_much(kafka: Kafka, directory: str, report: Report) -> None:
