@@ -87,7 +87,7 @@ class TableVersion:
 
 
 _PLACES = pa.schema([("topic", pa.string()), ("epoch", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])
-Term = tuple[str, str, str | int]
+Term = tuple[str, str, str | int | None]
 """A column, an operator, a value."""
 
 
@@ -121,7 +121,8 @@ def delta_options() -> dict[str, str]:
     return {"allow_http": "true"} if plain else {}
 
 
-def _sql(value: str | int) -> str:
+def _sql(value: str | int | None) -> str:
+    assert value is not None
     if isinstance(value, int):
         return str(value)
     return "'" + value.replace("'", "''") + "'"
@@ -145,15 +146,19 @@ class _OpenIceberg:
         }
 
     def read(self, columns: Sequence[str], wanted: Sequence[Term]) -> Iterator[pa.RecordBatch]:
-        import pyiceberg.expressions
-
-        terms: Any = pyiceberg.expressions
-        makers = {"=": terms.EqualTo, ">=": terms.GreaterThanOrEqual, "<": terms.LessThan}
-        whole = terms.AlwaysTrue()
-        for name, operator, value in wanted:
-            whole = terms.And(whole, makers[operator](name, value))
-        found = self._table.scan(row_filter=whole, selected_fields=tuple(columns))
+        found = self._table.scan(row_filter=iceberg_filter(wanted), selected_fields=tuple(columns))
         yield from found.to_arrow_batch_reader()
+
+
+def iceberg_filter(wanted: Sequence[Term]) -> Any:
+    import pyiceberg.expressions
+
+    terms: Any = pyiceberg.expressions
+    makers = {"=": terms.EqualTo, ">=": terms.GreaterThanOrEqual, "<": terms.LessThan}
+    whole = terms.AlwaysTrue()
+    for name, operator, value in wanted:
+        whole = terms.And(whole, terms.IsNull(name) if value is None else makers[operator](name, value))
+    return whole
 
 
 _OpenTable = _OpenDelta | _OpenIceberg

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from gateway.pipeline.schemas import DATA, TopicSchema
 from gateway.pipeline.shelves import DirectoryShelf, is_remote, shelf_at
 from gateway.pipeline.source import Source, identified, open_log
 from gateway.pipeline.table_columns import TypedColumns, plain_type
-from gateway.pipeline.table_rows import TableVersion, delta_options, iceberg_settings
+from gateway.pipeline.table_rows import TableVersion, Term, delta_options, iceberg_filter, iceberg_settings
 from gateway.store.reader import ReadableLog
 
 RECORDS_PER_COMMIT = 250_000
@@ -426,27 +426,22 @@ class Iceberg:
         return TableVersion("iceberg", self._where.place, self._table.metadata_location)
 
     def optimize(self, small: int) -> Merged:
-        """Partition by partition: those with several small files are written anew, each in a commit of its own."""
-        import pyiceberg.expressions
-
-        terms: Any = pyiceberg.expressions
-
-        parts: dict[tuple[tuple[str, Any], ...], list[int]] = {}
-        for file in self._table.inspect.files().to_pylist():
-            parts.setdefault(tuple(file["partition"].items()), []).append(file["file_size_in_bytes"])
-        before = after = rows = 0
-        for part, sizes in parts.items():
-            if len(sizes) < 2 or sum(sizes) > small:
-                continue
-            whole = terms.AlwaysTrue()
-            for name, value in part:
-                whole = terms.And(whole, terms.IsNull(name) if value is None else terms.EqualTo(name, value))
-            found = self._table.scan(row_filter=whole).to_arrow()
-            self._first_try()
-            with self._told():
-                self._table.overwrite(found, overwrite_filter=whole)
-            before, after, rows = before + len(sizes), after + 1, rows + found.num_rows
-        return Merged(before, after, rows)
+        """Partition by partition: small files whose offsets follow each other become one, in a commit of its own."""
+        files = self._table.inspect.files().to_pylist()
+        parts: dict[tuple[tuple[str, Any], ...], list[FileRow]] = {}
+        for file in files:
+            parts.setdefault(tuple(file["partition"].items()), []).append(file)
+        before = rows = 0
+        for part, there in parts.items():
+            for few, narrower in _bins(there, small):
+                whole = iceberg_filter((*((name, "=", value) for name, value in part), *narrower))
+                found = self._table.scan(row_filter=whole).to_arrow()
+                self._first_try()
+                with self._told():
+                    self._table.overwrite(found, overwrite_filter=whole)
+                before, rows = before + few, rows + found.num_rows
+        gone = len(files) - self._table.inspect.files().num_rows if before else 0
+        return Merged(before, before - gone, rows)
 
     def _first_try(self) -> None:
         # Let a commit fail where the table has changed: tried again, it would add what the other one may have added, too.
@@ -461,6 +456,49 @@ class Iceberg:
             raise StoreInUse(
                 f"another process has changed the table {self._where.place}: {_first_line(error)}"
             ) from error
+
+
+FileRow = Mapping[str, Any]
+"""What an Iceberg table says of one of its files."""
+
+
+def _bins(files: Sequence[FileRow], small: int) -> Iterator[tuple[int, Sequence[Term]]]:
+    # Of the files of a day those that are to become one: how many, and what beside the day tells their rows from others. All of
+    # them where they are small together; else those of one partition of the log that follow each other.
+    if len(files) > 1 and _size(files) <= small:
+        yield len(files), ()
+        return
+    lives: dict[tuple[int, int], list[FileRow]] = {}
+    for file in files:
+        lower, upper = (tuple(_bound(file, name, end) for name in ("epoch", "partition")) for end in ("lower", "upper"))
+        if lower == upper and None not in lower and file["file_size_in_bytes"] < small:
+            lives.setdefault(lower, []).append(file)
+    for (epoch, partition), of_life in lives.items():
+        for some in _packed(sorted(of_life, key=lambda one: int(_bound(one, "offset", "lower"))), small):
+            first, last = _bound(some[0], "offset", "lower"), max(_bound(one, "offset", "upper") for one in some)
+            life: Sequence[Term] = [("epoch", "=", epoch), ("partition", "=", partition)]
+            yield len(some), (*life, ("offset", ">=", first), ("offset", "<", last + 1))
+
+
+def _packed(files: Iterable[FileRow], small: int) -> Iterator[list[FileRow]]:
+    # neighbours that are small together, where there are several
+    held: list[FileRow] = []
+    for file in files:
+        if _size([*held, file]) > small:
+            if len(held) > 1:
+                yield held
+            held = []
+        held = [*held, file]
+    if len(held) > 1:
+        yield held
+
+
+def _size(files: Iterable[FileRow]) -> int:
+    return sum(one["file_size_in_bytes"] for one in files)
+
+
+def _bound(file: FileRow, column: str, end: str) -> Any:
+    return file["readable_metrics"][column][f"{end}_bound"]
 
 
 def _catalog(where: TablePlace) -> Any:

@@ -172,6 +172,21 @@ def test_small_files_become_large_ones(made: Made, store: str) -> None:
     assert archive_to_table(store, made.place, **made.where).records == 0
 
 
+def test_a_day_that_is_too_large_for_one_file_is_made_fewer(tmp_path: Path, store: str) -> None:
+    made = Made("iceberg", str(tmp_path / "table"))
+    archive_to_table(store, made.place, **made.where, records_per_commit=1)
+    rows = made.rows()
+    sizes = {file["file_size_in_bytes"] for file in made.library().inspect.files().to_pylist()}
+    assert made.files() == 16
+    done = optimize(made.place, made.form, small=2 * max(sizes) + max(sizes) // 2)
+    # a day has up to three records of a partition from each append: two become one where they follow each other
+    assert (made.files(), made.rows()) == (16 - done.before + done.after, rows)
+    assert 0 < done.after < done.before
+    assert {file["record_count"] for file in made.library().inspect.files().to_pylist()} <= {1, 2}
+    assert archive_to_table(store, made.place, **made.where).records == 0
+    assert audited(made, store).findings == ()
+
+
 def test_of_two_that_add_the_same_one_commits(made: Made, store: str) -> None:
     archive_to_table(store, made.place, **made.where, records_per_commit=5)
     first, second, third = (table_at(made.place, made.form, (), made.catalog) for _ in range(3))
