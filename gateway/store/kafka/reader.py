@@ -21,14 +21,13 @@ from gateway.store.interface import Stored, TopicConfig
 from gateway.store.kafka.cluster import KafkaCluster, Known, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
-from gateway.store.kafka.records import RunReader
+from gateway.store.kafka.records import AT_ONCE, RunReader
 from gateway.store.kafka.tables import Tables
 from gateway.store.kafka.topic_rows import TOPICS, read_topic_row
 from gateway.store.reader import ReadableLog, StoredPartition, StoredTopic
 
 OURS = "__gateway."
 """How the topics begin, behind the prefix, that hold no messages."""
-BATCH = 5_000
 ASKED_AT_ONCE = 500
 STEP = 0.2
 
@@ -172,19 +171,19 @@ class KafkaLogReader(ReadableLog):
         until = time.monotonic() + self._options.timeout
         ended = False
         while not ended:
-            messages: list[Any] = []
-            for message in together(consumer, STEP, BATCH):
-                error = message.error()
+            batch = together(consumer, STEP, AT_ONCE)
+            messages = [message for message in batch if message.error() is None]
+            for error in [message.error() for message in batch] if len(messages) < len(batch) else ():
                 if error is None:
-                    ended = ended or message.offset() >= stop - 1
-                    if message.offset() < stop:
-                        messages.append(message)
-                elif error.code() == PARTITION_END:
-                    ended = True
-                elif error.code() in NO_SUCH_OFFSET:
+                    continue
+                if error.code() in NO_SUCH_OFFSET:
                     raise OffsetOutOfRange(first=found.start, next_offset=found.end)
-                else:
+                if error.code() != PARTITION_END:
                     raise translated(KafkaException(error))
+                ended = True
+            if messages and messages[-1].offset() >= stop - 1:
+                ended = True
+                messages = [message for message in messages if message.offset() < stop]
             if messages:
                 until = time.monotonic() + self._options.timeout
                 yield messages

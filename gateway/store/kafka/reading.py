@@ -21,7 +21,7 @@ from gateway.store.cut import gather, value_bytes
 from gateway.store.interface import ReadResult
 from gateway.store.kafka.following import end_of
 from gateway.store.kafka.options import KafkaOptions
-from gateway.store.kafka.records import RunReader
+from gateway.store.kafka.records import AT_ONCE, RunReader
 
 
 @attrs.frozen
@@ -48,10 +48,6 @@ class ReadBounds:
 
 MOST = 8
 """Consumers, and reads at a time."""
-AT_ONCE = 1_000
-"""Messages that are taken from the library together, and are columns before the next are: so few that the processor still has
-them at hand, and that the event loop need not wait for long while they are made.
-"""
 STEP = 0.1
 FIRST_GUESS = 16 << 10
 """Bytes that a record is taken for until one was seen."""

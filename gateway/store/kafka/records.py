@@ -68,6 +68,10 @@ def _source(data: bytes) -> tuple[Origin, str, Delivery]:
     )
 
 
+AT_ONCE = 1_000
+"""Messages that are taken from the library together, and are columns before the next are: so few that the processor still has
+them at hand, and that the event loop need not wait for long while they are made.
+"""
 KafkaRecord = tuple[bytes | None, bytes | None, list[tuple[str, bytes]] | None, int]
 """Value, key, headers and time."""
 
