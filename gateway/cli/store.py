@@ -186,6 +186,7 @@ def _show(found: Salvage, output: str, *, accepted: bool) -> None:
             for one in found.damaged
         ]
         shown = {"last_commit": found.last_commit, "lost_commits": found.lost_commits, "damaged": damaged}
+        shown["journalled"] = found.journalled
         shown |= {"database": list(found.notes), "kept": str(found.rebuilt) if found.rebuilt is not None else None}
         click.echo(json.dumps({**shown, "accepted": accepted and bool(found.lost_commits or found.notes)}, indent=2))
         return
@@ -202,7 +203,8 @@ def _show(found: Salvage, output: str, *, accepted: bool) -> None:
         said = "given up" if accepted else "lost; `gateway store salvage --accept-loss` goes on without them"
         click.echo(f"{_commits(found.lost_commits)} after commit {found.last_commit} {said}")
     elif not (found.damaged or found.notes):
-        click.echo(f"good, {_commits(found.last_commit)}")
+        behind = f", the last {found.journalled} in the journal: the next start brings them into the database"
+        click.echo(f"good, {_commits(found.last_commit)}{behind if found.journalled else ''}")
 
 
 def _commits(count: int) -> str:

@@ -14,6 +14,7 @@ from gateway.store.database import Lock, StoreFiles, connect_read_only
 from gateway.store.interface import Store, TopicConfig
 from gateway.store.mend import read_lost
 from gateway.store.reader import LogReader, StoredTopic
+from gateway.store.recovery import recover
 from gateway.store.sqlite import open_store
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class DirectoryPlace:
             yield  # where there was no store nobody serves one
             return
         with Lock(files.lock):
+            recover(files)
             yield
 
     def reading(self) -> AbstractContextManager[LogReader]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from gateway.envelope import Run
 from gateway.errors import StoreDamaged, Throttled
 from gateway.store.database import (
     DAMAGE,
@@ -53,6 +54,13 @@ class Log:
     """Merging has finished below this offset."""
     sealed: bool = False
     """Its end is damaged, so that nobody knows which offset would be next."""
+    unposted: list[Run] = attrs.field(factory=list)
+    """The last records, as long as they are in the journal and not in the database."""
+
+    @property
+    def stored_end(self) -> int:
+        """Behind what the database has."""
+        return self.unposted[0].base_offset if self.unposted else self.state.end
 
     @property
     def key(self) -> tuple[str, int]:

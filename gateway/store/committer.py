@@ -29,9 +29,10 @@ from gateway.errors import (
 from gateway.recorder import Recorder
 from gateway.store.interface import Placement, StoreHealth, Ticket
 from gateway.store.plan import COMMIT_BYTES, CommitPlan, Lone, Result
+from gateway.store.posting import Posting, WrittenChunk
 from gateway.store.ration import LEAST, SHARED_FOR, CommitPace, Turns
 from gateway.store.visible import Visible
-from gateway.store.writer import Writer, WrittenChunk
+from gateway.store.writer import Writer
 
 PROBE_FIRST = 0.1
 PROBE_LONGEST = 5.0
@@ -54,6 +55,8 @@ class CommitUnderWay(msgspec.Struct, eq=False):
     tickets: Sequence[Ticket]
     plan: CommitPlan | Lone
     written: Sequence[WrittenChunk] = ()
+    posted: Sequence[Posting] = ()
+    """What was in the journal before it and went along."""
     error: StoreError | None = None
     seconds: float = 0.0
     """What the transaction took."""
@@ -151,8 +154,8 @@ class Committer:
             self._singles -= 1
         return taken
 
-    def write(self, tickets: Sequence[Ticket], synced: bool = False) -> CommitUnderWay:
-        """Write units in one transaction; needs no event loop. Units that do not fit stay out of the commit."""
+    def write(self, tickets: Sequence[Ticket], synced: bool = False, *, short: bool = False) -> CommitUnderWay:
+        """Write units in one transaction, or by the short way; needs no event loop. Units that do not fit stay out of it."""
         writer = self.writer
         plan = CommitPlan(self._visible.catalogue, writer.connection, writer.number + 1, self._now_ms())
         taken = 0
@@ -164,13 +167,14 @@ class Committer:
         commit = CommitUnderWay(tickets[:taken], plan)
         began = time.perf_counter()
         try:
-            commit.written = writer.write(plan)
+            commit.written, commit.posted = writer.write(plan, short=short)
             commit.seconds = time.perf_counter() - began
         except StoreError as error:
             commit.error = error
         except (ValueError, OverflowError, struct.error) as error:
             # A value no chunk can hold. Alone it fails; in company nothing is known about the others yet.
-            writer.rollback()
+            if not short:  # then there is no transaction, but somebody else's
+                writer.rollback()
             if taken > 1:
                 commit.tickets, self._singles = (), taken
                 plan.results.clear()
@@ -179,7 +183,7 @@ class Committer:
             commit.plan = CommitPlan(plan.catalogue, plan.connection, plan.number, plan.now_ms, plan.results)
         return commit
 
-    def write_lone(self, ticket: Ticket, lone: Lone) -> CommitUnderWay:
+    def write_lone(self, ticket: Ticket, lone: Lone, *, short: bool = False) -> CommitUnderWay:
         """The same for a unit of which nothing has to be planned."""
         append, log = lone.append, lone.log
         state, columns = log.state, append.columns
@@ -189,11 +193,11 @@ class Committer:
         commit = CommitUnderWay((ticket,), lone)
         began = time.perf_counter()
         try:
-            commit.written = (self.writer.append(log, run, lone.synced),)
+            commit.written = (self.writer.append(log, run, lone.synced, short=short),)
         except StoreError as error:
             commit.error = error
         except (ValueError, OverflowError, struct.error):
-            return self.write((ticket,))  # which says what of it no chunk can hold
+            return self.write((ticket,), short=short)  # which says what of it no chunk can hold
         commit.seconds = time.perf_counter() - began
         return commit
 
@@ -206,6 +210,10 @@ class Committer:
         self.pending[:0] = taken[len(commit.tickets) :]
         if commit.error is not None:
             return self._fail(commit, commit.error)
+        if commit.posted:
+            self._visible.posted(commit.posted)
+        elif commit.written and commit.written[0].number:
+            self.writer.journalled(commit.written)
         plan = commit.plan
         if plan.writes:
             records = size = 0
@@ -323,7 +331,22 @@ class Committer:
             self._refuse_writes(error)
         return error is None
 
+    def posted(self, posted: Sequence[Posting]) -> None:
+        """The database has what the journal had."""
+        self.writer.dropped(posted)
+        self._visible.posted(posted)
+
+    def retire_journal(self) -> None:
+        """Leave everything in the database. Where the disk does not want that, the journal stays, and the next start goes on
+        with it.
+        """
+        writer = self.writer
+        if self.health.writable and writer.unposted:
+            self._try(lambda: self.posted(writer.post(len(writer.unposted), synced=True)))
+        if self.health.writable and not writer.unposted:
+            self._try(writer.retire_journal)
+
     def finish_up(self) -> None:
-        """Put on disk what is only written. The last thing before the files are closed."""
-        if self.health.writable and self.writer.synced != self.writer.number:
+        """Put on disk what is only written."""
+        if self.health.writable and not self.writer.unposted and self.writer.synced != self.writer.number:
             self._try(self.writer.sync)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.envelope import PREFIX, Columns, Run
+from gateway.envelope import PREFIX, BatchMeta, Columns, Run
 from gateway.store.interface import ReadResult
 
 
@@ -86,3 +86,17 @@ def gather(runs: Iterable[Run], offset: int, max_messages: int, max_bytes: int, 
         expired += base + columns.count - position  # what is left of it has expired
         position = base + columns.count
     return ReadResult(taken, position, expired)
+
+
+def concat(runs: Sequence[Run]) -> Run:
+    """Runs that follow each other as one."""
+    times: list[int] = []
+    batches: list[tuple[int, int, BatchMeta]] = []
+    known: dict[BatchMeta, BatchMeta] = {}
+    for run in runs:
+        at = len(times)
+        batches += [(first + at, inner, known.setdefault(meta, meta)) for first, inner, meta in run.batches]
+        times += run.times
+    first = runs[0]
+    columns = Columns.concat([run.columns for run in runs])
+    return Run(first.topic, first.partition, first.base_offset, columns, times, batches)

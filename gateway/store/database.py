@@ -23,6 +23,9 @@ from gateway.files import open_private
 
 LAYOUT_VERSION = 1
 """The version of the tables' layout. Chunks have one of their own."""
+JOURNALLED = 2
+"""The same layout, of a store that is served or was not closed: there is a journal beside it, without which it may not be all."""
+LAYOUTS = frozenset({LAYOUT_VERSION, JOURNALLED})
 PAGE_SIZE = 16384
 OFFSET_BITS = 43
 """A chunk's key is one 64-bit integer, slot and offset: a million partitions with 2**43 records each."""
@@ -88,7 +91,12 @@ class StoreFiles:
     @property
     def all(self) -> Sequence[Path]:
         beside = [self.database.with_name(self.database.name + ending) for ending in ("-wal", "-shm")]
-        return [self.database, *beside, self.lock, self.mark, self.serving]
+        return [self.database, *beside, self.lock, self.mark, self.serving, *self.journals]
+
+    @property
+    def journals(self) -> Sequence[Path]:
+        """What was acknowledged and is not in the database yet (`gateway.store.journal`)."""
+        return [self.directory / "journal-0", self.directory / "journal-1"]
 
     @property
     def serving(self) -> Path:
@@ -263,8 +271,12 @@ def meta_number(connection: sqlite3.Connection, name: str) -> int:
     return row[0]
 
 
+def set_layout(version: int, connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE meta SET value = ? WHERE name = 'layout'", (version,))
+
+
 def check_layout(connection: sqlite3.Connection, files: StoreFiles) -> None:
     """Refuse what is not a store, or one that a later version has written."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'layout'").fetchone()
-    if row is None or row[0] != LAYOUT_VERSION:
-        raise NotAStore(f"{files.database} has layout {row and row[0]}, this program knows {LAYOUT_VERSION}")
+    if row is None or row[0] not in LAYOUTS:
+        raise NotAStore(f"{files.database} has layout {row and row[0]}, this program knows {JOURNALLED}")

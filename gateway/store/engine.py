@@ -5,10 +5,11 @@ Apart from `sqlite`, which opens and closes what this is made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from gateway.envelope import total_count
+from gateway.envelope import Run, total_count
 from gateway.errors import CorruptChunk, GatewayError, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from gateway.recorder import Recorder
 from gateway.store.catalogue import Log
@@ -167,7 +168,10 @@ class Engine:
         self._maintenance.floor = floor
 
     def maintain(self) -> None:
-        """Retention, merging, syncing and healing, here and now; the store with a task does so by itself."""
+        """Retention, merging, syncing and healing, here and now; the store with a task is only told to look."""
+        if self._loop is not None:
+            self.sweep()
+            return
         self._maintenance.sweep()
         self.committer.maintain()
 
@@ -199,6 +203,8 @@ class Engine:
         if offset < state.start:
             return None
         runs = log.hot.since(offset)
+        if runs is None and log.unposted and offset >= log.unposted[0].base_offset:
+            runs = _unposted(log, offset)
         if runs is not None:
             return gather(runs, offset, max_messages, max_bytes, now_ms)
         left = self._leftovers.get(log, offset)
@@ -227,7 +233,8 @@ class Engine:
 
     async def _read_disk(self, log: Log, offset: int, max_messages: int, max_bytes: int, now_ms: int) -> ReadResult:
         topic, partition = log.key
-        place = RowsPlace(topic, partition, log.slot, log.state.end)
+        place = RowsPlace(topic, partition, log.slot, log.stored_end)
+        unposted = log.unposted[:]
         left = self._leftovers.get(log, offset)
         if left is None:
             runs = await self._from_disk(log, read_runs, place, offset, max_messages, max_bytes, now_ms)
@@ -237,7 +244,8 @@ class Engine:
         if not runs:
             _check_start(self._topics.get(log.topic.name), log, offset)
             raise CorruptChunk(topic, partition, *await self._pool.run(hole, place, offset))
-        result = gather(runs, offset, max_messages, max_bytes, now_ms)
+        behind = unposted if runs[-1].next_offset == place.end else ()
+        result = gather([*runs, *behind], offset, max_messages, max_bytes, now_ms)
         self._leftovers.forget(log, offset)
         last = runs[-1]
         if last.next_offset == log.state.end and not len(log.hot):
@@ -252,7 +260,9 @@ class Engine:
         log = self._log(topic, partition)
         if log.topic.memory:
             return ()
-        place = RowsPlace(topic, partition, log.slot, log.state.end)
+        place = RowsPlace(topic, partition, log.slot, log.stored_end)
+        if offset >= place.end:
+            return ()
         return await self._from_disk(log, read_stored, place, offset, max_messages, max_bytes)
 
     async def _from_disk(self, log: Log, work: Callable[..., T], *args: object) -> T:
@@ -272,8 +282,15 @@ class Engine:
             run = log.hot.position_of_time(timestamp_ms)
             if run is not None:
                 return run.base_offset + next(i for i, time in enumerate(run.times) if time >= timestamp_ms)
-        place = RowsPlace(topic, partition, log.slot, state.end)
-        return await self._from_disk(log, offset_for_time, place, state.start, timestamp_ms)
+        unposted = log.unposted[:]
+        place = RowsPlace(topic, partition, log.slot, log.stored_end)
+        found = place.end
+        if place.end > state.start:
+            found = await self._from_disk(log, offset_for_time, place, state.start, timestamp_ms)
+        if found < place.end or not unposted:
+            return found
+        run = next(run for run in unposted if run.times[-1] >= timestamp_ms)
+        return run.base_offset + next(i for i, time in enumerate(run.times) if time >= timestamp_ms)
 
     def table(self, name: str) -> Mapping[bytes, bytes]:
         with reported():
@@ -284,6 +301,12 @@ class Engine:
 
     async def get(self, table: str, key: bytes) -> bytes | None:
         return await self._pool.run(get_row, table, key)
+
+
+def _unposted(log: Log, offset: int) -> Iterator[Run]:
+    # the records from an offset on that are in the journal only
+    position = bisect_right(log.unposted, offset, key=lambda run: run.base_offset) - 1
+    return iter(log.unposted[position:])
 
 
 def _check_start(known: object, log: Log, offset: int) -> None:

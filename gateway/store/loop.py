@@ -6,6 +6,9 @@ and need not be synced: the hop costs more than such a write. Who goes on alone,
 is quick, has synced ones here too: nobody else is there to wait for them, and the first who comes ends it. What the thread has
 done is finished as soon as it says so, and the next thing begins there: no task has to be woken for any of it. The task keeps
 the time.
+
+What is small and does nothing but append goes the short way, to the journal. What that holds is posted to the database by a
+thread of its own, while the short way goes on; nothing else is done with the database meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import _thread
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 import outcome
@@ -24,7 +27,8 @@ from gateway.errors import ShuttingDown, StoreError
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, CommitUnderWay, Job
 from gateway.store.interface import Ticket
-from gateway.store.plan import lone, small
+from gateway.store.plan import lone, plain, small
+from gateway.store.posting import Posting
 from gateway.store.writer import CHECKPOINT_PAGES, REST_PAGES
 
 ALONE_FOR = 16
@@ -45,6 +49,10 @@ LOG_PAGES = 8 * CHECKPOINT_PAGES
 """The write-ahead log is carried over beside commits, piece by piece. It begins anew only when it is as long as this: the rest of
 it is carried over between two commits, and the second waits for that.
 """
+POST_AFTER, POST_BYTES = 0.05, 1 << 20
+"""Seconds that something is in the journal, and bytes, before it is posted to the database."""
+POST_AGAIN = 1.0
+"""Seconds after which it is tried again when the database has refused it."""
 MOST_PAGES = 16 * CHECKPOINT_PAGES
 """Then what commits wrote meanwhile is carried over once more, and so on, until there is little left. Commits that are quicker
 than that wait when it has become so long.
@@ -101,10 +109,18 @@ class CommitLoop:
         self._thread: WriterThread | None = None
         self._syncer: WriterThread | None = None
         self._carrier: WriterThread | None = None
+        self._poster: WriterThread | None = None
         self._busy = False
         """A commit or a step of maintenance is under way."""
         self._working = False
         """The writer thread is at work on that commit or step."""
+        self._direct = False
+        """It uses the database."""
+        self._posting = False
+        """The database gets what the journal has."""
+        self._post_at = math.inf
+        self._job: Job | None = None
+        """A step of maintenance that waits for that."""
         self._syncing = False
         self._carrying = False
         self._carried_pages = 0
@@ -170,40 +186,56 @@ class CommitLoop:
         # begin what is next, unless something is under way; go on until something is, or nothing is left
         committer, writer = self._committer, self._writer
         while not self._busy and self._failure is None:
-            if self._rest_due:
-                self._rest_due = False
+            if self._rest_due and not self._posting:
+                self._rest_due, self._direct = False, True
                 self._start(writer.checkpoint, lambda _nothing: None)
-            elif writer.pages >= self._pages_until and self._log_is_full():
+            elif writer.pages >= self._pages_until and not self._posting and self._log_is_full():
                 break
-            elif committer.pending and (self._patience or self._closing):
+            elif committer.pending and (self._patience or self._closing) and (self._job is None or self._posting):
                 self._patience -= 1
-                self._commit(together=together)
+                if not self._commit(together=together):
+                    break
             elif not self._closing and self._maintain():
                 self._patience = COMMITS_PER_JOB
             elif committer.pending:
                 self._patience = COMMITS_PER_JOB
-                self._commit(together=together)
+                if not self._commit(together=together):
+                    break
             else:
                 break
+        if self._post_at == -math.inf and committer.health.writable:
+            self._post()
         scope = self._scope
-        if scope is not None and (committer.sync_at + LATE < scope.deadline or committer.probe_at < scope.deadline):
+        if scope is not None and (
+            committer.sync_at + LATE < scope.deadline
+            or committer.probe_at < scope.deadline
+            or self._post_at < scope.deadline
+        ):
             scope.deadline = min(self._deadline(), scope.deadline)
 
-    def _commit(self, *, together: bool) -> None:
-        committer = self._committer
+    def _commit(self, *, together: bool) -> bool:
+        # begin one; False if it has to wait until the database is free
+        committer, writer = self._committer, self._writer
+        short = self._posting  # then nothing else may be done
+        if short and not self._is_short(committer.pending):
+            return False
         taken = committer.take()
         single = lone(taken, self._catalogue)
-        if single is not None:
-            work: Callable[[], CommitUnderWay] = functools.partial(committer.write_lone, taken[0], single)
+        if not short:
+            short = self._is_short(taken) if single is None else single.short and writer.takes_short
+        self._direct = not short
+        if single is not None and (short or not writer.unposted):
+            work: Callable[[], CommitUnderWay] = functools.partial(committer.write_lone, taken[0], single, short=short)
             here = single.small and (not single.synced or (not together and self._alone >= ALONE_FOR))
         else:
-            work, here = functools.partial(committer.write, taken), small(taken, self._catalogue)
+            work, here = functools.partial(committer.write, taken, short=short), small(taken, self._catalogue)
         self._alone = self._alone + 1 if single is not None and not together else min(self._alone, 0)
         if here:
             self._busy = True
             self._ended(outcome.capture(self._write_here, taken, work, together))
         else:
             self._start(work, functools.partial(self._written, taken))
+        return True
 
     def _write_here(self, taken: list[Ticket], work: Callable[[], CommitUnderWay], together: bool) -> None:
         commit = work()
@@ -220,6 +252,8 @@ class CommitLoop:
         for before, _after in around:
             before()
         results = committer.apply(taken, commit)
+        if self._post_at == math.inf or self._writer.unposted_bytes >= POST_BYTES:
+            self._note_unposted()
         if committer.sync_is_late:
             self._sync_if_due()
         if together:
@@ -234,12 +268,70 @@ class CommitLoop:
         committer = self._committer
         if not committer.pending or not self._patience or self._rest_due:
             return
-        if self._writer.pages >= self._pages_until and self._log_is_full():
+        if self._writer.pages >= self._pages_until and not self._posting and self._log_is_full():
             return
         if not small(committer.pending, self._catalogue):
+            short = self._posting
+            if self._job is not None or (short and not self._is_short(committer.pending)):
+                return
             self._patience -= 1
             taken = committer.take()
-            self._start(functools.partial(committer.write, taken), functools.partial(self._written, taken))
+            short = short or self._is_short(taken)
+            self._direct = not short
+            work = functools.partial(committer.write, taken, short=short)
+            self._start(work, functools.partial(self._written, taken))
+
+    # --- from the journal to the database ---
+
+    def _is_short(self, tickets: list[Ticket]) -> bool:
+        return self._writer.takes_short and plain(tickets, self._catalogue)
+
+    def _note_unposted(self) -> None:
+        if self._writer.unposted_bytes >= POST_BYTES:
+            self._post_at = -math.inf  # as soon as the database is free
+        elif self._writer.unposted and self._post_at == math.inf:
+            self._post_at = trio.current_time() + POST_AFTER
+
+    def _post(self) -> None:
+        # begin to post what the journal has, unless something else uses the database
+        if self._posting or (self._busy and self._direct):
+            return
+        self._post_at = math.inf
+        writer = self._writer
+        count = len(writer.unposted)
+        if not count:
+            return
+        assert self._poster is not None
+        self._posting = True
+        self._poster.start(functools.partial(self._posted_in_thread, count, writer.must_sync), self._posted)
+
+    def _posted_in_thread(self, count: int, synced: bool) -> Sequence[Posting] | StoreError:
+        try:
+            return self._writer.post(count, synced=synced)
+        except StoreError as error:
+            return error
+
+    def _posted(self, result: outcome.Outcome[Sequence[Posting] | StoreError]) -> None:
+        self._posting = False
+        committer = self._committer
+        if isinstance(result, outcome.Error):
+            self._failure = result
+            self.wake()
+            return
+        found = result.unwrap()
+        if isinstance(found, StoreError):
+            committer.note(found)
+            self._post_at = trio.current_time() + POST_AGAIN
+            if self._job is not None:
+                self._job.give_up()
+                self._job = None
+        else:
+            committer.posted(found)
+            self._note_unposted()
+        if self._closing or not committer.health.writable:
+            self.wake()
+        else:
+            self._advance()
 
     def _log_is_full(self) -> bool:
         # The write-ahead log has grown by what was allowed. Begin to carry it over; True: that is under way, and no more is
@@ -275,13 +367,25 @@ class CommitLoop:
         # begin one thing that is due beside commits; False if nothing is
         committer = self._committer
         if not committer.health.writable:
-            if trio.current_time() < committer.probe_at:
+            if self._posting or trio.current_time() < committer.probe_at:
                 return False
+            if self._writer.unposted:  # that goes first, and shows as well what the disk takes
+                self._post()
+                return False
+            self._direct = True
             self._start(functools.partial(committer.attempt, self._writer.probe), self._noted)
             return True
-        job = committer.next_job()
+        if self._posting:
+            return False
+        job = self._job or committer.next_job()
+        self._job = None
         if job is None:
             return False
+        if self._writer.unposted:
+            self._job = job
+            self._post()
+            return False
+        self._direct = True
         work = functools.partial(job.write, self._writer)
         self._start(functools.partial(committer.attempt, work), functools.partial(self._maintained, job))
         return True
@@ -322,9 +426,11 @@ class CommitLoop:
             WriterThread("store-writer") as self._thread,
             WriterThread("store-sync") as self._syncer,
             WriterThread("store-carry") as self._carrier,
+            WriterThread("store-post") as self._poster,
         ):
             try:
                 while not (self._closing and not self._busy and not self._committer.pending):
+                    self._post_if_due()
                     self._advance()
                     self._sync_if_due()
                     await self._park()
@@ -337,8 +443,9 @@ class CommitLoop:
         self._closing = self._committer.closing = True
         self._committer.refuse_pending(ShuttingDown("the store is closing"))
         with trio.CancelScope(shield=True):  # what a commit has begun is to be known
-            while self._busy or self._syncing or self._carrying:
+            while self._busy or self._syncing or self._carrying or self._posting:
                 await self._park()
+        self._committer.retire_journal()
         self._committer.finish_up()
         self.closed.set()
 
@@ -357,8 +464,15 @@ class CommitLoop:
     def _deadline(self) -> float:
         committer = self._committer
         if not committer.health.writable:
-            return math.inf if self._busy else committer.probe_at
-        return math.inf if self._syncing else committer.sync_at + LATE
+            return math.inf if self._busy or self._posting else committer.probe_at
+        # what could not be begun yet is begun by what ends
+        post_at = math.inf if self._posting or self._post_at == -math.inf else self._post_at
+        return post_at if self._syncing else min(committer.sync_at + LATE, post_at)
+
+    def _post_if_due(self) -> None:
+        if self._committer.health.writable and trio.current_time() >= self._post_at:
+            self._post_at = -math.inf
+            self._post()
 
     def _sync_if_due(self) -> None:
         # sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not wait

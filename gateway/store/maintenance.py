@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gateway.envelope import BatchMeta, Columns, Run
+from gateway.envelope import Run
 from gateway.errors import CorruptChunk
 from gateway.recorder import MERGED, NOTHING_MERGED, NOTHING_TRIMMED, TRIMMED, Recorder
 from gateway.store.catalogue import Log, Topic, row_id
 from gateway.store.chunk import HEAD, decode
 from gateway.store.committer import Job
+from gateway.store.cut import concat
 from gateway.store.database import MAX_OFFSET
 from gateway.store.plan import CHUNK_RECORDS
 from gateway.store.rows import numbers
@@ -324,19 +325,6 @@ class Merge(Job):
     def give_up(self) -> None:
         self._log.merge_from = self._log.state.end
         self._log.small = 0
-
-
-def concat(runs: Sequence[Run]) -> Run:
-    times: list[int] = []
-    batches: list[tuple[int, int, BatchMeta]] = []
-    known: dict[BatchMeta, BatchMeta] = {}
-    for run in runs:
-        at = len(times)
-        batches += [(first + at, inner, known.setdefault(meta, meta)) for first, inner, meta in run.batches]
-        times += run.times
-    first = runs[0]
-    columns = Columns.concat([run.columns for run in runs])
-    return Run(first.topic, first.partition, first.base_offset, columns, times, batches)
 
 
 class Clear(Job):

@@ -38,6 +38,7 @@ from gateway.store.database import (
     meta_number,
     snapshot,
 )
+from gateway.store.journal import read_rest
 from gateway.store.lost import LOST, META, NOTHING_LOST, LostRange, LostRows, lost_rows
 from gateway.store.pages import INDEX, BadPageError, Lost, Pages, Row
 from gateway.store.remains import fits
@@ -111,6 +112,8 @@ def mend_meta(files: StoreFiles) -> None:
         raise StoreDamaged(
             f"{files.database}: {META} is damaged, and so may be the write-ahead log, which is not empty. {WAY_ON}"
         )
+    if (rest := read_rest(files.journals, number)).frames or rest.damage:
+        raise StoreDamaged(f"{files.database}: {META} is damaged, and the journal beside it is not empty. {WAY_ON}")
     with closing(Mark(files.mark)) as mark:
         number = max(number, mark.read())
     boot = max([0, *[topic.epoch >> EPOCH_BITS for topic in catalogue.topics.values()]]) + BOOTS_AHEAD

@@ -155,6 +155,8 @@ class Lone(msgspec.Struct, frozen=True):
     """Within which it must be synced."""
     small: bool
     """Unless it has to be synced it is quicker made in the event loop than handed to the thread."""
+    short: bool
+    """It is so little that to write it twice costs less than a transaction by itself."""
     writes: ClassVar[bool] = True
 
 
@@ -178,7 +180,8 @@ def lone(tickets: Sequence[Ticket], catalogue: Catalogue) -> Lone | None:
     durability = config.durability
     synced = durability is Durability.FSYNC or unit.synced is True
     interval = config.interval if durability is Durability.INTERVAL else None
-    return Lone(append, log, synced, interval, len(columns.packed) <= INLINE_BYTES)
+    size = len(columns.packed)
+    return Lone(append, log, synced, interval, size <= INLINE_BYTES, size <= SHORT_BYTES)
 
 
 def appendable(catalogue: Catalogue, append: Append) -> Log | None:
@@ -450,3 +453,23 @@ def small(tickets: Sequence[Ticket], catalogue: Catalogue) -> bool:
             return False
         size += unit_bytes(unit)
     return size <= INLINE_BYTES
+
+
+SHORT_BYTES = 24 << 10
+"""Up to here a commit goes the short way: the journal first, the database later."""
+
+
+def plain(tickets: Sequence[Ticket], catalogue: Catalogue) -> bool:
+    """Whether units do nothing but append a little to topics on disk that are there."""
+    if len(tickets) > INLINE_UNITS:
+        return False
+    size = 0
+    for ticket in tickets:
+        unit = ticket.unit
+        if unit.puts or unit.requires or unit.creates or unit.alters or unit.deletes or not unit.appends:
+            return False
+        for append in unit.appends:
+            if append.as_read is not None or appendable(catalogue, append) is None:
+                return False
+            size += len(append.columns.packed)
+    return size <= SHORT_BYTES

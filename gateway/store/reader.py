@@ -20,8 +20,10 @@ from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamag
 from gateway.store.catalogue import LOST_EPOCH, LOST_SLOT, load, load_partitions
 from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, forget_pages, meta_number, snapshot
 from gateway.store.interface import Capabilities, Stored, TopicConfig
+from gateway.store.journal import JournalTail
 from gateway.store.position import Position
 from gateway.store.raw import read_stored
+from gateway.store.recovery import bring_up_to_date
 from gateway.store.rows import RowsPlace, get_row, hole, offset_for_time, read_runs, scan_rows, table_names
 
 READ_CHUNKS_BYTES = 8 << 20
@@ -139,18 +141,22 @@ class LogReader(ReadableLog):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         super().__init__(f"in {self.path}")
-        self._connection = connect_read_only(StoreFiles(self.path))
+        self._files = StoreFiles(self.path)
+        self._journal = JournalTail(self._files.journals)
+        self._connection = connect_read_only(self._files)
 
     def close(self) -> None:
         self._connection.close()
 
     def topics(self) -> Mapping[str, StoredTopic]:
+        """With everything that was acknowledged before the call."""
+        self._read(lambda connection: bring_up_to_date(self._files, connection, self._journal))
         return self._read(_topics)
 
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
     ) -> Iterator[Run]:
-        epoch, found = self._found(topic, partition, epoch)
+        epoch, found = self._found(topic, partition, epoch, end)
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
         place = RowsPlace(topic, partition, found.slot, stop)
@@ -167,7 +173,7 @@ class LogReader(ReadableLog):
         self, topic: str, partition: int, start: int, end: int, records: int, size: int, *, epoch: int | None = None
     ) -> Iterator[Sequence[Stored]]:
         # a transaction's worth at a time
-        epoch, found = self._found(topic, partition, epoch)
+        epoch, found = self._found(topic, partition, epoch, end)
         stop = min(end, found.end)
         place = RowsPlace(topic, partition, found.slot, stop)
         offset = start
@@ -178,8 +184,11 @@ class LogReader(ReadableLog):
             yield chunks
             offset = chunks[-1][0] + chunks[-1][1]
 
-    def _found(self, topic: str, partition: int, epoch: int | None) -> tuple[int, StoredPartition]:
-        found = self.topic(topic)
+    def _found(self, topic: str, partition: int, epoch: int | None, end: int | None = 0) -> tuple[int, StoredPartition]:
+        # what lies before `end` may be in the journal
+        found = self._read(_topics).get(topic)
+        if found is None or end is None or end > found.partition(partition).end:
+            found = self.topic(topic)
         if epoch not in (None, found.epoch):
             raise UnknownTopic(f"{topic} was deleted and made again")
         return found.epoch, found.partition(partition)

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from gateway.errors import CorruptChunk, GatewayError, NotAStore, StoreReadOnly
-from gateway.store.catalogue import EPOCH_BITS, row_id
+from gateway.store.catalogue import EPOCH_BITS, Catalogue, Log, row_id
 from gateway.store.chunk import decode
 from gateway.store.database import (
     MAX_OFFSET,
@@ -22,11 +22,15 @@ from gateway.store.database import (
     connect,
     connect_read_only,
     make_database,
+    meta_number,
     sync_directory,
 )
 from gateway.store.interface import TopicConfig
+from gateway.store.journal import JournalFrame, read_rest
 from gateway.store.pages import TABLE, Lost, Pages, Row
+from gateway.store.posting import entries_of
 from gateway.store.remains import DamagedRange, Remains, fits
+from gateway.store.writer import Writer
 
 
 @attrs.frozen
@@ -40,6 +44,8 @@ class Salvage:
     """What of the database itself is damaged."""
     rebuilt: Path | None = None
     """Where the damaged database is now; what could be read of it has been written into a new one."""
+    journalled: int = 0
+    """Commits that the next start brings from the journal into the database."""
 
 
 def salvage(path: Path | str, *, accept_loss: bool = False) -> Salvage:
@@ -60,18 +66,60 @@ def salvage(path: Path | str, *, accept_loss: bool = False) -> Salvage:
             if not found.anything:
                 raise NotAStore(f"nothing of a store can be read in {files.database}")
             _ask_sqlite(found, files)
+            rest = read_rest(files.journals, found.commit)
+            commit = found.commit + len(rest.frames)
             if "chunks" in found.lost:
-                found.commit = max(found.commit, mark.read())  # the last ones may be among what is damaged
-            lost = max(0, mark.read() - found.commit)
+                commit = max(commit, mark.read())  # the last ones may be among what is damaged
+            lost = max(0, mark.read() - commit)
+            if not rest.frames:  # else the database has less
+                found.commit = commit
             fresh = _rebuild(files, found) if accept_loss and found.broken else None
         old = _replace(files, fresh) if fresh is not None else None
-        if lost and accept_loss and fresh is None:
+        journalled = accept_loss and bool(rest.frames or rest.damage)
+        if journalled:
+            found.damaged += _post(files, rest.frames)
+        if journalled or (lost and accept_loss and fresh is None):
             with closing(connect(files, 1 << 20, writer=True)) as connection:
                 connection.execute("PRAGMA synchronous=FULL")
-                connection.execute("UPDATE meta SET value = ? WHERE name = 'commit'", (found.commit,))
+                connection.execute("UPDATE meta SET value = ? WHERE name = 'commit'", (commit,))
         if lost and accept_loss:
-            mark.write(found.commit)
-    return Salvage(found.commit, lost, found.damaged, found.notes + _pages_of_records(found), old)
+            mark.write(commit)
+        if journalled:
+            _put_aside(files)
+    notes = found.notes + _pages_of_records(found) + ([rest.damage] if rest.damage else [])
+    return Salvage(commit, lost, found.damaged, notes, old, 0 if journalled else len(rest.frames))
+
+
+def _post(files: StoreFiles, frames: Sequence[JournalFrame]) -> list[DamagedRange]:
+    # what the journal holds goes into the database that there is now, as far as it goes on there; returns what does not
+    unfit: list[DamagedRange] = []
+
+    def note(log: Log | None, first: int, next_offset: int) -> None:
+        if log is not None:
+            unfit.append(DamagedRange(log.topic.name, log.number, first, next_offset))
+
+    with closing(connect_read_only(files)) as connection:
+        catalogue = Catalogue(meta_number(connection, "boot"))
+        catalogue.load(connection, 0)
+    with closing(Writer(files, 1 << 20, 0)) as writer:
+        writer.unposted = list(entries_of(frames, catalogue, note))
+        if writer.unposted:
+            writer.dropped(writer.post(len(writer.unposted), synced=True))
+    return unfit
+
+
+def _put_aside(files: StoreFiles) -> None:
+    # kept, as the damaged database is: what is behind the damage may be worth something to somebody
+    for path in files.journals:
+        if path.exists():
+            path.rename(_free_name(path))
+    sync_directory(files.directory)
+
+
+def _free_name(path: Path) -> Path:
+    return next(
+        one for number in range(1, 1 << 20) if not (one := path.with_name(f"{path.name}.damaged-{number}")).exists()
+    )
 
 
 def _pages_of_records(found: Remains) -> list[str]:
@@ -113,11 +161,7 @@ def _rebuild(files: StoreFiles, found: Remains) -> Path:
 
 def _replace(files: StoreFiles, fresh: Path) -> Path:
     # Put the new database in the place of the damaged one, which is kept. At no moment there is none.
-    kept = next(
-        one
-        for number in range(1, 1 << 20)
-        if not (one := files.database.with_name(f"{files.database.name}.damaged-{number}")).exists()
-    )
+    kept = _free_name(files.database)
     os.link(files.database, kept)
     log = files.database.with_name(files.database.name + "-wal")
     if log.exists():

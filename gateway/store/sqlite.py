@@ -11,21 +11,29 @@ from pathlib import Path
 import attrs
 import trio
 
-from gateway.errors import StoreDamaged, StoreReadOnly
+from gateway.errors import StoreInUse, StoreReadOnly
 from gateway.files import make_private, make_private_directory
 from gateway.recorder import NullRecorder, Recorder
-from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, Mode
-from gateway.store.database import WAY_ON, Lock, Mark, StoreFiles, connect_read_only, create, meta_number
+from gateway.store.database import (
+    JOURNALLED,
+    Lock,
+    StoreFiles,
+    create,
+    set_layout,
+)
 from gateway.store.engine import Engine
 from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance
 from gateway.store.memory import MemoryTopics
 from gateway.store.mend import mend_meta, mend_rows
 from gateway.store.pool import Leftovers, ReadPool
+from gateway.store.recovery import load_store, post_rest
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer
 
+READER_SECONDS = 0.3
+"""How long a start waits for the lock."""
 SWEEP_SECONDS = 1.0
 """How often records are looked at for being too old."""
 
@@ -49,30 +57,24 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _load(files: StoreFiles) -> tuple[Catalogue, int]:
-    # Read the catalogue and refuse a store that is behind its mark.
-    #
-    # On a read-only connection: one that may write would carry over a damaged write-ahead log when it closes, and with it
-    # what could still be found in it.
-    with closing(connect_read_only(files)) as connection, closing(Mark(files.mark)) as mark:
-        try:
-            catalogue = Catalogue(meta_number(connection, "boot") + 1)
-            number = catalogue.load(connection, meta_number(connection, "commit"))
-        except sqlite3.DatabaseError as error:
-            raise StoreDamaged(f"{files.database}: {error}. {WAY_ON}") from error
-        if any(log.sealed for log in catalogue.logs()):
-            number = max(number, mark.read())  # the last commits may be in what is damaged, which is refused by name
-        missing = mark.read() - number
-    if missing > 0:
-        raise StoreDamaged(
-            f"{files.directory} has lost its last {missing} commits (it ends with commit {number}); "
-            f"they were acknowledged. To go on without them: gateway store salvage --path {files.directory} --accept-loss"
-        )
-    return catalogue, number
+async def _locked(files: StoreFiles) -> Lock:
+    # a reader may have it for a moment: it brings in what a gateway that was killed has left (`gateway.store.recovery`)
+    with trio.move_on_after(READER_SECONDS):
+        while True:
+            try:
+                return Lock(files.lock)
+            except StoreInUse:
+                await trio.sleep(READER_SECONDS / 20)
+    return Lock(files.lock)
 
 
 def _count_start(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'boot'")
+
+
+def _start_journal(connection: sqlite3.Connection) -> None:
+    _count_start(connection)
+    set_layout(JOURNALLED, connection)
 
 
 @asynccontextmanager
@@ -94,18 +96,22 @@ async def open_store(
     with ExitStack() as stack:
         try:
             make_private_directory(files.directory)
-            stack.enter_context(Lock(files.lock))
+            stack.enter_context(await _locked(files))
             create(files)
             make_private(files.all)
             mend_meta(files)
-            catalogue, number = _load(files)
+            catalogue, number, rest = load_store(files)
         except OSError as error:
             raise StoreReadOnly(f"the store in {files.directory} cannot be opened: {error}") from error
         writer = Writer(files, options.page_cache // 2, options.free_space_floor)
         stack.callback(writer.close)
         writer.number = number
+        if rest:
+            catalogue, writer.number = post_rest(files, writer, catalogue, rest)
         catalogue.lost = mend_rows(files, writer)
-        writer.transact(_count_start, synced=True)
+        writer.transact(_start_journal if mode is Mode.THREAD else _count_start, synced=True)
+        if mode is Mode.THREAD:
+            writer.open_journal()
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)

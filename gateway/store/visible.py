@@ -14,8 +14,8 @@ from gateway.store.hot import RUN_OVERHEAD, CacheBudget, run_cost
 from gateway.store.interface import Ticket, TopicConfig
 from gateway.store.memory import MemoryTopics
 from gateway.store.plan import CommitPlan, Result
+from gateway.store.posting import Posting, WrittenChunk
 from gateway.store.rows import all_rows
-from gateway.store.writer import WrittenChunk
 
 SMALL_RECORDS = 256
 SMALL_BYTES = 32 << 10
@@ -94,6 +94,16 @@ class Visible:
         state.end = run.base_offset + count
         state.last_time_ms = time
         state.bytes += size
+        if piece.number:
+            log.unposted.append(run)
+        else:
+            self._stored(log, count, size, time)
+        if log.topic.config.retention_bytes is not None:
+            self.bounded.add(log.topic)
+        self.tail.add(log.hot, run, size + RUN_OVERHEAD + 8 * count)
+
+    def _stored(self, log: Log, count: int, size: int, time: int) -> None:
+        # the database has one more chunk of it
         log.position += size
         if log.head_ms is None:
             log.head_ms = time
@@ -101,9 +111,16 @@ class Visible:
             log.small += 1
             if log.small >= MERGE_AFTER:
                 self.mergeable.add(log)
-        if log.topic.config.retention_bytes is not None:
-            self.bounded.add(log.topic)
-        self.tail.add(log.hot, run, size + RUN_OVERHEAD + 8 * count)
+
+    def posted(self, postings: Sequence[Posting]) -> None:
+        """The database has what was in the journal; readers saw it before."""
+        for posting in postings:
+            log, run = posting.log, posting.run
+            log.state.bytes += posting.size - posting.journalled
+            del log.unposted[: posting.parts]
+            self._stored(log, run.columns.count, posting.size, run.times[-1])
+            if log.topic.config.retention_bytes is not None:
+                self.bounded.add(log.topic)
 
     def keep_tail(self, log: Log, run: Run) -> None:
         """Begin the cache of a log with its newest run."""

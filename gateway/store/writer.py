@@ -6,21 +6,34 @@ single statement, which is a transaction of its own.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-
-import msgspec
 
 from gateway.envelope import Run
 from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
 from gateway.store.catalogue import Log, Topic
 from gateway.store.chunk import encode
-from gateway.store.database import DAMAGE, OFFSET_BITS, PAGE_SIZE, WAY_ON, Mark, StoreFiles, connect, forget_pages
+from gateway.store.database import (
+    DAMAGE,
+    LAYOUT_VERSION,
+    OFFSET_BITS,
+    PAGE_SIZE,
+    WAY_ON,
+    Mark,
+    StoreFiles,
+    connect,
+    forget_pages,
+    set_layout,
+    sync_directory,
+)
+from gateway.store.journal import Journal
 from gateway.store.plan import CommitPlan
+from gateway.store.posting import Posting, WrittenChunk, postings
 
 CHECKPOINT_PAGES = 256
 """The write-ahead log is carried over into the database about every 4 MiB: commits go on beside it, but on the same disk, and
@@ -54,14 +67,6 @@ PROBE_BYTES = 4 * PAGE_SIZE
 ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
 
 
-class WrittenChunk(msgspec.Struct, frozen=True, eq=False):
-    """A chunk of a commit: its log, the run in it and its size."""
-
-    log: Log
-    run: Run
-    size: int
-
-
 def chunk_row(log: Log, run: Run, position: int, number: int) -> ChunkRow:
     blob = encode(run)
     expires = int.from_bytes(blob[_LATEST_EXPIRY], "little", signed=True)
@@ -93,6 +98,18 @@ class Writer:
         """The number of the last commit."""
         self.synced = 0
         """The number of the last commit that is on disk for certain."""
+        self.journal: Journal | None = None
+        self.unposted: list[WrittenChunk] = []
+        """What the journal has and the database has not, of commits that are through: whole ones."""
+        self.unposted_bytes = 0
+        self._stored = 0
+        """Up to this commit the database has everything."""
+        self._posted = 0
+        """The same, on the disk."""
+        self._sound = True
+        """False from a transaction that failed to the next one: until that has taken its place, it may turn up after a crash."""
+        self._direct = 0
+        """The last commit that is in the database alone: without it nothing behind it in the journal can be posted."""
         self._files = files
         self._log = files.database.with_name(files.database.name + "-wal")
         self._log_file: int | None = None
@@ -111,23 +128,33 @@ class Writer:
 
     # --- transactions ---
 
-    def write(self, plan: CommitPlan) -> list[WrittenChunk]:
-        """Commit a plan. Raises CommitFailed if nothing of it is stored, OutcomeUnknown if it may be."""
+    def write(self, plan: CommitPlan, *, short: bool = False) -> tuple[Sequence[WrittenChunk], Sequence[Posting]]:
+        """Commit a plan, by the `short` way or with all that the journal holds. Raises CommitFailed if nothing of it is stored,
+        OutcomeUnknown if it may be.
+        """
         written: list[WrittenChunk] = []
         if not plan.writes:
-            return written
+            return written, ()
         self.check_space(plan.size)
+        posted: Sequence[Posting] = ()
         rows: list[ChunkRow] = []
+        positions: dict[Log, int] = {}
+        if self.unposted and not short:
+            posted, rows, positions = self._posting(self.unposted)
         for growth in plan.growth.values():
-            position = growth.log.position
+            position = positions.get(growth.log, growth.log.position)
             for run in growth.runs():
                 row = chunk_row(growth.log, run, position, plan.number)
                 position += row[6]
                 rows.append(row)
-                written.append(WrittenChunk(growth.log, run, row[6]))
-        only_chunks = rows and not (plan.puts or plan.created or plan.altered or plan.deleted)
-        if self._mode != _MODES[plan.synced]:
-            self._set_mode(plan.synced)
+                written.append(WrittenChunk(growth.log, run, row[6], plan.number if short else 0))
+        if short:
+            self._write_short(rows, plan.number, plan.synced)
+            return written, ()
+        only_chunks = rows and not (posted or plan.puts or plan.created or plan.altered or plan.deleted)
+        synced = plan.synced or self.must_sync
+        if self._mode != _MODES[synced]:
+            self._set_mode(synced)
         try:
             # a statement by itself is a transaction: nearly all commits are this, and are spared BEGIN and COMMIT
             if only_chunks and len(rows) <= _ONE_STATEMENT:
@@ -140,7 +167,7 @@ class Writer:
                 self._write_rows(plan)
                 self._delete_topics(plan)
                 # a chunk carries the number of its commit; those of a deleted topic are removed, and their numbers with them
-                if not rows or plan.deleted:
+                if not rows or posted or plan.deleted:
                     self._note(plan.number)
                 self.connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -149,14 +176,19 @@ class Writer:
             self.pages += 1 + row[6] // PAGE_SIZE
         if plan.puts:
             self.pages += 1 + len(plan.puts) // 8
-        self._committed(plan.number, plan.synced)
-        return written
+        self._committed(plan.number, synced)
+        self.dropped(posted)
+        return written, posted
 
-    def append(self, log: Log, run: Run, synced: bool) -> WrittenChunk:
-        """Commit one chunk and nothing else. Raises as `write`."""
+    def append(self, log: Log, run: Run, synced: bool, *, short: bool = False) -> WrittenChunk:
+        """Commit one chunk and nothing else; nothing is in the journal, unless it goes there too. Raises as `write`."""
         row = chunk_row(log, run, log.position, self.number + 1)
         size = row[6]
         self.check_space(size)
+        if short:
+            self._write_short((row,), self.number + 1, synced)
+            return WrittenChunk(log, run, size, self.number)
+        synced = synced or self.must_sync
         if self._mode != _MODES[synced]:
             self._set_mode(synced)
         try:
@@ -170,6 +202,115 @@ class Writer:
                 self._anchor = self.connection.execute(_ANCHOR)
         return WrittenChunk(log, run, size)
 
+    # --- the short way ---
+
+    @property
+    def takes_short(self) -> bool:
+        """Whether what does nothing but append may go to the journal now."""
+        journal = self.journal
+        if journal is None or not (journal.usable and self._sound):
+            return False
+        return journal.position < journal.limit or journal.begin_anew(self._posted)
+
+    @property
+    def must_sync(self) -> bool:
+        """Whether the database is to be synced with what it gets next, so that the journal can begin anew."""
+        return self.journal is not None and self.journal.half_full and self.journal.last > self._posted
+
+    def _write_short(self, rows: Sequence[ChunkRow], number: int, synced: bool) -> None:
+        journal = self.journal
+        assert journal is not None
+        journal.append(number, self.synced, [(row[0], row[8]) for row in rows])
+        if synced:
+            self._sync_files()
+        self.number = number
+        if synced:
+            self.synced = number
+            self.mark.write(number)
+
+    def journalled(self, written: Sequence[WrittenChunk]) -> None:
+        """A commit that has gone the short way is through. Not before: what is posted is whole, and readers know of it."""
+        self.unposted += written
+        for chunk in written:
+            self.unposted_bytes += chunk.size
+
+    def post(self, count: int, *, synced: bool) -> Sequence[Posting]:
+        """Write to the database what has been in the journal longest; others may go on to write to that meanwhile. Whoever calls
+        this calls `dropped` where nobody else does.
+        """
+        entries = self.unposted[:count]
+        posted, rows, _positions = self._posting(entries)
+        number = entries[-1].number
+        try:
+            self._set_mode(synced)
+            self.connection.execute("BEGIN IMMEDIATE")
+            self.connection.executemany(_INSERT[1], rows)
+            self._note(number)
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.undo(error) from error
+        for row in rows:
+            self.pages += 1 + row[6] // PAGE_SIZE
+        self._sound = True
+        self._stored = number
+        if synced:
+            self._posted = number
+        return posted
+
+    def dropped(self, posted: Sequence[Posting]) -> None:
+        """They are in the database: the journal need not keep them."""
+        for posting in posted:
+            self.unposted_bytes -= posting.journalled
+        del self.unposted[: sum([posting.parts for posting in posted])]
+
+    def _posting(self, entries: Sequence[WrittenChunk]) -> tuple[Sequence[Posting], list[ChunkRow], dict[Log, int]]:
+        # what to write for them, and where each partition goes on
+        positions: dict[Log, int] = {}
+        rows: list[ChunkRow] = []
+        found = postings(entries)
+        for posting in found:
+            log = posting.log
+            row = chunk_row(log, posting.run, positions.get(log, log.position), posting.number)
+            posting.size = row[6]
+            positions[log] = row[5] + row[6]
+            rows.append(row)
+        return found, rows, positions
+
+    def _sync_files(self) -> None:
+        # everything that is written, wherever it is
+        if self._direct > self._posted:
+            self._sync_write_ahead_log()
+        if self.journal is not None:
+            self.journal.sync()
+
+    def _sync_write_ahead_log(self) -> None:
+        stored = self._stored
+        try:
+            if self._log_file is None:  # SQLite keeps the file as long as this connection is open
+                self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+            os.fdatasync(self._log_file)
+        except OSError as error:
+            raise OutcomeUnknown(f"the write-ahead log cannot be synced: {error}") from error
+        self._posted = max(self._posted, stored)
+
+    def open_journal(self) -> None:
+        """From here on plain appends may go the short way. The layout says so already, for programs that know of none."""
+        try:
+            self._sync_write_ahead_log()  # which opens it: later two threads might
+            self.journal = Journal(self._files.journals)
+            sync_directory(self._files.directory)
+        except OSError as error:
+            raise StoreReadOnly(f"a journal cannot be made in {self._files.directory}: {error}") from error
+
+    def retire_journal(self) -> None:
+        """The database has everything, and says so. Raises what a commit would raise."""
+        journal, self.journal = self.journal, None
+        if journal is not None:
+            journal.close()
+            self.transact(functools.partial(set_layout, LAYOUT_VERSION), synced=True)
+            for path in self._files.journals:
+                path.unlink(missing_ok=True)
+
     def _let_go(self) -> None:
         # without this nothing that was written since would be carried over
         anchor, self._anchor = self._anchor, None
@@ -178,6 +319,8 @@ class Writer:
 
     def transact(self, work: Callable[[sqlite3.Connection], None], *, synced: bool = False) -> None:
         """Commit something else than a plan: a step of maintenance, a probe."""
+        if self.unposted:
+            raise RuntimeError("what the journal holds comes first")
         number = self.number + 1
         self._set_mode(synced)
         try:
@@ -196,6 +339,7 @@ class Writer:
     def undo(self, error: sqlite3.Error) -> StoreError:
         """End a failed transaction; returns what to tell."""
         name = getattr(error, "sqlite_errorname", "")
+        self._sound = False
         try:
             self._let_go()
             self.rollback()
@@ -221,9 +365,11 @@ class Writer:
             self._mode = mode
 
     def _committed(self, number: int, synced: bool) -> None:
-        self.number = number
+        # in the database, with all that was before it
+        self.number = self._stored = self._direct = number
+        self._sound = True
         if synced:
-            self.synced = number
+            self.synced = self._posted = number
             self.mark.write(number)
 
     def _note(self, number: int) -> None:
@@ -319,16 +465,11 @@ class Writer:
         self.transact(lambda _connection: None, synced=True)
 
     def sync_log(self) -> None:
-        """The same from another thread, while commits go on: what they have written so far is in the write-ahead log, so
-        syncing that file is enough, and needs nothing of the connection.
+        """The same from another thread, while commits go on: what they have written so far is in the journal or in the
+        write-ahead log, so syncing these files is enough, and needs nothing of the connection.
         """
         number = self.number
-        try:
-            if self._log_file is None:  # SQLite keeps the file as long as this connection is open
-                self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-            os.fdatasync(self._log_file)
-        except OSError as error:
-            raise OutcomeUnknown(f"the write-ahead log cannot be synced: {error}") from error
+        self._sync_files()
         # a synced commit may have overtaken this one meanwhile, and the mark must not go back
         if number > self.synced:
             self.synced = number
@@ -387,4 +528,6 @@ class Writer:
         if self._database_file is not None:
             os.close(self._database_file)
             self._database_file = None
+        if self.journal is not None:  # as it is: the next start goes on with it
+            self.journal.close()
         self.mark.close()

@@ -31,14 +31,19 @@ ALL = b"\2" + struct.pack(">I", 4) + b"".join(s32(b"value-%d" % number) for numb
 GOOD_RANGE = b"\2" + struct.pack(">I", 2) + s32(b"value-0") + s32(b"value-1") + struct.pack(">Q", 2)
 
 
-async def fill(port: int) -> None:
-    """Six commits, so that six chunks: three records each in a topic that will be damaged and in one that will not."""
+async def fill(port: int, *, apart: bool = False) -> None:
+    """Four records each in a topic that will be damaged and in one that will not; `apart`: in a chunk each, as a topic that is made
+    takes along what the journal has.
+    """
     async with tcp(port) as wire:
         for topic in ("bad", "good"):
             assert await rustlog_ask(wire, b"\5" + s16(topic) + struct.pack(">I", 1)) == b"\5\1"
             for number in range(4):
                 record = s16(topic) + struct.pack(">II", 0, 1) + s32(b"value-%d" % number)
                 assert await rustlog_ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", number, 1)
+                if apart:
+                    made = b"\5" + s16(f"{topic}-{number}") + struct.pack(">I", 1)
+                    assert await rustlog_ask(wire, made) == b"\5\1"
 
 
 def break_page(file: Path, table: str) -> None:
@@ -174,7 +179,7 @@ async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_
     served.start()
     try:
         with trio.fail_after(180):
-            await fill(served.ports["rustlog"])
+            await fill(served.ports["rustlog"], apart=True)
             assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
             file = tmp_path / "data" / "log.sqlite"
             content = bytearray(file.read_bytes())

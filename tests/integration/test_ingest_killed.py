@@ -93,8 +93,9 @@ async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
 
 async def test_while_the_disk_is_full_nothing_is_acknowledged_and_it_goes_on_by_itself(tmp_path: Path):
     async with pulling(tmp_path) as (near, blip):
-        blip.deliver(b"orders", *VALUES[:100])
-        await blip.until(lambda: len(blip.acknowledged) == 100)
+        for number in range(100):  # a frame each, so that the journal's next one is behind what may be written, too
+            blip.deliver(b"orders", VALUES[number])
+            await blip.until(lambda many=number + 1: len(blip.acknowledged) == many)
         resource.prlimit(near.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         blip.deliver(b"orders", *VALUES[100:1_000])
         await blip.until(lambda: any(one["event"] == "the store takes no writes" for one in near.logged()))

@@ -26,9 +26,10 @@ from pyspark.errors import PySparkException
 
 from gateway.bulk import wire
 from gateway.envelope import Columns
-from gateway.store import visible, writer
+from gateway.store import loop, visible
 from gateway.store.interface import Append, Durability, Unit
 from gateway.store.sqlite import open_store
+from gateway.store.writer import Writer
 from tests.pipeline.places import FORMATS, MODES, Place, place
 from tests.pipeline.stored import META, SMALL, Log, filled, log
 
@@ -262,22 +263,19 @@ class Busy:
                 values = [b"%d" % (self.written + index) for index in range(100)]
                 await store.submit(Unit(appends=[Append("t", 0, Columns.of(values), META)])).wait()
                 self.written += 100
-                if self.written % 20_000 == 0:
-                    store.maintain()
-                    await trio.lowlevel.checkpoint()
 
 
 @contextmanager
 def busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     made = Busy(path)
-    checkpoint = writer.Writer.checkpoint
+    carry_over = Writer.carry_over
 
-    def counted(self: Any) -> None:
+    def counted(self: Any) -> bool:
         made.checkpoints += 1
-        checkpoint(self)
+        return carry_over(self)
 
-    monkeypatch.setattr(writer.Writer, "checkpoint", counted)
-    monkeypatch.setattr(writer, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(Writer, "carry_over", counted)
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(visible, "MERGE_AFTER", 64)
     thread = threading.Thread(target=trio.run, args=(made.write,))
     thread.start()

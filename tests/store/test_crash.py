@@ -49,11 +49,13 @@ async def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path:
                 acknowledged[place] = f"{name}-{index}".encode()
         with LogReader(tmp_path) as reader:
             runs = list(reader.read_chunks("a", 0))
+            rows = dict(reader.rows("last"))
             assert [run.base_offset for run in runs[1:]] == [run.next_offset for run in runs[:-1]]
         async with open_stepwise(tmp_path, options=NO_CACHE) as store:
             stored = {topic: await everything(store, topic) for topic in "ab"}
         for (topic, offset), value in acknowledged.items():
             assert stored[topic][offset] == value
+        assert set(rows.values()) <= set(stored["a"])  # a row is there with what it was written with
         # a unit over both topics is there in both or in neither
         assert sorted(stored["a"]) == sorted(stored["b"])
         assert len(set(stored["a"])) == len(stored["a"])

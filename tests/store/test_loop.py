@@ -18,9 +18,7 @@ LAZY = TopicConfig(durability=Durability.INTERVAL, interval=0.005)
 
 def chunks(store, topic: str) -> list[int]:
     """How many records each commit has put into a topic."""
-    slot = store.topics[topic].logs[0].slot
-    rows = store._pool.direct.execute("SELECT count FROM chunks WHERE id >> 43 = ? ORDER BY id", (slot,))
-    return [count for (count,) in rows]
+    return [run.columns.count for run in store.topics[topic].logs[0].hot.since(0)]
 
 
 async def made(store, *topics: str, config: TopicConfig) -> None:

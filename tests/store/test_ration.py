@@ -252,7 +252,7 @@ async def test_commits_go_on_while_the_log_is_carried_over(tmp_path: Path, monke
     async with open_store(tmp_path, SMALL) as store:
         await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
         for _ in range(20):
-            await store.submit(unit(append("t", bytes(20_000)))).wait()
+            await store.submit(unit(append("t", bytes(100_000)))).wait()
         assert len(begun) == 1
         go_on.set()
         await until(lambda: not store._loop._carrying)

@@ -15,9 +15,12 @@ import java.util.TreeMap;
 final class StoreLog implements Log {
   private static final int OFFSET_BITS = 43;
   private static final long MASK = (1L << OFFSET_BITS) - 1;
-  private static final long LAYOUT = 1;
+  /** 2: the same, with a journal beside it. */
+  private static final long LAYOUT = 2;
   /** About how much is read of one commit before the next one is looked at. */
   private static final long READ_BYTES = 8 << 20;
+  /** How long, in milliseconds, a gateway may take to bring its journal into the database, and when it is looked again. */
+  private static final long PATIENCE = 5000, LOOK_AGAIN = 2;
   /** How often the writer may be faster than we are. */
   private static final int TRIES = 200;
 
@@ -26,6 +29,7 @@ final class StoreLog implements Log {
 
   private final String path;
   private final Snapshot pages;
+  private final Journal journal;
   private Map<String, Long> roots;
 
   private interface Work<T> {
@@ -36,6 +40,7 @@ final class StoreLog implements Log {
     this.path = path;
     if (!Files.isRegularFile(Path.of(path, "log.sqlite"))) throw new NotAStore("there is no store at " + path);
     pages = new Snapshot(Path.of(path));
+    journal = new Journal(Path.of(path));
     try {
       Long layout = within(() -> {
         Map<String, Long> found = new HashMap<>();
@@ -46,7 +51,7 @@ final class StoreLog implements Log {
         roots = found;
         return Rows.named(pages, roots.get("meta"), "layout");
       });
-      if (layout == null || layout != LAYOUT)
+      if (layout == null || layout < 1 || layout > LAYOUT)
         throw new NotAStore(path + " has layout " + layout + ", this program knows " + LAYOUT);
     } catch (StoreDamaged damaged) {
       pages.close();
@@ -89,8 +94,31 @@ final class StoreLog implements Log {
     return new Rows(pages, roots.get("chunks"));
   }
 
+  /** Return when the database has all that was acknowledged before the call. */
+  private void bringUpToDate() throws IOException {
+    long wanted = journal.last(), until = System.nanoTime() + PATIENCE * 1_000_000;
+    while (wanted > 0) {
+      Long there = within(() -> Rows.named(pages, roots.get("meta"), "commit"));
+      if (there == null || there >= wanted) return;
+      if (System.nanoTime() > until)
+        throw new StoreDamaged(path + " was not closed: what it acknowledged last is in its journal, up to commit " + wanted
+            + ", and nobody brings it into the database. A start of its gateway does so, and `gateway audit --path`");
+      try {
+        Thread.sleep(LOOK_AGAIN);
+      } catch (InterruptedException stopped) {
+        Thread.currentThread().interrupt();
+        throw new IOException(stopped);
+      }
+    }
+  }
+
   @Override
   public Map<String, Topic> topics() throws IOException {
+    bringUpToDate();
+    return inDatabase();
+  }
+
+  private Map<String, Topic> inDatabase() throws IOException {
     return within(() -> {
       Map<Long, List<Partition>> partitions = new HashMap<>();
       Rows row = new Rows(pages, roots.get("partitions"));
@@ -120,7 +148,7 @@ final class StoreLog implements Log {
   }
 
   private Topic topic(String name) throws IOException {
-    Topic found = topics().get(name);
+    Topic found = inDatabase().get(name);
     if (found == null) throw new UnknownTopic("there is no topic " + name + " in " + path);
     return found;
   }
