@@ -91,18 +91,22 @@ def command(
 
 
 def lines(one: Mapping[str, Any]) -> Iterator[str]:
-    who = " ".join(_plain(one[part]) for part in ("protocol", "listener", "principal", "client") if one[part])
+    # a listener is often called as its protocol is
+    who = " ".join(
+        dict.fromkeys(_plain(one[part]) for part in ("protocol", "listener", "principal", "client") if one[part])
+    )
     fate = "" if one["fate"] == "stored" else f"  {one['fate'].upper()}"
     yield f"{_plain(one['address'])}  route {_plain(one['route'])}  from {who}{fate}"
     if one["problem"]:
         yield f"  ! {_plain(one['problem'])}"
+    untouched = one["fate"] == "stored" and not one["changed"]
     for stage in ("before", "after"):
         side = one[stage]
         if side is None or (stage == "after" and one["before"] is not None and not one["changed"]):
             continue
         key = f"key {_shown(side['key'])}  " if side["key"] is not None else ""
         headers = "".join(f"{_plain(header['name'])}={_shown(header['value'])}  " for header in side["headers"])
-        yield f"  {stage:<7}{key}{headers}{_shown(side['value'])}"
+        yield f"  {'' if untouched else stage:<7}{key}{headers}{_shown(side['value'])}"
 
 
 def _shown(content: Mapping[str, Any]) -> str:

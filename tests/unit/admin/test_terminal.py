@@ -60,6 +60,9 @@ async def test_tap_shows_what_comes_in_on_one_line_each(tmp_path: Path, capsys: 
         assert "\u202e" not in text
         assert "first\\nsecond" in text
         assert "(5 bytes)" in text
+        assert "flymq flymq" not in text  # listener and protocol of one name
+        assert not any(line.startswith("  before") and "first" in line for line in found)  # there is nothing after it
+        assert any(line.startswith("  before") for line in found)
         assert any(line.startswith("  after") and "region=eu" in line for line in found)
         await shown(served, capsys, "tap", "--expression", "value.(", code=2)
 
