@@ -149,12 +149,17 @@ def archive(
                 show(
                     output,
                     {"records": done.records, "files": done.files, "bytes": done.bytes, "gaps": done.gaps},
-                    f"archived {done.records} records in {done.files} files ({done.bytes} bytes) to {to}",
+                    f"archived {done.records} records{_in_files(done)} to {to}",
                 )
             for gap in done.gaps:
                 click.echo(f"gateway: gap: {gap} is not archived and will not be", err=True)
             if stop is None or stop.wait(interval):
                 return
+
+
+def _in_files(done: Archived) -> str:
+    # how many files a table has is its own matter
+    return f" in {done.files} files ({done.bytes} bytes)" if done.files or not done.records else ""
 
 
 def _show_planned(source: Source, to: str, topics: TopicSelection, form: str, catalog: str, output: str) -> None:
