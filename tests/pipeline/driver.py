@@ -36,7 +36,6 @@ from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.progress import Wanted
 from gateway.pipeline.replay import replay
 from gateway.pipeline.rollup import follow, rollup
-from gateway.pipeline.rollup_table import RollupTable
 from gateway.pipeline.session import spark_session
 from gateway.pipeline.source import Source
 from gateway.pipeline.spread import OnSpark
@@ -87,11 +86,12 @@ def flowing(spark: Any, store: Path, work: Path, url: str) -> tuple[Any, Callabl
 def flows(store: Path, work: Path, url: str) -> None:
     """Until it is killed."""
 
-    def export(self: RollupTable, day: int) -> None:
-        (work / "rolled").touch()
-        threading.Event().wait(PATIENCE)
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event == "os.rename" and str(args[1]).endswith("/rollup.parquet"):
+            (work / "rolled").touch()
+            threading.Event().wait(PATIENCE)
 
-    RollupTable._export = export  # type: ignore[method-assign]  # nothing else runs here
+    sys.addaudithook(hook)
     _, roll = flowing(spark_session("local[2]", settings=quick()), store, work, url)
     roll()
 

@@ -108,7 +108,8 @@ def test_streaming_queries_whose_driver_is_killed_in_mid_batch(
             command = [sys.executable, "-m", "tests.pipeline.driver", "flows", *map(str, (store, work, served.url))]
             with subprocess.Popen(command, start_new_session=True) as running:
                 try:
-                    assert reached.wait(DEADLINE)
+                    while not reached.wait(0.05):
+                        assert running.poll() is None
                     while not (work / "rolled").exists():
                         assert running.poll() is None
                         pause.wait(0.05)

@@ -186,10 +186,11 @@ def parsed(words: list[str], *, whole: bool) -> None:
         command, context = below, click.Context(below, info_name=name, parent=context)
     if whole and not isinstance(command, click.Group):
         files = [one for one in command.params if isinstance(one.type, click.Path)]
-        for one in files:  # that a file of an example is not here says nothing about the example
-            assert isinstance(one.type, click.Path)
-            one.type = click.Path(path_type=one.type.type)
-        command.make_context(context.info_name, words, context.parent)
+        with pytest.MonkeyPatch.context() as patched:
+            for one in files:  # that a file of an example is not here says nothing about the example
+                assert isinstance(one.type, click.Path)
+                patched.setattr(one, "type", click.Path(path_type=one.type.type))
+            command.make_context(context.info_name, words, context.parent)
     else:
         known = set(options(command))
         assert {word.split("=")[0] for word in words if word.startswith("--")} <= known | {"--help"}
