@@ -28,7 +28,8 @@ listeners:
   flymq:   {{protocol: flymq,   bind: "127.0.0.1:0"}}
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   blipmq:  {{protocol: blipmq,  bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}, poll_hold: 60s}}
-  felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
+  # a wait of microseconds ends in the same pass or the next, as the machine will have it
+  felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed, events: {{delay: 0s}}}}
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
 storage: {{path: "{data}", free_space_floor: 1, durability: memory}}
 upstreams:

@@ -46,7 +46,7 @@ TABLE: Mapping[str, Cost] = {
     "BlipMQ POLL, delivery, ACK": Cost(188, 273, 10),
     "BlipMQ, one to ten": Cost(2133, 2831, 66),
     "Felix publish, memory": Cost(112, 297, 5),
-    "Felix, one to ten": Cost(2050, 3916, 22),
+    "Felix, one to ten": Cost(2050, 3257, 18),
     "Fujin WRITE, memory": Cost(110, 319, 5),
     "Fujin push, acknowledged": Cost(335, 775, 15),
     "Fujin 0.5 PRODUCE, memory": Cost(122, 329, 5),

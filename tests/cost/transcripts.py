@@ -283,7 +283,6 @@ async def felix_ten(side: Side) -> AsyncIterator[Turn]:
             side.rest()  # all of them have it before one of them says a word
             for connection, subscription in those:
                 await _taken(connection, subscription)
-                side.rest()  # how many acknowledge in one pass is the machine's to say
 
         yield turn
 

@@ -82,14 +82,14 @@ async def test_the_rows_of_who_is_gone_count_for_nothing_and_go(kafka: Kafka, to
         assert await there.reading_elsewhere(GROUP) == 2
         # as far as Kafka's group knows it is gone; it does not know that itself
         assert one._slots is not None
+        counts: list[int] = []
+        there.changed = lambda group: counts.append(there.elsewhere(group))
         await trio.to_thread.run_sync(one._slots.close)
         await until(lambda: two.table(TABLE) != {} and owners[1].held == two.slots)
         assert await there.reading_elsewhere(GROUP) == 0
         # whose job it is takes the row away; and who reads that and lives after all writes it again
-        before = len(changed)
-        hands.advance(SETTLING + 1)
-        await until(lambda: len(changed) >= before + 2)
-        await until(lambda: there.elsewhere(GROUP) == 2)
+        # (in time and again, where the brokers were too slow to say who serves)
+        await until(lambda: hands.advance(SETTLING + 1) or counts == [0, 2])
         nursery.cancel_scope.cancel()
 
 

@@ -177,7 +177,8 @@ class GroupReaders:
                 await self._store.submit(Unit(puts=gone, requires=self._owners.guard(TABLE))).wait()
                 self._told({one.key: None for one in gone})
         except GatewayError:
-            return  # whoever has the job next does it
+            self._tidy_soon()  # whoever has the job then; nothing else may ever come that would remind him
+            return
         kept = Counter(gateway for readers in self._elsewhere.values() for gateway in readers)
         self._heard = {gateway: heard for gateway, heard in self._heard.items() if gateway in kept}
 
