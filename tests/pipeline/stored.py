@@ -57,3 +57,19 @@ def filled(path: Path, fill: Callable[[Log], Any]) -> None:
             await fill(opened)
 
     trio.run(run)
+
+
+async def before_retention(log: Log) -> None:
+    """Two records of a topic that keeps them for ten seconds."""
+    await log.create("t", retention_seconds=10.0)
+    await log.append("t", [b"a", b"b"])
+
+
+async def after_retention(log: Log) -> None:
+    """Three more are gone before anybody has archived them; one behind them is there, and all of another topic."""
+    await log.append("t", [b"never archived"] * 3)
+    log.clock.ms += 20_000
+    await log.append("t", [b"kept"])
+    log.store.maintain()
+    await log.create("u")
+    await log.append("u", [b"all is there"])

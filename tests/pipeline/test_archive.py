@@ -27,7 +27,7 @@ from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.ranges import Damaged, HistoryGone
 from gateway.pipeline.spread import OnSpark, TaskFailed
 from tests.pipeline.served import gateway
-from tests.pipeline.stored import Log, filled
+from tests.pipeline.stored import Log, after_retention, before_retention, filled
 
 DAY_MS = 86_400_000
 
@@ -281,22 +281,9 @@ def test_what_no_manifest_names_is_found_wherever_it_lies(store: Path, tmp_path:
 
 def test_what_retention_took_first(tmp_path: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "out"
-
-    async def first(log: Log) -> None:
-        await log.create("t", retention_seconds=10.0)
-        await log.append("t", [b"a", b"b"])
-
-    async def trim(log: Log) -> None:
-        await log.append("t", [b"never archived"] * 3)
-        log.clock.ms += 20_000
-        await log.append("t", [b"kept"])
-        log.store.maintain()
-        await log.create("u")
-        await log.append("u", [b"all is there"])
-
-    filled(store, first)
+    filled(store, before_retention)
     assert archive(str(store), out).records == 2
-    filled(store, trim)
+    filled(store, after_retention)
     with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived. All else is archived"):
         archive(str(store), out)
     assert [file.topic for file in Archive.existing(out).files()] == ["t", "u"]

@@ -44,7 +44,7 @@ from gateway.pipeline.tables import (
 from gateway.requests import SchemaKind
 from gateway.store.interface import Put, Unit
 from tests.pipeline.s3 import ObjectStore, object_store
-from tests.pipeline.stored import Log, filled
+from tests.pipeline.stored import Log, after_retention, before_retention, filled
 
 
 async def orders(log: Log) -> None:
@@ -430,22 +430,10 @@ def test_a_table_that_does_not_know_its_end_is_found(made: Made, store: str) -> 
 
 @HERE
 def test_what_retention_took_holds_up_only_what_follows_it(made: Made, tmp_path: Path) -> None:
-    async def first(log: Log) -> None:
-        await log.create("t", retention_seconds=10.0)
-        await log.append("t", [b"a", b"b"])
-
-    async def trim(log: Log) -> None:
-        await log.append("t", [b"never archived"] * 3)
-        log.clock.ms += 20_000
-        await log.append("t", [b"kept"])
-        log.store.maintain()
-        await log.create("u")
-        await log.append("u", [b"all is there"])
-
     store = str(tmp_path / "store")
-    filled(tmp_path / "store", first)
+    filled(tmp_path / "store", before_retention)
     archive_to_table(store, made.place, **made.where)
-    filled(tmp_path / "store", trim)
+    filled(tmp_path / "store", after_retention)
     with pytest.raises(HistoryGone, match=r"t/0 \[2, 5\): removed before it was archived. All else is archived"):
         archive_to_table(store, made.place, **made.where)
     assert sorted(made.whole()["value"].to_pylist()) == [b"a", b"all is there", b"b"]
