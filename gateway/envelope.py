@@ -42,16 +42,18 @@ of JSON up to ten times that, and nobody else is served meanwhile.
 OBJECT = 48
 """Bytes that Python spends on a short text or on a tuple of two, beside what is in it."""
 
+_WORTH_ONE_NUMBER = 8
+"""Of fewer than so many a loop is quicker than `_moved`."""
 _ONE = (1).to_bytes(4, sys.byteorder)
 
 
-def _less(ends: array[int], base: int) -> array[int]:
-    # Each number less `base`, which none of them is below. Subtracted from all at once, as one long number of 32 bits for
-    # each: no digit borrows from its neighbour, and it takes a tenth of the time of a loop.
-    together = int.from_bytes(ends.tobytes(), sys.byteorder) - base * int.from_bytes(_ONE * len(ends), sys.byteorder)
-    less = array("I")
-    less.frombytes(together.to_bytes(4 * len(ends), sys.byteorder))
-    return less
+def _moved(ends: array[int], by: int) -> array[int]:
+    # Each number and `by`; no sum is below zero, or has more than 32 bits. Added to all at once, as one long number of 32 bits
+    # for each: no digit borrows from its neighbour, or carries, and it takes a tenth of the time of a loop.
+    together = int.from_bytes(ends.tobytes(), sys.byteorder) + by * int.from_bytes(_ONE * len(ends), sys.byteorder)
+    moved = array("I")
+    moved.frombytes(together.to_bytes(4 * len(ends), sys.byteorder))
+    return moved
 
 
 class Delivery(enum.IntEnum):
@@ -61,7 +63,11 @@ class Delivery(enum.IntEnum):
     AT_LEAST_ONCE = 1
 
 
-class Origin(msgspec.Struct, frozen=True):
+# What is made for each message, or kept with it, is nothing that a cycle could go through: `gc=False` spares the collector
+# from looking at all of it, again and again.
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """Who sent a batch. The gateway fills it in; nothing a client sends can change it."""
 
     protocol: str
@@ -73,12 +79,29 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 _SMALL, _MANY = 1024, 4096
+_FEW = 256
 
 
 @lru_cache(maxsize=64)
 def _evenly(step: int) -> array[int]:
     # where messages of one size end: compared as a whole, in C
     return array("I", range(step, step * _MANY + 1, step))
+
+
+@lru_cache(maxsize=256)
+def _few(step: int, count: int) -> array[int]:
+    # as `_evenly`, of runs that come again and again: to count one up takes longer than to join its messages
+    return array("I", range(step, step * count + 1, step))
+
+
+def _even_ends(step: int, count: int) -> array[int]:
+    if step <= _SMALL and count <= _MANY:
+        return _evenly(step)[:count]
+    return array("I", range(step, step * count + 1, step))
+
+
+def _ends(step: int, count: int) -> array[int]:
+    return _few(step, count) if count <= _FEW else array("I", range(step, step * count + 1, step))
 
 
 class Columns:
@@ -114,12 +137,7 @@ class Columns:
         step: int = ends[0]
         if len(self.packed) != step * count:
             return 0
-        even = (
-            _evenly(step)[:count]
-            if step <= _SMALL and count <= _MANY
-            else array("I", range(step, step * count + 1, step))
-        )
-        return step if ends == even else 0
+        return step if ends == _even_ends(step, count) else 0
 
     @classmethod
     def of(
@@ -153,6 +171,10 @@ class Columns:
             return keys
         return keys + sum(3 * OBJECT + len(name) + len(value) for one in self.headers for name, value in one)
 
+    def size_of(self, index: int) -> int:
+        """Bytes of one value."""
+        return self.ends[index] - (self.ends[index - 1] if index else 0) - PREFIX
+
     def value(self, index: int) -> bytes:
         start = self.ends[index - 1] if index else 0
         return self.packed[start + PREFIX : self.ends[index]]
@@ -176,7 +198,7 @@ class Columns:
         ends = self.ends[start:stop]
         packed = self.packed[base : ends[-1]] if ends else b""
         if base:
-            ends = _less(ends, base)
+            ends = _moved(ends, -base)
         return Columns(
             packed,
             ends,
@@ -199,21 +221,30 @@ class Columns:
         """Several columns one after the other."""
         if len(parts) == 1:
             return parts[0]
-        ends = array("I")
-        base = 0
-        for part in parts:
-            if part.count == 1:
-                ends.append(base + part.ends[0])
-            else:
-                ends.extend(map(base.__add__, part.ends) if base else part.ends)
-            base += len(part.packed)
         return Columns(
             b"".join([part.packed for part in parts]),
-            ends,
+            _concat_ends(parts),
             _concat_optional(parts, "keys", None),
             _concat_optional(parts, "headers", NO_HEADERS),
             _concat_optional(parts, "expires", 0),
         )
+
+
+def _concat_ends(parts: Sequence[Columns]) -> array[int]:
+    together = [part.ends for part in parts]
+    if together and together.count(together[0]) == len(together) and (step := parts[0].step):
+        return _even_ends(step, len(parts) * parts[0].count)  # as from clients that all do the same
+    ends = array("I")
+    base = 0
+    for part in parts:
+        if part.count == 1:
+            ends.append(base + part.ends[0])
+        elif part.count < _WORTH_ONE_NUMBER:
+            ends.extend(map(base.__add__, part.ends))
+        else:
+            ends.extend(_moved(part.ends, base) if base else part.ends)
+        base += len(part.packed)
+    return ends
 
 
 def _concat_optional(parts: Sequence[Columns], name: str, missing: T) -> list[T] | None:
@@ -228,12 +259,14 @@ def _concat_optional(parts: Sequence[Columns], name: str, missing: T) -> list[T]
 
 def pack(values: Sequence[bytes]) -> tuple[bytes, array[int]]:
     """Put each value behind its length; also say where each one ends."""
+    if len(values) == 1:
+        size = len(values[0])
+        return _LENGTH.pack(size) + values[0], _few(PREFIX + size, 1)
     if len(set(map(len, values))) == 1:  # all alike: one join in C instead of a loop, and nothing is copied twice
         size = len(values[0])
         prefix = _LENGTH.pack(size)
         step = PREFIX + size
-        packed = prefix + values[0] if len(values) == 1 else prefix.join((b"", *values))
-        return packed, array("I", range(step, step * len(values) + 1, step))
+        return prefix.join((b"", *values)), _ends(step, len(values))
     lengths = list(map(len, values))
     prefixes = map(_LENGTH.pack, lengths)
     packed = b"".join(itertools.chain.from_iterable(zip(prefixes, values, strict=True)))
@@ -292,13 +325,23 @@ class Copies(msgspec.Struct, frozen=True):
     """(first offset there, id of its batch, index in that batch, how many follow each other), in the batch's order."""
     path: tuple[bytes, ...] = ()
     """Sixteen bytes for each gateway that they came by, the one that sends them last: who finds himself there stops them."""
+    after: tuple[int, bytes, int] | None = None
+    """(offset there, id of its batch, index in that batch) of a message of the same source that was sent before them and not
+    answered yet: they are stored behind it, or not at all.
+    """
 
     @property
     def count(self) -> int:
         return sum(one[3] for one in self.ranges)
 
+    @property
+    def last(self) -> tuple[int, bytes, int]:
+        """What may come `after` them."""
+        offset, batch_id, index, count = self.ranges[-1]
+        return offset + count - 1, batch_id, index + count - 1
 
-class Batch(msgspec.Struct, frozen=True):
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Messages for one address that arrived together on one connection."""
 
     address: str
@@ -314,7 +357,7 @@ class Batch(msgspec.Struct, frozen=True):
     """Set by gateways that forward; never by what a plain client sends."""
 
 
-class BatchMeta(msgspec.Struct, frozen=True):
+class BatchMeta(msgspec.Struct, frozen=True, gc=False):
     """What the log keeps once per stored batch."""
 
     id: bytes
@@ -326,7 +369,7 @@ class BatchMeta(msgspec.Struct, frozen=True):
 _first_record = operator.itemgetter(0)
 
 
-class Run(msgspec.Struct, frozen=True, eq=False):
+class Run(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Consecutive records of one partition, as read from the log."""
 
     topic: str

@@ -182,10 +182,7 @@ def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow
     """
     rows, lost_topics = _rows(connection, "topics", _TOPICS)
     partitions, lost_partitions = load_partitions(connection)
-    topics = [
-        Topic(name, epoch, TopicConfig(1, Durability(durability), interval, seconds, size, schema), [], number, [])
-        for number, name, epoch, durability, interval, seconds, size, schema in rows
-    ]
+    topics = [_topic(*row) for row in rows]
     known = {topic.id for topic in topics}
     if not (lost_topics or lost_partitions) and {row.topic for row in partitions} - {None} == known:
         return topics, partitions, False
@@ -211,12 +208,46 @@ def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow
     return topics, sorted(found, key=lambda row: (row.topic or 0, row.number)), True
 
 
+def load_topic(connection: sqlite3.Connection, name: str) -> tuple[Topic, list[PartitionRow]] | None:
+    """One topic with its partitions; None where it is not whole, or not there: then `load` tells which."""
+    try:
+        row = connection.execute(f"{_TOPICS} WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        topic = _topic(*row)
+        query = f"{_PARTITIONS} WHERE p.topic = ? ORDER BY p.partition"
+        found = [_partition(*one) for one in connection.execute(query, (topic.id,))]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
+            raise
+    except StoreDamaged:
+        pass
+    else:
+        whole = found and [one.number for one in found] == list(range(len(found)))
+        return (topic, found) if whole else None
+    forget_pages(connection)
+    return None
+
+
 LOST_EPOCH = 0
 """Of a topic whose row is lost."""
 LOST_SLOT = MAX_SLOT + 1
 """Of a partition whose row is lost: no chunk is there."""
 
 _TOPICS = "SELECT id, name, epoch, durability, interval, retention_seconds, retention_bytes, schema FROM topics"
+
+
+def _topic(
+    number: int,
+    name: str,
+    epoch: int,
+    durability: str,
+    interval: float,
+    seconds: float | None,
+    size: int | None,
+    schema: str,
+) -> Topic:
+    return Topic(name, epoch, TopicConfig(1, Durability(durability), interval, seconds, size, schema), [], number, [])
 
 
 def _rows(

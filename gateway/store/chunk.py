@@ -44,6 +44,12 @@ KNOWN_COLUMNS = KEYS | HEADERS | EXPIRES | TIMES
 HEAD = struct.Struct("<2sBBIQqqqIIIIII")
 SUMMED_FROM = 8
 """The checksum covers the four bytes before it and everything behind it."""
+_REST = struct.Struct("<QqqqIIIIII")
+"""A head, as it is behind that."""
+_STARTS = [
+    (start, google_crc32c.value(start)) for start in [bytes((*MAGIC, LAYOUT_VERSION, columns)) for columns in range(16)]
+]
+"""How a chunk begins, by which columns are there, and the checksum of that."""
 _U32 = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
 BATCH = struct.Struct("<IBB")
@@ -132,12 +138,7 @@ def encode(run: Run) -> bytes:
         present |= TIMES
         stamps = _bytes_of(array("q", times))
     ends = columns.ends.tobytes() if not _BIG_ENDIAN else _bytes_of(columns.ends)
-    parts = (dictionary, ends, columns.packed, keys, headers, expires, stamps)
-    head = HEAD.pack(
-        MAGIC,
-        LAYOUT_VERSION,
-        present,
-        0,
+    rest = _REST.pack(
         run.base_offset,
         times[0],
         times[-1],
@@ -149,15 +150,15 @@ def encode(run: Run) -> bytes:
         len(headers),
         0,
     )
+    start, checksum = _STARTS[present]
     if len(columns.packed) < _JOINED:
-        body = b"".join((head[SUMMED_FROM:], *parts))
-        checksum = google_crc32c.extend(google_crc32c.value(head[:4]), body)
-        return b"".join((head[:4], _U32.pack(checksum), body))
-    checksum = google_crc32c.value(head[:4] + head[SUMMED_FROM:])
+        body = b"".join((rest, dictionary, ends, columns.packed, keys, headers, expires, stamps))
+        return b"".join((start, google_crc32c.extend(checksum, body).to_bytes(4, "little"), body))
+    parts = (rest, dictionary, ends, columns.packed, keys, headers, expires, stamps)
     for part in parts:
         if part:
             checksum = google_crc32c.extend(checksum, part)
-    return b"".join((head[:4], _U32.pack(checksum), head[SUMMED_FROM:], *parts))
+    return b"".join((start, checksum.to_bytes(4, "little"), *parts))
 
 
 def decode(blob: bytes, topic: str, partition: int, base: int, count: int) -> Run:

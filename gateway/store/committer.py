@@ -28,17 +28,16 @@ from gateway.errors import (
 )
 from gateway.recorder import Recorder
 from gateway.store.interface import Placement, StoreHealth, Ticket
-from gateway.store.plan import COMMIT_BYTES, CommitPlan, Lone, Result
+from gateway.store.plan import COMMIT_BYTES, CommitPlan, Lone, Result, unit_bytes
 from gateway.store.posting import Posting, WrittenChunk
 from gateway.store.ration import LEAST, SHARED_FOR, CommitPace, Turns
+from gateway.store.rows_at_hand import RowsAtHand
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer
 
 PROBE_FIRST = 0.1
 PROBE_LONGEST = 5.0
 """Seconds between attempts to write again after a failure."""
-SYNC_MARGIN = 0.002
-"""A sync of an `interval` topic begins this much before it is due."""
 
 
 class Mode(enum.Enum):
@@ -94,6 +93,7 @@ class Committer:
         self.mode = mode
         self._visible = visible
         self.writer = writer
+        self.at_hand = RowsAtHand()
         self.next_job = next_job
         """The step of maintenance that is due, if there is one."""
         self.pending: list[Ticket] = []
@@ -113,9 +113,8 @@ class Committer:
         """So many units are to be committed one by one, to find the one that cannot be stored."""
         self.around: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Called before and after the tickets of a commit are finished, so that replies can leave together."""
-        self.sync_at = float("inf")
-        """When something that is written has to be synced."""
-        self.sync_is_late = False
+        self.sync_within: Callable[[float], None] = lambda _interval: None
+        """Called when something is written that is to be synced within so many seconds."""
         self.probe_at = float("inf")
         """When to try whether the disk takes writes again."""
         self._probe_delay = PROBE_FIRST
@@ -139,6 +138,25 @@ class Committer:
         else:
             self.submitted()
 
+    @property
+    def favours_little(self) -> bool:
+        """Whether the next commit is of those alone who have little, beside others who have much."""
+        return not self._singles and self._turns.favours_little(self.pending)
+
+    def better_joined(self, answered: Sequence[Ticket]) -> bool:
+        """Whether the next commit had better wait for those who are answered by the last one. Where each waits for his answers
+        they come back at once. Those who have come meanwhile would be another group, and the two would go on to take turns: a
+        sync for each, and the thread at the interpreter's lock just when the loop answers and reads the others.
+        """
+        pending = self.pending
+        waiting = {ticket.unit.source for ticket in pending}
+        coming = {ticket.unit.source for ticket in answered}
+        if not waiting or 0 in waiting or len(waiting) >= len(coming - {0}) or not waiting.isdisjoint(coming):
+            return False
+        if self._singles or self.favours_little:
+            return False
+        return sum([unit_bytes(ticket.unit) for ticket in (*pending, *answered)]) <= self.pace.room
+
     def take(self) -> list[Ticket]:
         """All that is pending now, or as much of it as a commit may have. What is submitted from here on belongs to the next."""
         shared = self._shared
@@ -150,6 +168,7 @@ class Committer:
             taken, self.pending = self.pending[:1], self.pending[1:]
         else:
             taken, self.pending = self._turns.take(self.pending, self.pace.room if shared else COMMIT_BYTES)
+            self.pace.target = self._turns.target
         if self._singles:
             self._singles -= 1
         return taken
@@ -157,7 +176,8 @@ class Committer:
     def write(self, tickets: Sequence[Ticket], synced: bool = False, *, short: bool = False) -> CommitUnderWay:
         """Write units in one transaction, or by the short way; needs no event loop. Units that do not fit stay out of it."""
         writer = self.writer
-        plan = CommitPlan(self._visible.catalogue, writer.connection, writer.number + 1, self._now_ms())
+        database = None if short else writer.connection
+        plan = CommitPlan(self._visible.catalogue, database, self.at_hand, writer.number + 1, self._now_ms())
         taken = 0
         for ticket in tickets:
             taken += 1
@@ -180,7 +200,9 @@ class Committer:
                 plan.results.clear()
             else:
                 plan.results[:] = [(ticket, InvalidRequest(f"cannot be stored: {error}")) for ticket in commit.tickets]
-            commit.plan = CommitPlan(plan.catalogue, plan.connection, plan.number, plan.now_ms, plan.results)
+            commit.plan = CommitPlan(
+                plan.catalogue, plan.connection, plan.at_hand, plan.number, plan.now_ms, plan.results
+            )
         return commit
 
     def write_lone(self, ticket: Ticket, lone: Lone, *, short: bool = False) -> CommitUnderWay:
@@ -188,12 +210,14 @@ class Committer:
         append, log = lone.append, lone.log
         state, columns = log.state, append.columns
         now, last = self._now_ms(), state.last_time_ms
-        times = [max(last, now)] * columns.count
-        run = Run(append.topic, log.number, state.end, columns, times, [(0, append.first_index, append.meta)])
+        # tuples, as of what is kept: those of numbers the collector of cycles forgets about
+        times = (max(last, now),) * columns.count
+        run = Run(append.topic, log.number, state.end, columns, times, ((0, append.first_index, append.meta),))
         commit = CommitUnderWay((ticket,), lone)
+        write = self.writer.append_short if short else self.writer.append
         began = time.perf_counter()
         try:
-            commit.written = (self.writer.append(log, run, lone.synced, short=short),)
+            commit.written = (write(log, run, lone.synced),)
         except StoreError as error:
             commit.error = error
         except (ValueError, OverflowError, struct.error):
@@ -224,18 +248,14 @@ class Committer:
             self._recorder.committed(records, size, commit.seconds, plan.synced)
             if plan.synced or size > LEAST:
                 self.pace.note(size, commit.seconds, plan.synced)
-        if plan.synced and plan.writes:
-            self.sync_at = float("inf")
-        elif plan.interval is not None and self.mode is Mode.THREAD:
-            # the sync takes a while itself, and has to be over when the interval is
-            wait = max(plan.interval - SYNC_MARGIN, plan.interval / 2)
-            now = trio.current_time()
-            self.sync_is_late = now >= self.sync_at
-            self.sync_at = min(self.sync_at, now + wait)
+        if plan.interval is not None and not plan.synced:
+            self.sync_within(plan.interval)
         if isinstance(plan, Lone):
             (chunk,) = commit.written
             self._visible.grown(chunk)
             return ((commit.tickets[0], [Placement(chunk.run.base_offset, chunk.run.times[0])]),)
+        if plan.puts:
+            self.at_hand.wrote(plan.puts, plan.kept, plan.number, self.writer.stored)
         return self._visible.apply(plan, commit.written)
 
     def settle(self, results: Sequence[tuple[Ticket, Result]]) -> None:
@@ -272,7 +292,6 @@ class Committer:
     def _healed(self) -> None:
         self.health = StoreHealth(writable=True)
         self.probe_at = float("inf")
-        self.sync_at = float("inf")
         self._recorder.writable(True)
 
     # --- without a task ---

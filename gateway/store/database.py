@@ -19,7 +19,7 @@ from typing import Self
 import attrs
 
 from gateway.errors import NotAStore, StoreDamaged, StoreInUse, StoreReadOnly
-from gateway.files import open_private
+from gateway.files import open_private, sync
 
 LAYOUT_VERSION = 1
 """The version of the tables' layout. Chunks have one of their own."""
@@ -166,7 +166,7 @@ def create(files: StoreFiles) -> None:
     except sqlite3.Error as error:
         raise StoreReadOnly(f"a store cannot be made in {files.directory}: {error}") from error
     fresh.rename(files.database)
-    sync_directory(files.directory)
+    sync(files.directory)
 
 
 def make_database(path: Path) -> None:
@@ -181,15 +181,6 @@ def make_database(path: Path) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
     finally:
         connection.close()
-
-
-def sync_directory(path: Path) -> None:
-    """A new file is only there after a power cut if its directory is on disk too."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def connect(files: StoreFiles, cache: int, *, writer: bool) -> sqlite3.Connection:

@@ -6,7 +6,7 @@ Apart from `sqlite`, which opens and closes what this is made of.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from gateway.envelope import Run, total_count
@@ -144,12 +144,21 @@ class Engine:
     def slots(self) -> int:
         return 1
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:  # noqa: ARG002
+    taken_for_dead = False
+
+    @property
+    def member(self) -> bytes:
+        return b""
+
+    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
         """There is one writer."""
         callback(frozenset({0}))
 
-    async def serving(self) -> Collection[bytes]:
-        return ()
+    async def serving(self) -> Mapping[bytes, frozenset[int]]:
+        return {}
+
+    async def fence(self, member: bytes) -> None:
+        """Nobody else writes."""
 
     def current(self, topic: str) -> bool:  # noqa: ARG002  # of all topics
         """What this process has committed is all there is."""

@@ -87,9 +87,10 @@ class RunQueue:
         if position < self._head:
             return None
         runs = self._runs
-        if runs[position].next_offset <= offset:
+        found = runs[position]
+        if found.base_offset + found.columns.count <= offset:
             return None
-        return _from(runs, position)
+        return map(runs.__getitem__, range(position, len(runs)))  # a generator would be a call for each of them
 
     def position_of_time(self, timestamp_ms: int) -> Run | None:
         """The first run whose last record is not older than a time."""
@@ -101,11 +102,6 @@ class RunQueue:
             else:
                 high = middle
         return self._runs[low] if low < len(self._runs) else None
-
-
-def _from(runs: list[Run], position: int) -> Iterator[Run]:
-    for index in range(position, len(runs)):
-        yield runs[index]
 
 
 class CacheBudget:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -69,7 +69,7 @@ class TopicState:
 # --- a unit ---
 
 
-class Append(msgspec.Struct, frozen=True, eq=False):
+class Append(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Records for one partition, in this order."""
 
     topic: str
@@ -116,12 +116,15 @@ class Put(msgspec.Struct, frozen=True):
 
     `placed`: behind the value comes where each append of the unit went, which nobody knows before the commit
     (`read_placements`). A unit that appends to memory topics has no places when it is written: its row has none.
+
+    `at_start`: nobody reads it before the store is opened again; until then `scan` and `get` may miss it.
     """
 
     table: str
     key: bytes
     value: bytes | None
     placed: bool = False
+    at_start: bool = False
 
 
 class Require(msgspec.Struct, frozen=True):
@@ -135,7 +138,7 @@ class Require(msgspec.Struct, frozen=True):
 Operation = Append | MakeTopic | AlterTopic | DropTopic | Put | Require
 
 
-class Unit(msgspec.Struct, frozen=True, eq=False):
+class Unit(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Operations that succeed together. They apply in this order: Require, CreateTopic, AlterTopic, Append, Put, DeleteTopic."""
 
     appends: Sequence[Append] = ()
@@ -152,7 +155,7 @@ class Unit(msgspec.Struct, frozen=True, eq=False):
     has little to store need not wait for who has much. 0: it keeps its place among all."""
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """Where one Append went."""
 
     base_offset: int
@@ -236,7 +239,6 @@ class ReadResult(msgspec.Struct, frozen=True, eq=False):
 class Capabilities:
     """What a store promises; `gateway check` refuses what it cannot serve."""
 
-    atomic_units: bool = True
     dense_offsets: bool = True
     single_writer: bool = True
     memory_topics: bool = True
@@ -314,14 +316,34 @@ class Store(Protocol):
         """How many parts there are of what only one writer may do."""
         ...
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:
-        """Call back with the slots that are handed out to this writer, whenever that changes. `name` is what it is called among
-        those who have some.
+    @property
+    def member(self) -> bytes:
+        """What this writer is called among those to whom slots are handed out."""
+        ...
+
+    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
+        """Call back with the slots that are handed out to this writer, whenever that changes. Who was taken for dead hears of
+        none, and then of those that he has all the same.
         """
         ...
 
-    async def serving(self) -> Collection[bytes]:
-        """The names of all writers to whom slots may be handed out now: who died or froze a while ago is not among them."""
+    async def serving(self) -> Mapping[bytes, frozenset[int]]:
+        """All writers to whom slots may be handed out now, and those that each has: who died or froze a while ago is not among
+        them.
+        """
+        ...
+
+    @property
+    def taken_for_dead(self) -> bool:
+        """Whether others may have gone on without this writer: for so long nobody has heard of it, and it has not been told yet
+        that it still is one of them.
+        """
+        ...
+
+    async def fence(self, member: bytes) -> None:
+        """See to it that nothing becomes stored any more of what a writer has begun. If he lives he hears that he was taken for
+        dead.
+        """
         ...
 
     def current(self, topic: str) -> bool:

@@ -3,7 +3,7 @@
 Data flow:
 
     plain, small units ──► one frame ──► one write (and one sync) ──► acknowledged; in memory until posted (`Log.unposted`)
-                                                   │ after 50 ms, or 1 MiB
+                                                   │ after a second, or 1 MiB, or when somebody reads it
                                                    ▼
                     `Writer.post`: all of a partition as one chunk, all partitions in one transaction, with the last number
     everything else ──► the same transaction: first what the journal holds, then itself
@@ -28,6 +28,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -39,11 +40,16 @@ from gateway.files import open_private
 
 JOURNAL_BYTES = 2 << 20
 """A file begins anew behind this."""
+PREPARED = 256 << 10
+"""So far ahead a file is filled with zeros: to sync what lies within it takes a fraction of the time that it takes when the file
+grows, since nothing has to be noted about that.
+"""
 HEAD = struct.Struct("<4sI8s")
 MAGIC = b"GWJL"
 VERSION = 1
 FRAME = struct.Struct("<8sIIQQI")
-_SUMMED = FRAME.size - 4
+_HEAD = struct.Struct("<8sIIQQ")
+"""The same without its checksum."""
 _PIECE = struct.Struct("<QI")
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """After these a write has left nothing whole behind."""
@@ -61,13 +67,14 @@ class JournalFrame(msgspec.Struct, frozen=True):
 def encode_frame(salt: bytes, number: int, synced: int, pieces: Sequence[Piece]) -> bytes:
     if len(pieces) == 1:
         key, blob = pieces[0]
-        body = _PIECE.pack(key, len(blob)) + blob
+        index, size = _PIECE.pack(key, len(blob)), _PIECE.size + len(blob)
     else:
         index = b"".join([_PIECE.pack(key, len(blob)) for key, blob in pieces])
-        body = b"".join((index, *[blob for _key, blob in pieces]))
-    head = FRAME.pack(salt, len(body), len(pieces), number, synced, 0)[:_SUMMED]
-    checksum = google_crc32c.extend(google_crc32c.value(head), body)
-    return b"".join((head, checksum.to_bytes(4, "little"), body))
+        blob = b"".join([blob for _key, blob in pieces])
+        size = len(index) + len(blob)
+    head = _HEAD.pack(salt, size, len(pieces), number, synced)
+    checksum = google_crc32c.extend(google_crc32c.value(head + index), blob)
+    return b"".join((head, checksum.to_bytes(4, "little"), index, blob))
 
 
 def decode_frame(data: bytes, at: int, salt: bytes) -> tuple[JournalFrame, int] | None:
@@ -79,7 +86,7 @@ def decode_frame(data: bytes, at: int, salt: bytes) -> tuple[JournalFrame, int] 
     if found != salt or end > len(data) or not count or count * _PIECE.size > length:
         return None
     body = data[at + FRAME.size : end]
-    if google_crc32c.extend(google_crc32c.value(data[at : at + _SUMMED]), body) != checksum:
+    if google_crc32c.extend(google_crc32c.value(data[at : at + _HEAD.size]), body) != checksum:
         return None
     pieces: list[Piece] = []
     begin = count * _PIECE.size
@@ -108,9 +115,17 @@ class JournalFile:
         """The number of the last frame in it."""
         self.synced = 0
         """So far it is on the disk."""
+        self.prepared = HEAD.size
+        """Bytes it has, with those that are only there to be written over."""
         path.unlink(missing_ok=True)  # who reads the old one goes on with that
         self.handle = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         os.pwrite(self.handle, HEAD.pack(MAGIC, VERSION, self.salt), 0)
+
+    def prepare(self, end: int) -> None:
+        """Fill it with zeros up to there. Where the disk is full, the frames that come say so."""
+        start, self.prepared = self.prepared, end
+        with suppress(OSError):
+            os.pwrite(self.handle, bytes(end - start), start)
 
     def close(self) -> None:
         os.close(self.handle)
@@ -152,6 +167,9 @@ class Journal:
         """Raises CommitFailed if nothing is stored, OutcomeUnknown if it may be."""
         active = self.active
         frame = encode_frame(active.salt, number, synced, pieces)
+        end = self.position + len(frame)
+        if end > active.prepared:
+            active.prepare(max(end, min(end + PREPARED, self.limit)))
         try:
             written = os.pwrite(active.handle, frame, self.position)
         except OSError as error:
@@ -159,7 +177,7 @@ class Journal:
             raise (CommitFailed if error.errno in _NO_ROOM else OutcomeUnknown)(text) from error
         if written < len(frame):
             raise CommitFailed(f"the journal cannot be written: {written} of {len(frame)} bytes, the disk is full")
-        self.position += written
+        self.position = end
         active.last = number
 
     def sync(self) -> None:
@@ -191,6 +209,8 @@ class JournalRest:
     """One behind the other."""
     damage: str = ""
     """What follows them and was acknowledged is not to be had: why."""
+    highest: int = 0
+    """The highest number there is a trace of. No other commit may have it, or one below: it would be what these count on."""
 
 
 def read_rest(paths: Sequence[Path], posted: int) -> JournalRest:
@@ -218,7 +238,8 @@ def read_rest(paths: Sequence[Path], posted: int) -> JournalRest:
         notes.append(
             f"commit {following} is damaged or missing, and so are those up to {told}; {behind} behind it are there"
         )
-    return JournalRest(whole, "; ".join(notes) and f"the journal beside the database is damaged: {'; '.join(notes)}")
+    damage = "; ".join(notes) and f"the journal beside the database is damaged: {'; '.join(notes)}"
+    return JournalRest(whole, damage, max(found, default=posted))
 
 
 def _all(path: Path) -> Iterator[JournalFrame]:

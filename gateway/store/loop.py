@@ -1,14 +1,17 @@
 """When commits are made in a store that runs in an event loop, and what is done between them.
 
-A commit begins when a connection has handed in all that one read brought (`hold`, `release`), or in the next pass of the
-loop if several are at it: then one commit takes what they all have. It runs in a thread, or here and now when it is small
-and need not be synced: the hop costs more than such a write. Who goes on alone, one small unit after the other, on a disk that
-is quick, has synced ones here too: nobody else is there to wait for them, and the first who comes ends it. What the thread has
-done is finished as soon as it says so, and the next thing begins there: no task has to be woken for any of it. The task keeps
-the time.
+A commit begins when a connection has handed in all that one read brought (`hold`, `release`). It runs in a thread, or here and
+now when it is small and need not be synced: the hop costs more than such a write. What goes to the thread waits for the next pass
+of the loop if several are at it: then one commit takes what they all have, and those who came while the last was written, and are
+fewer, wait for those who are answered to come back. Who goes on alone, one small unit after the other, on
+a disk that is quick, has synced ones here too: nobody else is there to wait for them, and the first who comes ends it. What the
+thread has done is finished as soon as it says so, and the next thing begins there: no task has to be woken for any of it. The
+task keeps the time.
 
-What is small and does nothing but append goes the short way, to the journal. What that holds is posted to the database by a
-thread of its own, while the short way goes on; nothing else is done with the database meanwhile.
+What is small and does nothing but append, or writes rows along that nobody reads before a start, goes the short way, to the
+journal. What that holds is posted to the database by a thread of its own, while the short way goes on; nothing else is done
+with the database meanwhile. Only readers in other processes are served from there, so that it may take a while, unless there is
+one (`gateway.store.onlookers`).
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ from gateway.errors import ShuttingDown, StoreError
 from gateway.store.catalogue import Catalogue
 from gateway.store.committer import Committer, CommitUnderWay, Job
 from gateway.store.interface import Ticket
+from gateway.store.onlookers import Onlookers
 from gateway.store.plan import lone, plain, small
 from gateway.store.posting import Posting
+from gateway.store.ration import DiskTrust, Lately
+from gateway.store.syncer import Syncer
 from gateway.store.writer import CHECKPOINT_PAGES, REST_PAGES
 
 ALONE_FOR = 16
@@ -39,18 +45,22 @@ the event loop may wait for somebody who is alone.
 """
 SLOW_COMMIT = 0.002
 """Seconds. From the thread it looks longer than it takes: that one has to win back the interpreter."""
-SLOW_FOR = 256
-"""Commits that go to the thread after one in the loop that was not quick."""
-LATE = 0.0005
-"""Seconds. So much later than it is due the task begins a sync, if no commit has done so by then: to wake it costs more."""
+SLOW_FOR, SOON_AGAIN = 256, 16
+"""Commits that go to the thread when those in the loop have not been quick; and when nearly all were."""
+JOIN_PASSES = 2
+"""Passes of the loop until those who are answered in one have been read again: the first may be the one that reads them."""
 COMMITS_PER_JOB = 8
 """While units wait, so many commits go before each step of maintenance."""
 LOG_PAGES = 8 * CHECKPOINT_PAGES
 """The write-ahead log is carried over beside commits, piece by piece. It begins anew only when it is as long as this: the rest of
 it is carried over between two commits, and the second waits for that.
 """
-POST_AFTER, POST_BYTES = 0.05, 1 << 20
-"""Seconds that something is in the journal, and bytes, before it is posted to the database."""
+POST_AFTER, POST_BYTES, POST_CHUNKS = 1.0, 1 << 20, 512
+"""Seconds that something is in the journal, bytes and chunks, before it is posted to the database: a transaction costs several
+messages, and of two a second nobody is to notice.
+"""
+POST_SOON, LOOKED_FOR = 0.05, 5.0
+"""The same while somebody in another process reads, who waits for it; and how long it is taken that he does, after a look."""
 POST_AGAIN = 1.0
 """Seconds after which it is tried again when the database has refused it."""
 MOST_PAGES = 16 * CHECKPOINT_PAGES
@@ -101,13 +111,14 @@ class WriterThread:
 
 
 class CommitLoop:
-    def __init__(self, committer: Committer, catalogue: Catalogue) -> None:
+    def __init__(self, committer: Committer, catalogue: Catalogue, onlookers: Onlookers) -> None:
         self.closed = trio.Event()
+        self._onlookers = onlookers
         self._committer = committer
         self._writer = committer.writer
         self._catalogue = catalogue
         self._thread: WriterThread | None = None
-        self._syncer: WriterThread | None = None
+        self._syncer: Syncer | None = None
         self._carrier: WriterThread | None = None
         self._poster: WriterThread | None = None
         self._busy = False
@@ -121,7 +132,8 @@ class CommitLoop:
         self._post_at = math.inf
         self._job: Job | None = None
         """A step of maintenance that waits for that."""
-        self._syncing = False
+        self._looked_until = -math.inf
+        """So long somebody in another process is taken to read."""
         self._carrying = False
         self._carried_pages = 0
         """Of the write-ahead log, as long as there is a rest."""
@@ -131,9 +143,18 @@ class CommitLoop:
         """The rest of it is to be carried over before the next commit."""
         self._held = 0
         self._last = 0
-        """The connection that handed in the last units: if it comes again it is alone, and its commit waits for nobody."""
+        """The connection that handed in the last units: if it comes again it is alone, and its commit waits for nobody. Who only
+        reads has nothing that could share it.
+        """
+        self._last_heard = 0
+        """The connection that asked for something last, units or not."""
         self._alone = 0
-        """How often in a row the last connection, and nobody else, has handed in one unit and waited for it."""
+        """How often in a row that one, and nobody else, has handed in one unit and waited for it."""
+        self._lately = Lately()
+        """What synced commits in the loop take."""
+        self._trust = DiskTrust(SLOW_FOR, SOON_AGAIN)
+        self._joining = 0
+        """Passes of the loop before the next commit, in which those who were answered come back."""
         self._patience = 0
         """Commits that still go before a step of maintenance."""
         self._scope: trio.CancelScope | None = None
@@ -149,18 +170,21 @@ class CommitLoop:
         self._held += 1
 
     def release(self, by: int) -> None:
-        """They are all there. `by`: the connection that hands them in. Who is alone gets a commit at once; among several
-        it is left to the next pass of the loop, which has something of all of them.
+        """They are all there. `by`: the connection that hands them in. Who is alone gets a commit at once, and so does what is
+        made here, as that costs less than to come back for it; for a sync, or for much, several wait for the next pass of the
+        loop, which has something of all of them.
         """
         self._held -= 1
         if self._held:
             return
-        alone, self._last = by == self._last, by
-        if not alone:
+        if by != self._last_heard:
+            self._last_heard = by
             self._alone = min(self._alone, 0)
-        if not self._committer.pending:
+        pending = self._committer.pending
+        if not pending:
             return
-        if alone and self._thread is not None:
+        alone, self._last = by == self._last, by
+        if self._thread is not None and (alone or small(pending, self._catalogue)):
             self._advance(together=False)
         else:
             self.wake()
@@ -185,8 +209,13 @@ class CommitLoop:
     def _advance(self, *, together: bool = True) -> None:
         # begin what is next, unless something is under way; go on until something is, or nothing is left
         committer, writer = self._committer, self._writer
-        while not self._busy and self._failure is None:
-            if self._rest_due and not self._posting:
+        while not (self._busy or self._joining) and self._failure is None:
+            due = self._rest_due or not self._patience or writer.pages >= self._pages_until
+            if due and len(committer.pending) > 1 and committer.favours_little:
+                # before what is to be done for the log: that waits for no more than this one, as the next is of all
+                if not self._commit(together=together):
+                    break
+            elif self._rest_due and not self._posting:
                 self._rest_due, self._direct = False, True
                 self._start(writer.checkpoint, lambda _nothing: None)
             elif writer.pages >= self._pages_until and not self._posting and self._log_is_full():
@@ -206,11 +235,7 @@ class CommitLoop:
         if self._post_at == -math.inf and committer.health.writable:
             self._post()
         scope = self._scope
-        if scope is not None and (
-            committer.sync_at + LATE < scope.deadline
-            or committer.probe_at < scope.deadline
-            or self._post_at < scope.deadline
-        ):
+        if scope is not None and (committer.probe_at < scope.deadline or self._post_at < scope.deadline):
             scope.deadline = min(self._deadline(), scope.deadline)
 
     def _commit(self, *, together: bool) -> bool:
@@ -221,14 +246,19 @@ class CommitLoop:
             return False
         taken = committer.take()
         single = lone(taken, self._catalogue)
-        if not short:
-            short = self._is_short(taken) if single is None else single.short and writer.takes_short
+        synced: bool | None = None
+        if single is not None:
+            short = short or (single.short and writer.takes_short)
+        elif short or writer.takes_short:
+            synced = plain(taken, self._catalogue, committer.at_hand)
+            short = synced is not None
         self._direct = not short
         if single is not None and (short or not writer.unposted):
             work: Callable[[], CommitUnderWay] = functools.partial(committer.write_lone, taken[0], single, short=short)
             here = single.small and (not single.synced or (not together and self._alone >= ALONE_FOR))
         else:
-            work, here = functools.partial(committer.write, taken, short=short), small(taken, self._catalogue)
+            work = functools.partial(committer.write, taken, short=short)
+            here = small(taken, self._catalogue) if synced is None else not synced
         self._alone = self._alone + 1 if single is not None and not together else min(self._alone, 0)
         if here:
             self._busy = True
@@ -239,8 +269,12 @@ class CommitLoop:
 
     def _write_here(self, taken: list[Ticket], work: Callable[[], CommitUnderWay], together: bool) -> None:
         commit = work()
-        if commit.seconds > QUICK_COMMIT and commit.plan.synced:
-            self._alone = -SLOW_FOR
+        if commit.plan.synced:
+            self._lately.note(commit.seconds)
+            if self._lately.within(QUICK_COMMIT):
+                self._trust.quick()
+            else:
+                self._alone, self._lately = -self._trust.slow(), Lately()
         self._written(taken, commit, together=together)
 
     def _written(self, taken: list[Ticket], commit: CommitUnderWay, *, together: bool = True) -> None:
@@ -252,17 +286,16 @@ class CommitLoop:
         for before, _after in around:
             before()
         results = committer.apply(taken, commit)
-        if self._post_at == math.inf or self._writer.unposted_bytes >= POST_BYTES:
+        writer = self._writer
+        if self._post_at == math.inf or writer.unposted_bytes >= POST_BYTES or len(writer.unposted) >= POST_CHUNKS:
             self._note_unposted()
-        if committer.sync_is_late:
-            self._sync_if_due()
         if together:
-            self._begin_early()
+            self._begin_early(taken)
         committer.settle(results)
         for _before, after in around:
             after()
 
-    def _begin_early(self) -> None:
+    def _begin_early(self, answered: Sequence[Ticket]) -> None:
         # The disk need not wait while the replies to the last commit leave. This one's cannot overtake them: what the thread
         # has done is heard of when that is over.
         committer = self._committer
@@ -274,6 +307,10 @@ class CommitLoop:
             short = self._posting
             if self._job is not None or (short and not self._is_short(committer.pending)):
                 return
+            if committer.better_joined(answered):
+                self._joining = JOIN_PASSES
+                self.wake()
+                return
             self._patience -= 1
             taken = committer.take()
             short = short or self._is_short(taken)
@@ -284,13 +321,23 @@ class CommitLoop:
     # --- from the journal to the database ---
 
     def _is_short(self, tickets: list[Ticket]) -> bool:
-        return self._writer.takes_short and plain(tickets, self._catalogue)
+        return self._writer.takes_short and plain(tickets, self._catalogue, self._committer.at_hand) is not None
+
+    def looked(self) -> None:
+        """Somebody in another process reads."""
+        self._looked_until = trio.current_time() + LOOKED_FOR
+        if self._writer.unposted and self._committer.health.writable and not self._closing:
+            self._post_at = -math.inf
+            self._post()
 
     def _note_unposted(self) -> None:
-        if self._writer.unposted_bytes >= POST_BYTES:
+        writer = self._writer
+        if writer.unposted_bytes >= POST_BYTES or len(writer.unposted) >= POST_CHUNKS:
             self._post_at = -math.inf  # as soon as the database is free
-        elif self._writer.unposted and self._post_at == math.inf:
-            self._post_at = trio.current_time() + POST_AFTER
+        elif writer.unposted and self._post_at == math.inf:
+            now = trio.current_time()
+            looked = now < self._looked_until or not self._onlookers.told
+            self._post_at = now + (POST_SOON if looked else POST_AFTER)
 
     def _post(self) -> None:
         # begin to post what the journal has, unless something else uses the database
@@ -424,15 +471,18 @@ class CommitLoop:
     async def run(self) -> None:
         with (
             WriterThread("store-writer") as self._thread,
-            WriterThread("store-sync") as self._syncer,
             WriterThread("store-carry") as self._carrier,
             WriterThread("store-post") as self._poster,
+            Syncer(self._sync, self._sync_failed) as self._syncer,
         ):
+            self._committer.sync_within = self._syncer.ask
             try:
                 while not (self._closing and not self._busy and not self._committer.pending):
                     self._post_if_due()
+                    if self._joining:
+                        self._joining -= 1
+                        self._woken |= self._joining > 0
                     self._advance()
-                    self._sync_if_due()
                     await self._park()
                     if self._failure is not None:
                         self._failure.unwrap()
@@ -443,7 +493,11 @@ class CommitLoop:
         self._closing = self._committer.closing = True
         self._committer.refuse_pending(ShuttingDown("the store is closing"))
         with trio.CancelScope(shield=True):  # what a commit has begun is to be known
-            while self._busy or self._syncing or self._carrying or self._posting:
+            assert self._syncer is not None
+            stopped = trio.Event()
+            self._syncer.stop(stopped.set)
+            await stopped.wait()
+            while self._busy or self._carrying or self._posting:
                 await self._park()
         self._committer.retire_journal()
         self._committer.finish_up()
@@ -466,35 +520,21 @@ class CommitLoop:
         if not committer.health.writable:
             return math.inf if self._busy or self._posting else committer.probe_at
         # what could not be begun yet is begun by what ends
-        post_at = math.inf if self._posting or self._post_at == -math.inf else self._post_at
-        return post_at if self._syncing else min(committer.sync_at + LATE, post_at)
+        return math.inf if self._posting or self._post_at == -math.inf else self._post_at
 
     def _post_if_due(self) -> None:
         if self._committer.health.writable and trio.current_time() >= self._post_at:
             self._post_at = -math.inf
             self._post()
 
-    def _sync_if_due(self) -> None:
-        # sync what `interval` topics have promised while commits go on: a slow disk must not hold up those that do not wait
-        # for it
+    def _sync(self) -> StoreError | None:
+        # in the syncer's thread. While nothing is written, what is there is told to be lost or is synced by the probe.
         committer = self._committer
-        if self._syncing or not committer.health.writable or trio.current_time() < committer.sync_at:
-            return
-        assert self._syncer is not None
-        committer.sync_at, committer.sync_is_late = math.inf, False
-        self._syncing = True
-        self._syncer.start(functools.partial(committer.attempt, self._writer.sync_log), self._synced)
-        if self._scope is not None and self._scope.deadline != -math.inf:
-            self._scope.deadline = self._deadline()
+        return committer.attempt(self._writer.sync_log) if committer.health.writable else None
 
-    def _synced(self, result: outcome.Outcome[StoreError | None]) -> None:
-        self._syncing = False
-        error = result.unwrap() if isinstance(result, outcome.Value) else None
+    def _sync_failed(self, result: outcome.Outcome[object]) -> None:
         if isinstance(result, outcome.Error):
             self._failure = result
-        elif error is not None:
+        elif isinstance(error := result.unwrap(), StoreError):
             self._committer.note(error)
-        if self._closing or error is not None or self._failure is not None:
-            self.wake()
-        else:
-            self._advance()  # which sees to it that the task wakes for the next one
+        self.wake()

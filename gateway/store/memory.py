@@ -64,8 +64,8 @@ class MemoryTopics:
         base = state.end
         time = max(state.last_time_ms, now)
         if count:
-            batches = [(0, append.first_index, append.meta)] if append.indexes is None else stretches(append, 0)
-            run = Run(append.topic, append.partition, base, columns, [time] * count, batches)
+            batches = ((0, append.first_index, append.meta),) if append.indexes is None else stretches(append, 0)
+            run = Run(append.topic, append.partition, base, columns, (time,) * count, batches)
             state.end = base + count
             state.last_time_ms = time
             self._keep(topic, log, run)

@@ -39,6 +39,7 @@ from gateway.store.interface import (
     packed_placements,
 )
 from gateway.store.rows import get_row
+from gateway.store.rows_at_hand import RowKey, RowsAtHand
 
 CHUNK_RECORDS = 4096
 CHUNK_BYTES = 1 << 20
@@ -128,7 +129,7 @@ class Growth(msgspec.Struct, eq=False):
         topic, number = self.log.topic.name, self.log.number
         columns, count = self.parts[0] if len(self.parts) == 1 else Columns.concat(self.parts), self.count
         # all records of a commit have one time, as they became durable at one
-        whole = Run(topic, number, self.next - count, columns, [self.time] * count, self.batches)
+        whole = Run(topic, number, self.next - count, columns, (self.time,) * count, tuple(self.batches))
         self.parts, self.batches, self.count = [], [], 0
         self._cut(whole)
 
@@ -201,12 +202,16 @@ class CommitPlan(msgspec.Struct, eq=False):
     """The units of one commit."""
 
     catalogue: Catalogue
-    connection: sqlite3.Connection
+    connection: sqlite3.Connection | None
+    """None by the short way: somebody else may be at work with it."""
+    at_hand: RowsAtHand
     number: int
     now_ms: int
     results: list[tuple[Ticket, Result]] = []
     growth: dict[tuple[str, int], Growth] = {}
-    puts: dict[tuple[str, bytes], bytes | None] = {}
+    puts: dict[RowKey, bytes | None] = {}
+    kept: set[RowKey] = set()
+    """Of those, the ones that stay at hand."""
     created: dict[str, Topic] = {}
     on_disk: dict[Ticket, list[Placement | None]] = {}
     """Of units that append to memory topics: where their appends to others go."""
@@ -291,9 +296,13 @@ class CommitPlan(msgspec.Struct, eq=False):
         unit = ticket.unit
         for condition in unit.requires:
             # units of one commit apply one behind the other: a condition sees the rows of those before it
-            found = self.puts.get((condition.table, condition.key), ...)
-            value = get_row(self.connection, condition.table, condition.key) if found is ... else found
-            if value != condition.value:
+            table, key = condition.table, condition.key
+            value = self.puts.get((table, key), ...)
+            if value is ...:
+                value = self.at_hand.find(table, key)
+            if value is ... and self.connection is not None:
+                value = get_row(self.connection, table, key)
+            if value != condition.value:  # an ellipsis: whoever was to write it, in this commit, has failed
                 raise ConditionFailed(f"a row of {condition.table} has changed")
         memory = check_unit(unit, self.topic)
         for delete in unit.deletes:
@@ -318,6 +327,10 @@ class CommitPlan(msgspec.Struct, eq=False):
                     value += packed_placements(placements)
                 self.size += len(value)
             self.puts[put.table, put.key] = value
+            if put.at_start:
+                self.kept.add((put.table, put.key))
+            else:
+                self.kept.discard((put.table, put.key))
         for delete in unit.deletes:
             topic = self.topic(delete.topic)
             if topic is not None and topic not in self.deleted:
@@ -459,17 +472,33 @@ SHORT_BYTES = 24 << 10
 """Up to here a commit goes the short way: the journal first, the database later."""
 
 
-def plain(tickets: Sequence[Ticket], catalogue: Catalogue) -> bool:
-    """Whether units do nothing but append a little to topics on disk that are there."""
+def plain(tickets: Sequence[Ticket], catalogue: Catalogue, at_hand: RowsAtHand) -> bool | None:
+    """Whether units have to be synced that do nothing but append a little to topics on disk that are there, and write rows that
+    nobody reads before a start; None: they do more.
+    """
     if len(tickets) > INLINE_UNITS:
-        return False
-    size = 0
+        return None
+    size, synced = 0, False
+    written: set[RowKey] = set()
     for ticket in tickets:
         unit = ticket.unit
-        if unit.puts or unit.requires or unit.creates or unit.alters or unit.deletes or not unit.appends:
-            return False
+        if unit.creates or unit.alters or unit.deletes or not unit.appends:
+            return None
+        if unit.puts or unit.requires:
+            for condition in unit.requires:
+                table, key = condition.table, condition.key
+                if (table, key) not in written and at_hand.find(table, key) is ...:
+                    return None
+            for put in unit.puts:
+                if not put.at_start or put.placed:
+                    return None
+                written.add((put.table, put.key))
+                size += len(put.value) if put.value is not None else 0
+        synced |= unit.synced is True
         for append in unit.appends:
-            if append.as_read is not None or appendable(catalogue, append) is None:
-                return False
+            log = appendable(catalogue, append)
+            if log is None or append.as_read is not None:
+                return None
+            synced |= log.topic.config.durability is Durability.FSYNC
             size += len(append.columns.packed)
-    return size <= SHORT_BYTES
+    return synced if size <= SHORT_BYTES else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.envelope import Run
 from gateway.errors import StoreDamaged
@@ -13,6 +14,7 @@ from gateway.store.chunk import decode
 from gateway.store.cut import concat
 from gateway.store.database import MAX_OFFSET, OFFSET_BITS, WAY_ON
 from gateway.store.journal import JournalFrame
+from gateway.store.rows_at_hand import RowKey, Written, unpack_rows
 
 POST_RECORDS, POST_BYTES = 4096, 256 << 10
 """Bounds of a chunk that is put together: of those that merging makes."""
@@ -20,9 +22,11 @@ POST_SPAN = 1000
 """Milliseconds between its records: what has grown too old goes a chunk at a time."""
 _OF_LIMIT = 32
 """So many chunks, at least, make up what a topic may keep: beyond that it goes a chunk at a time, too."""
+ROWS = (1 << 64) - 1
+"""In the place of a chunk's key, which no chunk has: the piece is the rows of the commit, behind its chunks."""
 
 
-class WrittenChunk(msgspec.Struct, frozen=True, eq=False):
+class WrittenChunk(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A chunk of a commit: its log, the run in it and its size."""
 
     log: Log
@@ -30,6 +34,8 @@ class WrittenChunk(msgspec.Struct, frozen=True, eq=False):
     size: int
     number: int = 0
     """Of the commit, if the journal has it and not the database."""
+    rows: Written | None = None
+    """What the commit wrote beside its chunks, at the last of them, in the same case."""
 
 
 class Posting(msgspec.Struct, eq=False):
@@ -71,6 +77,15 @@ def postings(entries: Sequence[WrittenChunk]) -> Sequence[Posting]:
     return found
 
 
+def rows_of(entries: Sequence[WrittenChunk]) -> dict[RowKey, bytes | None]:
+    """The rows that go with them, as the last commit left them."""
+    found: dict[RowKey, bytes | None] = {}
+    for entry in entries:
+        if entry.rows is not None:
+            found.update(entry.rows)
+    return found
+
+
 def _together(log: Log, entries: Sequence[WrittenChunk]) -> Posting:
     run = entries[0].run if len(entries) == 1 else concat([entry.run for entry in entries])
     return Posting(log, run, entries[-1].number, sum([entry.size for entry in entries]), len(entries))
@@ -88,7 +103,12 @@ def entries_of(
     ends = {slot: log.state.end for slot, log in logs.items()}
     found: list[WrittenChunk] = []
     for frame in frames:
+        before = len(found)
         for key, blob in frame.pieces:
+            if key == ROWS:
+                if len(found) > before:  # where none of its records go on, its rows say nothing
+                    found[-1] = replace(found[-1], rows=unpack_rows(blob))
+                continue
             slot, base = key >> OFFSET_BITS, key & MAX_OFFSET
             log = logs.get(slot)
             count = int.from_bytes(blob[40:44], "little")

@@ -16,6 +16,10 @@ from gateway.store.plan import COMMIT_BYTES, unit_bytes
 
 TARGET = 0.002
 """Seconds that the transaction of a commit should take at most."""
+HASTE = 0.001
+"""The same while somebody has little beside others who have much: whoever has just missed a commit waits for all of it."""
+HASTE_FOR = 256
+"""Commits after one that was of those alone who have little."""
 TIMES_LEAST = 3
 """A disk on which even a small one takes long gets so many times that: else it would do little beside syncing."""
 LEAST = 128 << 10
@@ -24,6 +28,8 @@ LITTLE = 32 << 10
 """Bytes that a source may have pending and not be among those who have much."""
 FIRST = 1 << 20
 _SMOOTH = 8
+STALL = 4
+"""Times as long as is allowed: so long no single commit may have taken."""
 SHARED_FOR = 1024
 """Commits after one source has followed another. Who is alone for longer than that has nobody to be in the way of, and as much as
 comes together is a commit: less of it would be a sync more.
@@ -35,6 +41,7 @@ class CommitPace:
 
     def __init__(self) -> None:
         self.room = FIRST
+        self.target = TARGET
         self._least = 0.0
         """Seconds of a synced commit with little in it."""
 
@@ -44,7 +51,7 @@ class CommitPace:
         elif synced and seconds < self._least:
             # with much in it one that was quick was lucky, or the disk has become quick
             self._least += (seconds - self._least) / (_SMOOTH * _SMOOTH)
-        if seconds > max(TARGET, TIMES_LEAST * self._least):
+        if seconds > max(self.target, TIMES_LEAST * self._least):
             if size > LEAST // 2:
                 self.room = max(self.room - self.room // 4, LEAST)
         elif size > self.room // 2:  # with less in it it says nothing of how much it could have had
@@ -56,6 +63,45 @@ def passes(unit: Unit) -> bool:
     return bool(unit.source and unit.appends) and not (
         unit.puts or unit.requires or unit.creates or unit.alters or unit.deletes
     )
+
+
+class Lately:
+    """What commits take, with more weight on the last ones. With every disk one of a hundred takes several times as long: that
+    alone says nothing, unless it is very long.
+    """
+
+    def __init__(self) -> None:
+        self._mean = self._last = 0.0
+
+    def note(self, seconds: float) -> None:
+        self._mean += (seconds - self._mean) / _SMOOTH
+        self._last = seconds
+
+    def within(self, seconds: float) -> bool:
+        """Whether they take no longer."""
+        return self._mean <= seconds and self._last <= STALL * seconds
+
+
+class DiskTrust:
+    """For how many commits a disk is not trusted that was slow when it should not have been. Who has been quick for as many as
+    `most` is forgiven in half of that, and so on: of a long row no more than one in `most` is slow that was trusted, whatever the
+    disk; and one that is slow once in a thousand is trusted nearly always.
+    """
+
+    def __init__(self, most: int, least: int) -> None:
+        self._most = self._next = most
+        self._least = least
+        self._quick = 0
+
+    def quick(self) -> None:
+        self._quick += 1
+        if self._quick == self._most:
+            self._quick, self._next = 0, max(self._next // 2, self._least)
+
+    def slow(self) -> int:
+        """So many commits it is not trusted now."""
+        now, self._quick, self._next = self._next, 0, min(2 * self._next, self._most)
+        return now
 
 
 class Turns:
@@ -71,6 +117,12 @@ class Turns:
         """Where each unit ends."""
         self._apart = False
         """The last commit was of those alone who have little: the next is of all."""
+        self._haste = 0
+
+    @property
+    def target(self) -> float:
+        """Seconds that the next commits should take at most."""
+        return HASTE if self._haste else TARGET
 
     def take(self, pending: list[Ticket], room: int) -> tuple[list[Ticket], list[Ticket]]:
         """What is committed now, and what waits: both in the order in which they came."""
@@ -78,6 +130,7 @@ class Turns:
         total = sum(sizes)
         chosen = self._little(pending, sizes, min(room, LEAST)) if total > LEAST and not self._apart else set()
         self._apart = bool(chosen)
+        self._haste = HASTE_FOR if chosen else max(self._haste - 1, 0)
         if not chosen:
             if total <= room:
                 if self._places or self._ends:
@@ -95,6 +148,13 @@ class Turns:
         self._ends = {source: end for source, end in self._ends.items() if end > self._served}
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
         return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
+
+    def favours_little(self, pending: Sequence[Ticket]) -> bool:
+        """Whether the next ones to be taken are of those alone who have little."""
+        if self._apart:
+            return False
+        sizes = [unit_bytes(ticket.unit) for ticket in pending]
+        return sum(sizes) > LEAST and bool(self._little(pending, sizes, LEAST))
 
     def _little(self, pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
         # Of the sources that have little all that may pass, if others have so much that to wait for it is worse than a sync more.

@@ -17,7 +17,7 @@ import attrs
 
 from gateway.envelope import Run
 from gateway.errors import CorruptChunk, NotAStore, OffsetOutOfRange, StoreDamaged, UnknownPartition, UnknownTopic
-from gateway.store.catalogue import LOST_EPOCH, LOST_SLOT, load, load_partitions
+from gateway.store.catalogue import LOST_EPOCH, LOST_SLOT, PartitionRow, Topic, load, load_partitions, load_topic
 from gateway.store.database import DAMAGE, StoreFiles, connect_read_only, forget_pages, meta_number, snapshot
 from gateway.store.interface import Capabilities, Stored, TopicConfig
 from gateway.store.journal import JournalTail
@@ -150,8 +150,18 @@ class LogReader(ReadableLog):
 
     def topics(self) -> Mapping[str, StoredTopic]:
         """With everything that was acknowledged before the call."""
-        self._read(lambda connection: bring_up_to_date(self._files, connection, self._journal))
+        self._bring_up_to_date()
         return self._read(_topics)
+
+    def topic(self, name: str) -> StoredTopic:
+        self._bring_up_to_date()
+        found = self._read(_one_topic, name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def _bring_up_to_date(self) -> None:
+        self._read(lambda connection: bring_up_to_date(self._files, connection, self._journal))
 
     def read_chunks(
         self, topic: str, partition: int, start: int | None = None, end: int | None = None, *, epoch: int | None = None
@@ -186,7 +196,7 @@ class LogReader(ReadableLog):
 
     def _found(self, topic: str, partition: int, epoch: int | None, end: int | None = 0) -> tuple[int, StoredPartition]:
         # what lies before `end` may be in the journal
-        found = self._read(_topics).get(topic)
+        found = self._read(_one_topic, topic)
         if found is None or end is None or end > found.partition(partition).end:
             found = self.topic(topic)
         if epoch not in (None, found.epoch):
@@ -239,21 +249,22 @@ def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
     # One transaction for both tables: a topic made between them would have partitions and no name.
     with snapshot(connection):
         topics, rows, _damaged = load(connection)
-        partitions: dict[int, list[StoredPartition]] = {topic.id: [] for topic in topics}
-        for row in rows:
-            if row.topic is not None:
-                partitions[row.topic].append(
-                    StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot)
-                )
-    return {
-        topic.name: StoredTopic(
-            topic.name,
-            topic.epoch,
-            attrs.evolve(topic.config, partitions=len(partitions[topic.id])),
-            partitions[topic.id],
-        )
-        for topic in topics
-    }
+    partitions: dict[int, list[PartitionRow]] = {topic.id: [] for topic in topics}
+    for row in rows:
+        if row.topic is not None:
+            partitions[row.topic].append(row)
+    return {topic.name: _stored(topic, partitions[topic.id]) for topic in topics}
+
+
+def _one_topic(connection: sqlite3.Connection, name: str) -> StoredTopic | None:
+    with snapshot(connection):
+        found = load_topic(connection, name)
+    return _topics(connection).get(name) if found is None else _stored(*found)
+
+
+def _stored(topic: Topic, rows: Sequence[PartitionRow]) -> StoredTopic:
+    partitions = [StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot) for row in rows]
+    return StoredTopic(topic.name, topic.epoch, attrs.evolve(topic.config, partitions=len(rows)), partitions)
 
 
 def _of_epoch(

@@ -35,8 +35,8 @@ ASK_AFTER = 0.2
 
 
 def load_store(files: StoreFiles) -> tuple[Catalogue, int, Sequence[JournalFrame]]:
-    """The catalogue, the number of the last commit, and what the journal has beyond the database. Refuses a store that is behind
-    its mark.
+    """The catalogue, the last number that was given to a commit, and what the journal has beyond the database. Refuses a store
+    that is behind its mark.
 
     On a read-only connection: one that may write would carry over a damaged write-ahead log when it closes, and with it
     what could still be found in it.
@@ -59,7 +59,7 @@ def load_store(files: StoreFiles) -> tuple[Catalogue, int, Sequence[JournalFrame
             f"{files.directory} has lost its last {missing} commits (it ends with commit {number}); "
             f"they were acknowledged. To go on without them: gateway store salvage --path {files.directory} --accept-loss"
         )
-    return catalogue, number, rest.frames
+    return catalogue, max(number, rest.highest), rest.frames
 
 
 def post_rest(
@@ -67,7 +67,7 @@ def post_rest(
 ) -> tuple[Catalogue, int]:
     """Write it to the database; the catalogue as it is then."""
     writer.unposted = list(entries_of(frames, catalogue))
-    writer.dropped(writer.post(len(writer.unposted), synced=True))
+    writer.dropped(writer.post(len(writer.unposted), synced=True, number=writer.number))
     catalogue, number, left = load_store(files)
     if left:
         raise StoreDamaged(f"{files.directory}: what the journal holds does not stay in the database. {WAY_ON}")
@@ -76,16 +76,19 @@ def post_rest(
 
 def recover(files: StoreFiles) -> None:
     """The same for a store that nobody serves, by who has its lock. Raises StoreError."""
-    if not JournalTail(files.journals).last():
+    wanted = JournalTail(files.journals).last()
+    if not wanted:
         return
     catalogue, number, frames = load_store(files)
-    if frames:
-        writer = Writer(files, WRITER_CACHE, 0)
-        try:
-            writer.number = number
+    with closing(connect_read_only(files)) as connection:
+        if meta_number(connection, "commit") >= wanted:
+            return
+    with closing(Writer(files, WRITER_CACHE, 0)) as writer:
+        writer.number = number
+        if frames:
             post_rest(files, writer, catalogue, frames)
-        finally:
-            writer.close()
+        else:  # what is left in the journal nobody was told of: it counts on what the power has taken
+            writer.transact(lambda _connection: None, synced=True)
 
 
 def bring_up_to_date(files: StoreFiles, connection: sqlite3.Connection, tail: JournalTail) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 
 from gateway.errors import CorruptChunk, GatewayError, NotAStore, StoreReadOnly
+from gateway.files import sync
 from gateway.store.catalogue import EPOCH_BITS, Catalogue, Log, row_id
 from gateway.store.chunk import decode
 from gateway.store.database import (
@@ -23,7 +24,6 @@ from gateway.store.database import (
     connect_read_only,
     make_database,
     meta_number,
-    sync_directory,
 )
 from gateway.store.interface import TopicConfig
 from gateway.store.journal import JournalFrame, read_rest
@@ -113,7 +113,7 @@ def _put_aside(files: StoreFiles) -> None:
     for path in files.journals:
         if path.exists():
             path.rename(_free_name(path))
-    sync_directory(files.directory)
+    sync(files.directory)
 
 
 def _free_name(path: Path) -> Path:
@@ -149,11 +149,7 @@ def _rebuild(files: StoreFiles, found: Remains) -> Path:
             connection.execute("COMMIT")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA journal_mode=WAL")
-        handle = os.open(fresh, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(fresh)
     except (OSError, sqlite3.Error) as error:
         raise StoreReadOnly(f"a new database cannot be made in {files.directory}: {error}") from error
     return fresh
@@ -168,7 +164,7 @@ def _replace(files: StoreFiles, fresh: Path) -> Path:
         log.rename(kept.with_name(kept.name + "-wal"))  # it would be carried over into the new one
     files.database.with_name(files.database.name + "-shm").unlink(missing_ok=True)
     fresh.rename(files.database)
-    sync_directory(files.directory)
+    sync(files.directory)
     return kept
 
 

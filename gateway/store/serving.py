@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.files import open_private
+from gateway.files import PRIVATE, write_whole
 from gateway.store.database import StoreFiles
 
 Address = tuple[str, int]
@@ -17,11 +17,7 @@ Address = tuple[str, int]
 
 def note(directory: Path, addresses: Sequence[Address]) -> None:
     """Called by the process that serves the store."""
-    path = StoreFiles(directory).serving
-    fresh = path.with_suffix(".new")
-    with os.fdopen(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
-        file.write(json.dumps(list(addresses)))
-    fresh.rename(path)
+    write_whole(StoreFiles(directory).serving, json.dumps(list(addresses)).encode(), PRIVATE, synced=False)
 
 
 def served_at(directory: Path) -> Sequence[Address]:

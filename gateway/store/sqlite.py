@@ -13,7 +13,7 @@ import trio
 
 from gateway.errors import StoreInUse, StoreReadOnly
 from gateway.files import make_private, make_private_directory
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.store.committer import Committer, Mode
 from gateway.store.database import (
     JOURNALLED,
@@ -27,6 +27,7 @@ from gateway.store.loop import CommitLoop
 from gateway.store.maintenance import Maintenance
 from gateway.store.memory import MemoryTopics
 from gateway.store.mend import mend_meta, mend_rows
+from gateway.store.onlookers import Onlookers
 from gateway.store.pool import Leftovers, ReadPool
 from gateway.store.recovery import load_store, post_rest
 from gateway.store.visible import Visible
@@ -115,11 +116,12 @@ async def open_store(
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)
-        recorder = recorder or NullRecorder()
+        recorder = recorder or Recorder()
         recorder.rows_lost(catalogue.lost.texts)
         maintenance = Maintenance(visible, now_ms, recorder)
         committer = Committer(visible, writer, mode, now_ms, maintenance.next_job, recorder)
-        loop = CommitLoop(committer, catalogue) if mode is Mode.THREAD else None
+        onlookers = stack.enter_context(closing(Onlookers(files.journals if mode is Mode.THREAD else ())))
+        loop = CommitLoop(committer, catalogue, onlookers) if mode is Mode.THREAD else None
         engine = Engine(visible, committer, maintenance, pool, Leftovers(options.page_cache // 4), recorder, loop)
         if loop is None:
             try:
@@ -130,6 +132,7 @@ async def open_store(
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)
+            nursery.start_soon(onlookers.heed, loop.looked)
             nursery.start_soon(_sweep, engine)
             try:
                 yield engine

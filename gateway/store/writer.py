@@ -14,8 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from gateway.envelope import Run
 from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
+from gateway.files import sync
 from gateway.store.catalogue import Log, Topic
 from gateway.store.chunk import encode
 from gateway.store.database import (
@@ -29,11 +32,11 @@ from gateway.store.database import (
     connect,
     forget_pages,
     set_layout,
-    sync_directory,
 )
-from gateway.store.journal import Journal
+from gateway.store.journal import Journal, Piece
 from gateway.store.plan import CommitPlan
-from gateway.store.posting import Posting, WrittenChunk, postings
+from gateway.store.posting import ROWS, Posting, WrittenChunk, postings, rows_of
+from gateway.store.rows_at_hand import Written, pack_rows
 
 CHECKPOINT_PAGES = 256
 """The write-ahead log is carried over into the database about every 4 MiB: commits go on beside it, but on the same disk, and
@@ -63,6 +66,8 @@ _CHECK_BYTES = 8 << 20
 _CHECK_SECONDS = 0.2
 """Free space is looked at this often, and after so much has been written: asking costs as much as a small commit."""
 PROBE_BYTES = 4 * PAGE_SIZE
+MARK_BEHIND = 1000
+"""So many commits the mark may be behind those that were synced in the background, while others follow."""
 
 ChunkRow = tuple[int, int, int, int, int, int, int, int, bytes]
 
@@ -102,8 +107,9 @@ class Writer:
         self.unposted: list[WrittenChunk] = []
         """What the journal has and the database has not, of commits that are through: whole ones."""
         self.unposted_bytes = 0
+        self._marked = 0
+        """What a background sync has last noted in the mark."""
         self._stored = 0
-        """Up to this commit the database has everything."""
         self._posted = 0
         """The same, on the disk."""
         self._sound = True
@@ -149,8 +155,13 @@ class Writer:
                 rows.append(row)
                 written.append(WrittenChunk(growth.log, run, row[6], plan.number if short else 0))
         if short:
-            self._write_short(rows, plan.number, plan.synced)
+            pieces = [(row[0], row[8]) for row in rows]
+            if plan.puts:
+                pieces.append((ROWS, pack_rows(plan.puts)))
+                written[-1] = replace(written[-1], rows=plan.puts)
+            self._to_journal(pieces, plan.number, plan.synced)
             return written, ()
+        puts = {**rows_of(self.unposted), **plan.puts} if posted else plan.puts
         only_chunks = rows and not (posted or plan.puts or plan.created or plan.altered or plan.deleted)
         synced = plan.synced or self.must_sync
         if self._mode != _MODES[synced]:
@@ -164,7 +175,7 @@ class Writer:
                 self.connection.execute("BEGIN IMMEDIATE")
                 self._write_topics(plan)
                 self.connection.executemany(_INSERT[1], rows)
-                self._write_rows(plan)
+                self._write_rows(puts)
                 self._delete_topics(plan)
                 # a chunk carries the number of its commit; those of a deleted topic are removed, and their numbers with them
                 if not rows or posted or plan.deleted:
@@ -174,20 +185,17 @@ class Writer:
             raise self.undo(error) from error
         for row in rows:
             self.pages += 1 + row[6] // PAGE_SIZE
-        if plan.puts:
-            self.pages += 1 + len(plan.puts) // 8
+        if puts:
+            self.pages += 1 + len(puts) // 8
         self._committed(plan.number, synced)
         self.dropped(posted)
         return written, posted
 
-    def append(self, log: Log, run: Run, synced: bool, *, short: bool = False) -> WrittenChunk:
-        """Commit one chunk and nothing else; nothing is in the journal, unless it goes there too. Raises as `write`."""
+    def append(self, log: Log, run: Run, synced: bool) -> WrittenChunk:
+        """Commit one chunk and nothing else; nothing is in the journal. Raises as `write`."""
         row = chunk_row(log, run, log.position, self.number + 1)
         size = row[6]
         self.check_space(size)
-        if short:
-            self._write_short((row,), self.number + 1, synced)
-            return WrittenChunk(log, run, size, self.number)
         synced = synced or self.must_sync
         if self._mode != _MODES[synced]:
             self._set_mode(synced)
@@ -217,10 +225,19 @@ class Writer:
         """Whether the database is to be synced with what it gets next, so that the journal can begin anew."""
         return self.journal is not None and self.journal.half_full and self.journal.last > self._posted
 
-    def _write_short(self, rows: Sequence[ChunkRow], number: int, synced: bool) -> None:
+    def append_short(self, log: Log, run: Run, synced: bool) -> WrittenChunk:
+        """Commit one chunk and nothing else, by the short way. Raises as `write`."""
+        blob = encode(run)
+        size = len(blob)
+        self.check_space(size)
+        number = self.number + 1
+        self._to_journal(((log.slot << OFFSET_BITS | run.base_offset, blob),), number, synced)
+        return WrittenChunk(log, run, size, number)
+
+    def _to_journal(self, pieces: Sequence[Piece], number: int, synced: bool) -> None:
         journal = self.journal
         assert journal is not None
-        journal.append(number, self.synced, [(row[0], row[8]) for row in rows])
+        journal.append(number, self.synced, pieces)
         if synced:
             self._sync_files()
         self.number = number
@@ -228,23 +245,30 @@ class Writer:
             self.synced = number
             self.mark.write(number)
 
+    @property
+    def stored(self) -> int:
+        """Up to this commit the database has everything."""
+        return self._stored
+
     def journalled(self, written: Sequence[WrittenChunk]) -> None:
         """A commit that has gone the short way is through. Not before: what is posted is whole, and readers know of it."""
         self.unposted += written
         for chunk in written:
             self.unposted_bytes += chunk.size
 
-    def post(self, count: int, *, synced: bool) -> Sequence[Posting]:
+    def post(self, count: int, *, synced: bool, number: int = 0) -> Sequence[Posting]:
         """Write to the database what has been in the journal longest; others may go on to write to that meanwhile. Whoever calls
-        this calls `dropped` where nobody else does.
+        this calls `dropped` where nobody else does. `number`: of the last commit, if what the journal has behind these counts no
+        more.
         """
         entries = self.unposted[:count]
         posted, rows, _positions = self._posting(entries)
-        number = entries[-1].number
+        number = number or entries[-1].number
         try:
             self._set_mode(synced)
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.executemany(_INSERT[1], rows)
+            self._write_rows(rows_of(entries))
             self._note(number)
             self.connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -298,7 +322,7 @@ class Writer:
         try:
             self._sync_write_ahead_log()  # which opens it: later two threads might
             self.journal = Journal(self._files.journals)
-            sync_directory(self._files.directory)
+            sync(self._files.directory)
         except OSError as error:
             raise StoreReadOnly(f"a journal cannot be made in {self._files.directory}: {error}") from error
 
@@ -420,9 +444,9 @@ class Writer:
             [(slot, topic.id, first + index) for index, slot in enumerate(slots)],
         )
 
-    def _write_rows(self, plan: CommitPlan) -> None:
-        written = [(name, key, value) for (name, key), value in plan.puts.items() if value is not None]
-        removed = [name_and_key for name_and_key, value in plan.puts.items() if value is None]
+    def _write_rows(self, puts: Written) -> None:
+        written = [(name, key, value) for (name, key), value in puts.items() if value is not None]
+        removed = [name_and_key for name_and_key, value in puts.items() if value is None]
         if written:
             self.connection.executemany(
                 "INSERT INTO rows VALUES (?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value", written
@@ -469,11 +493,17 @@ class Writer:
         write-ahead log, so syncing these files is enough, and needs nothing of the connection.
         """
         number = self.number
+        if number == self.synced:
+            return
         self._sync_files()
         # a synced commit may have overtaken this one meanwhile, and the mark must not go back
         if number > self.synced:
+            # As long as commits go on, the frame of each says how far the disk had it. One more call that lets go of the
+            # interpreter lock costs as much as the sync.
+            if number == self.number or number - self._marked >= MARK_BEHIND:
+                self._marked = number
+                self.mark.write(number)
             self.synced = number
-            self.mark.write(number)
 
     def checkpoint(self) -> None:
         """Carry the write-ahead log over into the database as far as readers allow. If that is all of it, the next commit begins

@@ -49,8 +49,6 @@ IMPLEMENTATIONS: dict[str, Opener] = {
     "sqlite, thread": partial(open_store, mode=Mode.THREAD),
 }
 """A new implementation joins the suite by being named here: called with a directory, `now_ms` and `options`."""
-KAFKA = "kafka"
-"""One that needs a cluster: `conftest` knows where that is."""
 
 
 @asynccontextmanager
@@ -138,6 +136,11 @@ async def everything(store: Store, topic: str, offset: int = 0, partition: int =
         assert at <= result.next_offset
         offset = result.next_offset
     return values
+
+
+def starting(nursery: trio.Nursery) -> Callable[..., None]:
+    """Starts work for nobody in particular, as the broker does."""
+    return lambda _caller, _request, work: nursery.start_soon(work)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+from array import array
 from pathlib import Path
 
 import pytest
 import trio
 
+from gateway.envelope import Columns
 from gateway.errors import (
     CommitFailed,
     InvalidRequest,
@@ -14,7 +17,7 @@ from gateway.errors import (
     Status,
     StoreReadOnly,
 )
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.store.committer import Mode
 from gateway.store.interface import Durability, MakeTopic, Put, TopicConfig, Unit
 from gateway.store.sqlite import StoreOptions, open_store
@@ -114,7 +117,7 @@ async def test_what_no_chunk_can_hold_fails_alone(tmp_path: Path) -> None:
 # --- failure ---
 
 
-class Writability(NullRecorder):
+class Writability(Recorder):
     def __init__(self) -> None:
         self.values: list[bool] = []
         self.writable_again = trio.Event()
@@ -218,7 +221,7 @@ async def test_a_small_volume_has_a_smaller_floor(tmp_path: Path, monkeypatch: p
 async def test_commits_are_counted(tmp_path: Path) -> None:
     counted: list[tuple[int, int, bool]] = []
 
-    class Counts(NullRecorder):
+    class Counts(Recorder):
         def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
             assert seconds > 0
             counted.append((records, size, synced))
@@ -313,3 +316,20 @@ async def test_large_appends_are_chunks_of_their_own(tmp_path: Path) -> None:
         assert await everything(store, "t") == [b"1", b"2", bytes(70_000), b"x", b"3"]
         runs = (await read(store, "t", 0)).runs
         assert [[first for first, _inner, _meta in run.batches] for run in runs] == [[0, 1], [0], [0]]
+
+
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.NONE])
+async def test_what_is_kept_of_a_message_is_little_to_look_through_for_cycles(
+    tmp_path: Path, durability: Durability
+) -> None:
+    """Each full collection stops everything for as long as it takes to look at all that is kept."""
+    async with open_store(tmp_path, SMALL) as store:
+        await create(store, "t", durability=durability)
+        for number in range(20):
+            await publish(store, "t", b"%d" % number)
+        for _ in range(3):  # a tuple is let go of when all that it names has been
+            gc.collect()
+        for run in store.topics["t"].logs[0].hot.since(0):
+            there = [run, run.times, run.batches, *run.batches, run.batches[0][2], run.columns, run.columns.ends]
+            assert [type(one) for one in there if gc.is_tracked(one)] == [Columns, array]
+        assert not any(gc.is_tracked(chunk) for chunk in store.committer.writer.unposted)

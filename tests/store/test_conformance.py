@@ -30,9 +30,9 @@ from gateway.store.interface import (
     Unit,
     read_placements,
 )
+from tests.kafka.fixtures import KAFKA, ON_KAFKA
 from tests.store.kit import (
     IMPLEMENTATIONS,
-    KAFKA,
     MEMORY,
     SMALL,
     START_MS,
@@ -49,7 +49,7 @@ from tests.store.kit import (
 )
 
 
-@pytest.fixture(params=[*IMPLEMENTATIONS, pytest.param(KAFKA, marks=pytest.mark.kafka)])
+@pytest.fixture(params=[*IMPLEMENTATIONS, ON_KAFKA])
 def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Callable[..., Any]:
     """Opens the store of this test; again after it was closed."""
     if request.param == KAFKA:

@@ -18,9 +18,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import CommitFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
-from gateway.store import journal, loop
-from gateway.store.interface import AlterTopic, DropTopic, Durability, MakeTopic, Put, TopicConfig, Unit
+from gateway.errors import CommitFailed, ConditionFailed, OutcomeUnknown, StoreDamaged, StoreError, StoreReadOnly
+from gateway.store import journal, loop, onlookers, rows_at_hand
+from gateway.store import writer as writer_module
+from gateway.store.interface import AlterTopic, DropTopic, Durability, MakeTopic, Put, Require, TopicConfig, Unit
 from gateway.store.journal import Journal, JournalTail, decode_frame, encode_frame, read_rest
 from gateway.store.reader import LogReader
 from gateway.store.salvage import salvage
@@ -68,7 +69,9 @@ def numbers(paths: Sequence[Path], posted: int = 0) -> list[int]:
 
 def test_a_journal_that_is_cut_anywhere_is_what_is_whole_of_it(tmp_path: Path) -> None:
     paths, ends = written(tmp_path, [0] * 5)
-    whole = paths[0].read_bytes()
+    prepared = paths[0].read_bytes()
+    whole = prepared[: ends[-1]]
+    assert prepared == whole.ljust(ends[0] + journal.PREPARED, b"\0")
     for size in range(len(whole) + 1):
         for rest in (b"", bytes(len(whole) - size)):  # the file ends there, or has its size and nothing in it
             paths[0].write_bytes(whole[:size] + rest)
@@ -87,7 +90,7 @@ def test_a_byte_that_was_changed_ends_it_and_is_named_if_anybody_was_told(
         told = number if one else told  # after its frame was written
     paths, ends = written(tmp_path_factory.mktemp("cut"), marks)
     whole = bytearray(paths[0].read_bytes())
-    at = data.draw(st.integers(journal.HEAD.size, len(whole) - 1))
+    at = data.draw(st.integers(journal.HEAD.size, ends[-1] - 1))
     hit = next(number for number, end in enumerate(ends, 1) if at < end)
     whole[at] ^= data.draw(st.integers(1, 255))
     paths[0].write_bytes(whole)
@@ -110,6 +113,25 @@ def test_a_head_that_is_none_is_damage(tmp_path: Path) -> None:
     paths, _ends = written(tmp_path, [0])
     paths[0].write_bytes(b"what?" + paths[0].read_bytes()[5:])
     assert "journal-0" in read_rest(paths, 0).damage
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_where_there_is_no_room_to_go_ahead_frames_go_on_as_long_as_there_is_some(
+    tmp_path: Path, monkeypatch, room: int
+) -> None:
+    pwrite = journal.os.pwrite
+
+    def zeros_do_not_fit(file: int, data: bytes, at: int) -> int:
+        if data.strip(b"\0"):
+            return pwrite(file, data, at)
+        if room:
+            return pwrite(file, data[:room], at)
+        raise OSError(errno.ENOSPC, "no")
+
+    monkeypatch.setattr(journal.os, "pwrite", zeros_do_not_fit)
+    paths, ends = written(tmp_path, [0] * 5)
+    assert numbers(paths) == [1, 2, 3, 4, 5]
+    assert paths[0].stat().st_size == max(ends[-1], journal.HEAD.size + room)
 
 
 def test_files_are_used_in_turns_and_their_old_frames_count_no_more(tmp_path: Path, monkeypatch) -> None:
@@ -146,8 +168,9 @@ def in_journal(name: str) -> bool:
 
 @pytest.fixture
 def never_posted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by time."""
-    monkeypatch.setattr(loop, "POST_AFTER", 3600.0)
+    """Not by time, nor because somebody looks."""
+    monkeypatch.setattr(onlookers, "_watch", lambda _paths: -1)
+    monkeypatch.setattr(loop, "POST_SOON", 3600.0)
 
 
 async def taken_apart(store: Any, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
@@ -313,9 +336,11 @@ async def test_the_power_fails_and_what_was_not_synced_is_cut_anywhere(tmp_path:
             ends.append(found[1])
         assert len(ends) == 4
         killed = image(tmp_path / "s", tmp_path / "killed")
-    for size in sorted({*ends, *range(synced, len(data), 37)}):
+    assert not data.strip(b"\0")[ends[-1] :]
+    for index, size in enumerate(sorted({*ends, *range(synced, ends[-1], 37)})):
         cut = image(killed, tmp_path / f"cut-{size}")
-        (cut / "journal-0").write_bytes(data[:size])
+        # the file ends there, or is as it was before
+        (cut / "journal-0").write_bytes(data[:size].ljust(len(data) if index % 2 else size, b"\0"))
         async with open_stepwise(cut, options=NO_CACHE) as store:
             assert await everything(store, "safe") == [b"safe %d" % number for number in range(3)]
             left = 3 + sum(end <= size for end in ends[1:])
@@ -354,6 +379,36 @@ async def test_the_power_takes_what_was_posted_and_the_journal_has_it_still(tmp_
                 async with open_stepwise(failed, options=NO_CACHE) as found:
                     assert await everything(found, "t") == [b"%d" % n for n in range(number + 1)]
                 shutil.rmtree(failed)
+
+
+@pytest.mark.usefixtures("never_posted")
+@pytest.mark.parametrize("first", ["read", "served", "begun"])
+async def test_what_counts_on_what_the_power_has_taken_is_left_for_good(tmp_path: Path, first: str) -> None:
+    """Nobody was told of either. What is stored from there on must not be taken for what it counts on."""
+    path, failed = tmp_path / "s", tmp_path / "failed"
+    async with open_store(path, SMALL) as store:
+        await create(store, "t", **LAZY)
+        await publish(store, "t", b"0")
+        await store.submit(Unit(puts=[Put("c", b"k", b"v")])).wait()
+        image(path, failed, lambda name: not in_journal(name))
+        await store.submit(unit(append("t", bytes(100_000)))).wait()  # is in the database alone, and not synced
+        await publish(store, "t", b"2")
+        image(path, failed, in_journal)
+        assert read_rest([failed / "journal-0", failed / "journal-1"], store.committer.writer.number - 1).frames
+    if first == "read":
+        with LogReader(failed) as reader:
+            assert reader.bounds("t", 0) == (0, 1)
+    elif first == "begun":  # a start that ended before it had a journal of its own
+        kept = image(failed, tmp_path / "kept", in_journal)
+        async with open_stepwise(failed, options=NO_CACHE):
+            pass
+        image(kept, failed)
+    async with open_store(failed, SMALL) as store:
+        for number in range(1, 4):
+            assert (await publish(store, "t", b"%d" % number)).base_offset == number
+        killed = image(failed, tmp_path / "killed")
+    async with open_stepwise(killed, options=NO_CACHE) as store:
+        assert await everything(store, "t") == [b"%d" % number for number in range(4)]
 
 
 @pytest.mark.usefixtures("never_posted")
@@ -402,6 +457,118 @@ async def test_a_cursor_never_says_more_than_the_log_has(tmp_path: Path) -> None
         killed = image(tmp_path / "s", tmp_path / "killed", lambda name: not in_journal(name) and name != "committed")
     with LogReader(killed) as reader:
         assert reader.bounds("t", 0)[1] == int(reader.get("c", b"at") or b"0") == 5
+
+
+MARKS = "marks"
+
+
+def marked(number: int, key: bytes, value: bytes | None, known: bytes | None, **others: Any) -> Unit:
+    """A record, and a row that nobody reads before a start, on the condition that it was as it is known."""
+    row, condition = Put(MARKS, key, value, at_start=True), Require(MARKS, key, known)
+    return unit(append("t", b"%d" % number), puts=[row], requires=[condition], **others)
+
+
+@pytest.mark.usefixtures("never_posted")
+async def test_rows_that_nobody_reads_before_a_start_take_the_short_way(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s", SMALL) as store:
+        await create(store, "t")
+        writer = store.committer.writer
+        await store.submit(marked(0, b"k", b"0", None)).wait()
+        assert not writer.unposted  # nobody knew whether there is such a row
+        for number in range(1, 20):
+            await store.submit(marked(number, b"k", b"%d" % number, b"%d" % (number - 1))).wait()
+        assert len(writer.unposted) == 19
+        store.hold()
+        tickets = [
+            store.submit(one)
+            for one in (
+                marked(20, b"k", b"20", b"19"),
+                marked(21, b"k", b"21", b"20"),  # as the one before it leaves it
+                unit(
+                    append("t", b"99"),
+                    puts=[Put(MARKS, b"k", b"99", at_start=True), Put(MARKS, b"z", b"z", at_start=True)],
+                    requires=[Require(MARKS, b"k", b"20")],
+                ),
+                marked(99, b"z", b"99", b"z"),  # as one that fails would have left it
+                unit(append("t", b"22"), puts=[Put(MARKS, b"new", b"22", at_start=True)]),
+                marked(23, b"new", None, b"22"),
+            )
+        ]
+        store.release(1)
+        await tickets[-1].wait()
+        failed = [isinstance(ticket.error, ConditionFailed) for ticket in tickets]
+        assert failed == [False, False, True, True, False, False]
+        assert (len(writer.unposted), writer.unposted[-1].run.count) == (20, 4)  # all of them in one commit
+        with pytest.raises(ConditionFailed):
+            await store.submit(marked(99, b"k", b"99", b"20")).wait()
+        killed = image(tmp_path / "s", tmp_path / "killed")
+    for path in (killed, tmp_path / "s"):
+        async with open_store(path, SMALL) as store:
+            assert await everything(store, "t") == [b"%d" % number for number in range(24)]
+            assert await store.scan(MARKS, b"", 10) == [(b"k", b"21")]
+            await store.submit(marked(24, b"k", b"24", b"21")).wait()
+
+
+@pytest.mark.usefixtures("never_posted")
+async def test_the_power_takes_a_record_with_its_rows_or_neither(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s", SMALL) as store:
+        await create(store, "t", **LAZY)
+        for number in range(6):
+            await store.submit(marked(number, b"k", b"%d" % (number + 1), b"%d" % number if number else None)).wait()
+        assert len(store.committer.writer.unposted) == 5
+        end = store.committer.writer.journal.position
+        killed = image(tmp_path / "s", tmp_path / "killed")
+    data = (killed / "journal-0").read_bytes()
+    seen: set[int] = set()
+    for size in range(journal.HEAD.size, end + 1, 13):
+        cut = image(killed, tmp_path / "cut")
+        (cut / "journal-0").write_bytes(data[:size])
+        async with open_stepwise(cut, options=NO_CACHE) as store:
+            left = len(await everything(store, "t"))
+            assert await store.get(MARKS, b"k") == b"%d" % left
+        shutil.rmtree(cut)
+        seen.add(left)
+    assert seen >= {1, 2, 3, 4, 5}
+
+
+@pytest.mark.usefixtures("never_posted")
+async def test_whatever_happens_between_rows_are_what_was_acknowledged_last(tmp_path: Path, monkeypatch) -> None:
+    """Short and long ways in turns, conditions that hold and such that do not, posted in between, few at hand, killed each time."""
+    monkeypatch.setattr(rows_at_hand, "MOST", 3)
+    path, chance = tmp_path / "s", random.Random(7)
+    ways = {True: 0, False: 0}
+    async with open_store(path, SMALL) as store:
+        await create(store, "t", **LAZY)
+        writer = store.committer.writer
+        rows: dict[bytes, bytes] = {}
+        count = 0
+        for step in range(120):
+            key, value = b"%d" % chance.randrange(6), chance.choice([None, b"%d" % step])
+            what = chance.randrange(8)
+            if what == 0:
+                store._loop._post_at = -1.0
+                store._loop.wake()
+                await until(lambda: not writer.unposted)
+            elif what == 1:  # by somebody who does not say that it can wait
+                await store.submit(Unit(puts=[Put(MARKS, key, value)], synced=False)).wait()
+            elif what == 2:
+                with pytest.raises(ConditionFailed):
+                    await store.submit(marked(step, key, value, b"not this")).wait()
+                continue
+            else:
+                await store.submit(marked(step, key, value, rows.get(key))).wait()
+                count += 1
+                ways[bool(writer.unposted)] += 1
+            if what:
+                rows.pop(key, None)
+                rows |= {key: value} if value is not None else {}
+            await until(lambda: not (store._loop._busy or store._loop._carrying))
+            killed = image(path, tmp_path / "killed")
+            with LogReader(killed) as reader:
+                assert reader.bounds("t", 0) == (0, count)
+                assert dict(reader.rows(MARKS)) == rows
+            shutil.rmtree(killed)
+    assert min(ways.values()) > 10
 
 
 @pytest.mark.usefixtures("never_posted")
@@ -604,3 +771,16 @@ async def test_it_begins_anew_while_units_go_on_and_is_never_larger(tmp_path: Pa
     if killed is not None:
         async with open_stepwise(killed, options=NO_CACHE) as store:
             assert len(await everything(store, "t")) == 300
+
+
+async def test_the_mark_is_where_the_disk_is_when_nobody_commits_and_never_far_behind(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MARK_BEHIND", 10)
+    async with open_store(tmp_path / "s", SMALL) as store:
+        await create(store, "t", durability=Durability.INTERVAL, interval=0.0002)
+        writer = store.committer.writer
+        for number in range(100):
+            await publish(store, "t", b"%d" % number)
+            assert writer.synced - writer.mark.read() <= 10
+        await until(lambda: writer.mark.read() == writer.number)

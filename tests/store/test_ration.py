@@ -13,8 +13,21 @@ from gateway.envelope import PREFIX
 from gateway.store import committer, loop
 from gateway.store.database import PAGE_SIZE
 from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig
+from gateway.store.maintenance import Trim
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
-from gateway.store.ration import FIRST, LEAST, LITTLE, TARGET, CommitPace, Turns
+from gateway.store.ration import (
+    FIRST,
+    HASTE,
+    HASTE_FOR,
+    LEAST,
+    LITTLE,
+    STALL,
+    TARGET,
+    CommitPace,
+    DiskTrust,
+    Lately,
+    Turns,
+)
 from gateway.store.sqlite import open_store
 from gateway.store.writer import REST_PAGES, Writer
 from gateway.transport.limits import QUEUE
@@ -27,7 +40,54 @@ def ticket(source: int, size: int, **others) -> Ticket:
     return Ticket(unit(append("t", bytes(size)), source=source, **others))
 
 
+# --- how quick the disk is ---
+
+
+def test_one_of_a_hundred_that_takes_longer_says_nothing_of_a_disk() -> None:
+    lately = Lately()
+    for number in range(1000):
+        lately.note(2.5 if number % 100 == 50 else 0.4)
+        assert lately.within(1.0)
+
+
+def test_a_disk_that_has_become_slow_is_found_out_soon_and_one_that_hangs_at_once() -> None:
+    lately = Lately()
+    for _ in range(100):
+        lately.note(0.4)
+    taken = 0
+    while lately.within(1.0):
+        lately.note(1.5)
+        taken += 1
+    assert 1 < taken < 10
+    for seconds, quick in [(float(STALL), True), (STALL + 0.1, False)]:
+        lately = Lately()
+        lately.note(seconds)
+        assert lately.within(1.0) == quick
+
+
 # --- whose ---
+
+
+def test_who_is_slow_at_first_is_not_trusted_for_long():
+    trust = DiskTrust(256, 16)
+    assert [trust.slow() for _ in range(3)] == [256] * 3
+
+
+def test_who_was_quick_for_long_is_forgiven():
+    trust = DiskTrust(256, 16)
+    for _ in range(256 * 9):
+        trust.quick()
+    assert [trust.slow() for _ in range(7)] == [16, 32, 64, 128, 256, 256, 256]
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40))
+def test_no_more_than_one_in_so_many_is_slow_of_those_that_were_trusted(rows: list[int]):
+    trust, commits = DiskTrust(256, 16), 0
+    for quick in rows:  # and then a slow one
+        for _ in range(quick):
+            trust.quick()
+        commits += quick + 1 + trust.slow()
+    assert len(rows) <= commits / 256 + 5, "but for those by which it is found out"
 
 
 def test_all_that_has_room_goes_together():
@@ -73,6 +133,29 @@ def test_who_has_little_is_committed_apart_from_who_has_much_but_not_twice_in_a_
     pending = [*flood, ticket(2, 100)]
     assert turns.take(pending, 1 << 20) == (pending, [])
     assert turns.take(pending, 1 << 20) == (pending[-1:], flood)
+
+
+def test_commits_are_shorter_while_somebody_has_little_beside_much_and_for_a_while_after_that():
+    turns = Turns()
+    much = [ticket(1, 100_000) for _ in range(8)]
+    assert turns.target == TARGET
+    turns.take([*much, ticket(2, 100)], 1 << 20)
+    for _ in range(HASTE_FOR):
+        assert turns.target == HASTE
+        turns.take(much, 1 << 20)
+    assert turns.target == TARGET
+
+
+def test_a_commit_that_may_take_less_has_less_room():
+    rooms: list[int] = []
+    for target in (TARGET, HASTE):
+        pace = CommitPace()
+        pace.target = target
+        for _ in range(200):
+            pace.note(pace.room, pace.room / 500e6, False)  # a disk that takes 500 MB/s
+        rooms.append(pace.room)
+    assert rooms[0] > 1.5 * rooms[1]
+    assert rooms[1] <= HASTE * 500e6 * 9 / 8
 
 
 def test_of_whom_as_much_goes_apart_as_makes_no_long_commit():
@@ -232,6 +315,41 @@ async def test_who_is_alone_shares_nothing(tmp_path: Path, monkeypatch: pytest.M
         store.submit(unit(append("t", b"somebody else"), source=2))
         assert flood() > 3
         assert flood() == 1
+
+
+async def test_who_has_little_beside_much_does_not_wait_for_upkeep_and_upkeep_waits_for_no_more_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "COMMITS_PER_JOB", 0)  # a step of it is due before each commit
+    seen: list[str] = []
+    trim = Trim.write
+
+    def noted(step: Trim, writer: Writer) -> None:
+        seen.append("upkeep")
+        trim(step, writer)
+
+    monkeypatch.setattr(Trim, "write", noted)
+    async with open_store(tmp_path, SMALL) as store:
+        short = [MakeTopic("short", TopicConfig(durability=Durability.NONE, retention_bytes=200_000))]
+        await store.submit(unit(append("short", b"first"), creates=short)).wait()
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+
+        def more(_ticket: Ticket) -> None:
+            store.hold()
+            for number in range(4):
+                much = store.submit(unit(append("short", bytes(100_000)), source=1))
+                much.on_done(lambda _ticket: seen.append("much"))
+                little = store.submit(unit(append("t", b"%d" % number), source=2))
+                little.on_done(lambda _ticket: seen.append("little"))
+            store.release(0)
+
+        store.hold()
+        first = [store.submit(unit(append("short", bytes(100_000)), source=1)) for _ in range(4)]
+        first[-1].on_done(more)
+        store.release(0)
+        await until(lambda: seen.count("much") == 4)
+        assert seen[:5] == ["little"] * 4 + ["upkeep"]
+        assert await everything(store, "t") == [b"first", b"0", b"1", b"2", b"3"]
 
 
 # --- the write-ahead log ---

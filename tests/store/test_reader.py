@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,36 @@ def check(reader: LogReader) -> None:
         reader.bounds("gone", 0)
     with pytest.raises(UnknownPartition):
         reader.bounds("t", 2)
+
+
+async def test_one_of_many_topics_is_found_without_the_others(opener, tmp_path: Path) -> None:
+    names = [f"t{number}" for number in range(200)]
+    async with opener() as store:
+        await create(store, *names)
+        await store.submit(unit(*[append(name, b"x") for name in names])).wait()
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+
+    def cost(work: Callable[[], object]) -> int:
+        steps[0] = 0
+        work()
+        return steps[0]
+
+    with LogReader(tmp_path / "store") as reader:
+        reader._connection.set_progress_handler(step, 1)
+        of_all = cost(reader.topics)
+        assert reader.topic("t7") == reader.topics()["t7"]
+        for work in (
+            lambda: reader.topic("t7"),
+            lambda: reader.bounds("t7", 0),
+            lambda: list(reader.read_chunks("t7", 0)),
+            lambda: reader.offset_for_time("t7", 0, 0),
+        ):
+            assert cost(work) < of_all / 4
+        with pytest.raises(UnknownTopic):
+            reader.topic("none")
 
 
 async def test_what_retention_has_removed_is_said(opener, tmp_path: Path, clock: Clock) -> None:
