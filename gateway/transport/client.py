@@ -65,6 +65,10 @@ class ClientDriver:
     def in_flight(self) -> int:
         return self._session.in_flight
 
+    @property
+    def keeps_turns(self) -> bool:
+        return self._session.keeps_turns
+
     def speak(self, session: ClientSession) -> None:
         """What is spoken is known only now. Nothing was said before."""
         self._session = session
@@ -145,7 +149,6 @@ class ClientDriver:
         if due is not None and due <= now:
             self._report(self._session.on_timeout(now))
         self._flush()
-        self._link.set_deadline(self._session.timeout_at())
 
     @supervised
     def lost(self) -> None:
@@ -202,9 +205,10 @@ async def dial(
     context: ClientContext,
     tls: ClientTls | None = None,
     timeout: float = 10.0,
+    soon: Callable[[object, Callable[[], None]], None] | None = None,
 ) -> AsyncIterator[Remote]:
     """A broker elsewhere, connected to: at the first address, or by whichever of them its library likes. Leaving the block
-    closes it.
+    closes it. `soon`: calls back in this turn of whoever asks; what is asked over QUIC leaves then, with all of that turn.
     """
     if spec.reach is not None:
         async with spec.reach(Reach(addresses, context, tls, timeout, on_completions)) as remote:
@@ -228,6 +232,7 @@ async def dial(
             agreed=lambda alpn: driver.speak(make(attrs.evolve(context, alpn=alpn))),
             timeout=timeout,
             limits=QuicLimits(idle=min(max(timeout, SHORTEST_SILENCE), LONGEST_SILENCE)),
+            soon=soon,
         ) as quic_link:
             driver.bind(quic_link)
             try:

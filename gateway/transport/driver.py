@@ -7,6 +7,7 @@ many requests are in flight, too much output waits, or the global byte budget is
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -23,10 +24,13 @@ from gateway.settings import Limits
 from gateway.transport.edge import supervised
 from gateway.transport.limits import Budget, Unfinished
 from gateway.transport.link import Link, apply
-from gateway.wire.session import Kind, ServerSession
+from gateway.transport.tcp import REQUEST_COST
+from gateway.wire.session import Kind, Send, ServerSession
 
 log = structlog.get_logger()
 
+SAID = (bytes, Send)
+"""What a session has answered with that is all there is to send."""
 MAX_ROUNDS = 64
 """How often one turn lets a session react to immediate replies before others get the loop."""
 INDEX = 4
@@ -35,8 +39,14 @@ MOST_AT_ONCE = 512
 """Requests of one connection that are handed over before others get the loop."""
 FETCHES_AT_ONCE = 2
 """As long as it is not known how much each of them brings."""
+MOST_FETCHES = 64
+"""At once, however little the last ones have brought: the next ones may bring much."""
+READ_AHEAD = 2
+"""From the disk: while one leaves the next is read."""
+MUCH = 64 << 10
+"""What brings less than this has its turn with all that is small."""
 TURN_BYTES = 256 << 10
-"""With so much fetched for one connection others have their turns before it goes on."""
+"""With so much brought for one connection the next fetch of it is handed over alone."""
 
 
 class BrokerClient(Protocol):
@@ -64,6 +74,23 @@ class BrokerClient(Protocol):
         ...
 
 
+class TakesTurns(Protocol):
+    """What takes long, of all connections together: so much in each pass of the event loop."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether this pass has nothing left, or somebody waits for it."""
+        ...
+
+    def spend(self, size: int) -> None:
+        """So much was done in this pass."""
+        ...
+
+    def add(self, connection: object, call: Callable[[], None], size: int = 0) -> None:
+        """Call when it is this connection's turn. `size`: what it takes, beside what it will `spend`."""
+        ...
+
+
 Attach = Callable[[str, Callable[[Sequence[Completion]], None]], BrokerClient]
 """(peer, callback for later completions) -> the connection's side of the broker."""
 
@@ -75,6 +102,7 @@ class DriverContext:
     budget: Budget
     recorder: Recorder
     clock: Callable[[], float]
+    lane: TakesTurns
     hold: Callable[[], None] = lambda: None
     """Requests of several connections are coming that should be committed together: until `release`."""
     release: Callable[[int], None] = lambda _by: None
@@ -119,13 +147,27 @@ class Driver:
         """Requests are under way of which the next turn asks whether they have ended."""
         self._started: Sequence[Request] = ()
         """Of those, the ones that do not count as under way yet: nearly all have ended by then."""
+        self._calm = False
+        """The last turn ended with nothing under way, and nothing but `gather` has been called since. Where answers leave at
+        once, nothing was to be sent either, and no time to be kept but the peer's.
+        """
+        self._sole = 0
+        """The publish that is all there is under way, of a connection that was calm before: nothing has been called since."""
         self._due = math.inf
         """When the session wants to be called."""
         self._deadline = math.inf
         """When the link calls us at the latest. It may be too early: to put it off for every turn costs more than to look."""
         self._backlog: list[Request] = []
+        self._in_lane = False
+        """Its turn comes."""
+        self._unsaid = False
+        """The session has more to say than one turn may have, and its next one comes."""
         self._at_once = FETCHES_AT_ONCE
         """So many requests, with a fetch among them, probably bring no more than others can wait for."""
+        self._brought = 0
+        """Bytes that the last ones have."""
+        self._reading: set[int] = set()
+        """Fetches under way that did not come alone, and wait for the disk."""
         self._unread = self._taken = 0
         """Bytes of replies that the peer had not taken, and those that it had, when it was last seen to."""
         self._read_at = self._now
@@ -166,62 +208,179 @@ class Driver:
         self._now = self._context.clock()
         self._run(self._session.room(channel, self._now))
 
-    @supervised
-    def gather(self, channel: int, data: bytes, now: float) -> None:
+    def take(self, channel: int, data: bytes, now: float) -> int:
         """As `received`, for who reads many connections before their turns: what they ask for is committed together, and known
         when their turn comes.
         """
         if self._closed:
-            return
+            return 0
+        self._sole = 0
         self._now = self._heard_at = now
         self._fed += len(data)
         requests = self._session.receive(channel, data, now)
         self._stirred = True
-        if self._backlog or len(requests) > self._at_once:
-            if self._backlog or fetches(requests):
+        count = len(requests)
+        if not count:
+            return 0
+        if self._backlog or self._reading or self._context.lane.busy or count > self._at_once:
+            asked = self.asked
+            if self._backlog or (self._has_to_wait(count) and fetches(requests)):
                 self._backlog.extend(requests)
-                return
-            if len(requests) > MOST_AT_ONCE:
+                return 0
+            if count > MOST_AT_ONCE:
                 self._run(requests)
-                return
-        if requests:
-            self.asked += len(requests)
-            self._client.start(requests)
-            self._started = [*self._started, *requests] if self._started else requests
-            self._gathered = True
+                return self.asked - asked
+        self.asked += count
+        self._client.start(requests)
+        self._started = [*self._started, *requests] if self._started else requests
+        self._gathered = True
+        return count
+
+    gather = supervised(take)
+
+    def answer(self, now: float) -> bytes | None:
+        """`turn`, behind `take`. What most of them come to is done in a few lines: bytes, which are all there is to send, or what
+        is all there is to send on one of several channels.
+        """
+        started, budget = self._started, self._context.budget
+        if not self._calm or len(started) != 1 or now >= self._deadline or budget.used >= budget.limit:
+            self._turn(now)
+            return None
+        ended = self._client.collect()
+        if not ended and self._link.immediate and type(started[0]) is Publish:
+            self._gathered, self._started, self._now = False, (), now
+            self._account(started)
+            if self._waits_alone():
+                self._sole = started[0].id
+                return b"" if self._session.answer_due else None
+            self._turn(now)
+            return None
+        number, outcome = ended[0] if len(ended) == 1 else (0, None)
+        if outcome is None or number != started[0].id or isinstance(outcome, GatewayError):
+            self._turn(now, ended)
+            return None
+        self._gathered, self._started, self._now = False, (), now
+        following = self._session.answered(number, outcome, now)
+        if isinstance(following, bytes):
+            if not self._link.immediate:
+                self._turn(now, said=Send(0, following))
+                return None
+            self._stirred, self._fed = False, 0
+            if len(following) >= MUCH:
+                self._context.lane.spend(len(following))
+            return following
+        if isinstance(following, Send):
+            self._turn(now, said=following)
+        else:
+            self._turn(now, (), following)
+        return None
+
+    respond = supervised(answer)
+
+    def _waits_alone(self) -> bool:
+        # What is under way waits for the disk, and came to a calm connection: most often there is nothing to be looked at but its
+        # size, until it has ended. False: there is, by a turn.
+        context, session, link = self._context, self._session, self._link
+        budget, writing = context.budget, self._writing
+        self._calm = False
+        if session.kept or session.held or session.timeout_at() is not None:
+            return False
+        outputs = session.outputs()
+        self._stirred, self._fed = False, 0
+        if outputs:
+            apply(outputs, link)
+            self._leave_rest()
+            return False
+        budget.writers += not self._counted
+        self._counted = True
+        change, self._charged = writing - self._charged, writing
+        budget.change(change)
+        few = session.in_flight < context.limits.in_flight
+        return few and writing < budget.share and not budget.spent(writer=True)
+
+    def _answered_alone(self, completions: Sequence[Completion]) -> bool:
+        # it has ended, and its answer is all there is to be done; False if not
+        number, outcome = completions[0]
+        if len(completions) != 1 or number != self._sole or self._closed or isinstance(outcome, GatewayError):
+            return False
+        context, link = self._context, self._link
+        budget = context.budget
+        self._sole, self._now = 0, context.clock()
+        self._writing -= self._sizes.pop(number)
+        following = self._session.answered(number, outcome, self._now)
+        if not isinstance(following, SAID):
+            self._run(following)
+            self._turn_or_wake()
+            return True
+        budget.writers -= 1
+        self._counted = False
+        freed, self._charged = self._charged, 0
+        budget.change(-freed)
+        self._calm = True
+        if following:
+            channel, data = (following.channel, following.data) if isinstance(following, Send) else (0, following)
+            link.send(channel, data)
+            link.flush()
+            if link.waiting()[0]:
+                self._turn_or_wake()
+        return True
 
     @supervised
     def turn(self, now: float) -> None:
+        self._turn(now)
+
+    def _turn(
+        self,
+        now: float,
+        ended: Sequence[Completion] | None = None,
+        following: Iterable[Request] = (),
+        said: Send | None = None,
+    ) -> None:
+        # `ended`: what was collected already; `following`: what that has led to; `said`: that it has led to this alone
         if self._closed or self._busy:
             return
+        self._sole = 0
         self._now = now
         self._busy = True
-        if self._gathered:
-            self._gathered = False
-            started, self._started = self._started, ()
-            ended = self._client.collect()
-            if len(started) != 1 or len(ended) != 1 or ended[0][0] != started[0].id:
-                self._account(started)
-            following = self._finish(ended)
+        until: float | None
+        if said is not None:
+            self._stirred = False
+            self._link.send(said.channel, said.data)
+            if self._link.immediate:
+                self._link.flush()
+            until = self._due
+        else:
+            if self._gathered:
+                self._gathered = False
+                started, self._started = self._started, ()
+                if ended is None:
+                    ended = self._client.collect()
+                if len(started) != 1 or len(ended) != 1 or ended[0][0] != started[0].id:
+                    self._account(started)
+                following = self._finish(ended)
             if following:
                 self._run(following)
-        if self._due <= now:
-            due = self._session.timeout_at()
-            if due is not None and due <= now:
-                self._run(self._session.on_timeout(now))
-        if self._backlog and self._link.waiting()[1] < self._context.limits.output:
-            backlog, self._backlog = self._backlog, []
-            self._run(backlog)
-        self._flush()
+            if self._due <= now:
+                due = self._session.timeout_at()
+                if due is not None and due <= now:
+                    self._run(self._session.on_timeout(now))
+            if self._backlog and not self._in_lane and self._may_go_on:
+                if self._context.lane.busy and fetches(self._backlog[:MOST_AT_ONCE]):
+                    self._line_up()
+                else:
+                    self._go_on()
+            self._flush()
+            until = self._session.rests_until()
         self._busy = False
         buffered, replies, taken = self._link.waiting()
         if not (replies and self._unread) or taken != self._taken:
             self._taken, self._read_at = taken, now
         self._unread = replies
-        until = self._session.rests_until()
         if until is None or not self._at_rest(now, buffered, replies):
             self._look_after(now, buffered, replies)
+            self._calm = until == math.inf and self._at_rest(now, buffered, replies) and not buffered
             return
+        self._calm = (until == math.inf and not buffered) or not self._link.immediate
         self._due = until
         if replies:
             until = min(until, self._read_at + self._context.limits.write_timeout)
@@ -260,6 +419,7 @@ class Driver:
         self._due = math.inf if due is None else due
         if not self._timed_out(now, buffered, replies, in_flight):
             self._throttle(buffered, replies, in_flight)
+            self._leave_rest()
             soonest = self._next_deadline(buffered, replies, in_flight)
             if soonest < self._deadline or self._deadline <= now:
                 self._wake_at(soonest)
@@ -272,7 +432,7 @@ class Driver:
     def lost(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._calm = True, False
         log.debug("a connection closed", listener=self._context.listener, peer=self._link.peer, cut=self._cut)
         # what was parsed counts as sent by the client, whose connection may have ended for another reason
         unheard = [request for request in self._backlog if isinstance(request, Write)]  # read is read, answered or not
@@ -341,50 +501,132 @@ class Driver:
 
     @supervised
     def _completed(self, completions: Sequence[Completion]) -> None:
+        if self._sole and self._answered_alone(completions):
+            return
+        lane = self._context.lane
+        if (lane.busy or len(completions) > 1) and brought(completions) >= MUCH:
+            for one in completions:  # of which each is much for a pass, if several came back from the disk together
+                lane.add(self, functools.partial(self._ended, (one,)), 0)
+        else:
+            self._ended(completions)
+
+    @supervised
+    def _ended(self, completions: Sequence[Completion]) -> None:
         if self._closed:
             return
         self._now = self._context.clock()
-        self._run(self._finish(completions))
+        reading = bool(self._reading)
+        following = self._finish(completions)
+        if reading and self._brought:
+            self._learn()
+        self._run(following)
+        self._turn_or_wake()
+
+    def _turn_or_wake(self) -> None:
         if self._link.immediate:
             self.turn(self._now)
         else:
             self._link.wake()
 
-    def _run(self, requests: Iterable[Request]) -> None:
+    # --- what is asked for much, in turns with others ---
+
+    @property
+    def _reads_ahead(self) -> bool:
+        # as much as it may
+        return len(self._reading) >= max(self._at_once, READ_AHEAD)
+
+    def _has_to_wait(self, count: int) -> bool:
+        return count > self._at_once or self._reads_ahead or self._context.lane.busy
+
+    @property
+    def _may_go_on(self) -> bool:
+        return not (self._unsaid or self._reads_ahead) and self._link.waiting()[1] < self._context.limits.output
+
+    def _line_up(self) -> None:
+        # unless it waits for the disk, which comes to another turn too
+        if not self._in_lane and not self._reads_ahead:
+            self._in_lane = True
+            self._context.lane.add(self, self._have_turn, 0)
+
+    @supervised
+    def _have_turn(self) -> None:
+        self._in_lane = False
+        if self._closed:
+            return
+        self._now = self._context.clock()
+        if self._backlog and self._may_go_on:
+            self._go_on()
+        self._turn_or_wake()
+
+    def _leave_rest(self) -> None:
+        if not self._unsaid and self._session.unsaid:
+            self._unsaid = True
+            self._context.lane.add(self, self._say_more, 0)
+
+    @supervised
+    def _say_more(self) -> None:
+        self._unsaid = False
+        if self._closed:
+            return
+        before = self._said
+        self._now = self._context.clock()
+        self._turn_or_wake()
+        self._context.lane.spend(self._said - before)
+
+    @property
+    def _said(self) -> int:
+        # bytes that were ever put out
+        _buffered, replies, taken = self._link.waiting()
+        return replies + taken
+
+    def _go_on(self) -> None:
+        backlog, self._backlog = self._backlog, []
+        self._run(backlog, in_turn=True)
+
+    def _run(self, requests: Iterable[Request], *, in_turn: bool = False) -> None:
         # submit, let the session react to what ended at once, submit what it asks for then, and so on
         if self._closed:
             return
         self._stirred = True
+        self._calm = False
+        self._sole = 0
         pending = requests if isinstance(requests, list) else list(requests)
         if self._backlog:
             # order is fixed when bytes are parsed: what is new must not pass what waits
             self._backlog.extend(pending)  # it waits for its turn, and so does what comes behind it
             return
-        left, room = MOST_AT_ONCE, TURN_BYTES
-        while pending and left and room > 0:
+        left, lane = MOST_AT_ONCE, self._context.lane
+        while pending and left:
             now = pending[:left]
             some = len(now) > self._at_once and fetches(now)
+            if some and self._reads_ahead:
+                break
+            if lane.busy and not in_turn and fetches(now):
+                break
             if some:
                 del now[self._at_once :]
+                lane.spend(len(now) * REQUEST_COST)
+            in_turn = False
             left -= len(now)
             completions = self._submit(now)
-            if some:
-                room -= self._weigh(completions)
             following = self._finish(completions)
+            if some and completions:
+                self._learn()
             pending = [*pending[len(now) :], *following] if len(now) < len(pending) else following
         self.asked += MOST_AT_ONCE - left
         if pending:
             self._backlog = pending
-            self._link.wake()
+            if fetches(pending[:MOST_AT_ONCE]):
+                self._line_up()
+            else:
+                self._link.wake()
 
-    def _weigh(self, completions: Sequence[Completion]) -> int:
+    def _learn(self) -> None:
         # what the last ones have brought says how many the next may be
-        size = sum(len(run.columns.packed) for _, one in completions if isinstance(one, Fetched) for run in one.runs)
-        if size > TURN_BYTES:
+        if self._brought > TURN_BYTES:
             self._at_once = 1
-        elif completions and 2 * size < TURN_BYTES:
-            self._at_once = min(2 * self._at_once, MOST_AT_ONCE)
-        return size
+        elif 2 * self._brought < TURN_BYTES:
+            self._at_once = min(2 * self._at_once, MOST_FETCHES)
 
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:
@@ -401,32 +643,44 @@ class Driver:
                     size += columns.beside_values()
                 self._sizes[request.id] = size
                 self._writing += size
+            elif type(request) is Fetch and request.hold_until is None:
+                self._reading.add(request.id)
 
     def _finish(self, completions: Sequence[Completion]) -> list[Request]:
         if self._started:  # they may have ended with others
             started, self._started = self._started, ()
             self._account(started)
         following: list[Request] = []
-        session = self._session
+        session, size = self._session, 0
         for request_id, outcome in completions:
             if self._sizes:
                 self._writing -= self._sizes.pop(request_id, 0)
-            if isinstance(outcome, GatewayError):
+            if self._reading:
+                self._reading.discard(request_id)
+            if type(outcome) is Fetched:
+                for run in outcome.runs:
+                    size += len(run.columns.packed)
+            elif isinstance(outcome, GatewayError):
                 self._last_error = outcome.message
             more = session.complete(request_id, outcome, self._now)
             if more:
                 following.extend(more)
+        self._brought = size
+        if size >= MUCH:
+            self._context.lane.spend(size)
         return following
 
     def _flush(self) -> None:
         link = self._link
+        if self._unsaid:
+            return
         # a session that always has one more thing to say leaves the others their turn
         for _ in range(MAX_ROUNDS):
             outputs = self._session.outputs()
             self._stirred = False
             if outputs:
                 apply(outputs, link)
-            if not self._stirred:
+            if not self._stirred or self._session.unsaid:
                 return
         link.wake()
 
@@ -523,3 +777,13 @@ class Driver:
 def fetches(requests: Iterable[Request]) -> bool:
     """Whether what is asked for may be much."""
     return any(type(request) is Fetch for request in requests)
+
+
+def brought(completions: Sequence[Completion]) -> int:
+    """Bytes of what was fetched."""
+    size = 0
+    for _, outcome in completions:
+        if type(outcome) is Fetched:
+            for run in outcome.runs:
+                size += len(run.columns.packed)
+    return size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 
 class Connected(Protocol):
@@ -13,19 +13,22 @@ class Connected(Protocol):
         ...
 
 
-_Method = TypeVar("_Method", bound=Callable[..., None])
+_Arguments = ParamSpec("_Arguments")
+_Connection = TypeVar("_Connection", bound=Connected)
 
 
-def supervised(method: _Method) -> _Method:
+def supervised(
+    method: Callable[Concatenate[_Connection, _Arguments], object],
+) -> Callable[Concatenate[_Connection, _Arguments], None]:
     """For methods that are called from tasks which many connections share (the store's, the pump's, an endpoint's): an
     error that passed here would end the gateway.
     """
 
     @functools.wraps(method)
-    def call(connection: Connected, *args: Any) -> None:
+    def call(connection: Any, *args: Any) -> None:
         try:
-            method(connection, *args)
+            method(connection, *args)  # type: ignore[call-arg]  # none of them has arguments by name alone
         except Exception as error:  # noqa: BLE001 - the one place that may catch everything
             connection.fail(error)
 
-    return cast("_Method", call)
+    return cast("Callable[Concatenate[_Connection, _Arguments], None]", call)

@@ -9,32 +9,35 @@ from collections.abc import Callable
 
 import attrs
 
-from gateway.settings import Limits
 
+class Occupancy:
+    """How many there are, in all and per address, against two bounds."""
 
-class ConnectionCounts:
-    """Counts the connections of one listener, in total and per address."""
+    __slots__ = ("_bound", "_by_address", "_per_address", "total")
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._addresses: Counter[str] = Counter()
+    def __init__(self, bound: float = math.inf, per_address: float = math.inf) -> None:
+        self._bound = bound
+        self._per_address = per_address
+        self._by_address: Counter[str] = Counter()
         self.total = 0
 
-    def enter(self, address: str) -> str | None:
-        """Admit a connection (None), or name the limit that forbids it."""
-        if self.total >= self._limits.connections:
+    def refusal(self, address: str) -> str | None:
+        """Which bound keeps one more out."""
+        if self.total >= self._bound:
             return "connections"
-        if self._addresses[address] >= self._limits.per_address:
+        if self._by_address[address] >= self._per_address:
             return "per_address"
-        self.total += 1
-        self._addresses[address] += 1
         return None
+
+    def enter(self, address: str) -> None:
+        self.total += 1
+        self._by_address[address] += 1
 
     def leave(self, address: str) -> None:
         self.total -= 1
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
 
 
 QUEUE = 2 << 20

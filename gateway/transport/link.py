@@ -118,7 +118,9 @@ class LinkHandler(Protocol):
 
 
 class GatheringHandler(LinkHandler, Protocol):
-    """One that can be read beside others, by a task that they share."""
+    """One that can be read beside others, by a task that they share. What goes wrong in `take` and `answer` is for that task to
+    say (`fail`): it looks once for all whom it reads, and not in each call.
+    """
 
     @property
     def asked(self) -> int:
@@ -126,7 +128,25 @@ class GatheringHandler(LinkHandler, Protocol):
         ...
 
     def gather(self, channel: int, data: bytes, now: float) -> None:
-        """Bytes came in. What follows from them may wait for `turn`: until then others are read too."""
+        """Bytes came in. What follows from them may wait for `respond`: until then others are read too."""
+        ...
+
+    def respond(self, now: float) -> None:
+        """`turn`, behind `gather`."""
+        ...
+
+    def take(self, channel: int, data: bytes, now: float) -> int:
+        """The same. Returns how many requests were handed over."""
+        ...
+
+    def answer(self, now: float) -> bytes | None:
+        """`turn`, behind `take`. Bytes: they are all there is to be done; who cannot send all of them calls `turn`. None at all:
+        for certain there will be some when the disk has what was asked.
+        """
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Something inside went wrong that nobody expected."""
         ...
 
 

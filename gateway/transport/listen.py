@@ -15,7 +15,7 @@ import trio
 from gateway.errors import TargetError
 from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
-from gateway.transport.limits import ConnectionCounts
+from gateway.transport.limits import Occupancy
 from gateway.transport.pipe import Pipe, PipeFailed, PipeInPipe
 from gateway.transport.shared import SharedReader
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
@@ -102,7 +102,7 @@ class TcpListener:
         self._served = served
         self._tls = tls
         self._websocket = websocket
-        self._admission = ConnectionCounts(context.limits)
+        self._admission = Occupancy(context.limits.connections, context.limits.per_address)
         self._reader = SharedReader(context.hold, context.release, context.clock)
         self._drivers: set[Driver] = set()
         self._accepting = trio.CancelScope()
@@ -168,11 +168,13 @@ class TcpListener:
                         self._context.recorder.limit_hit(self._context.listener, "open_files")
                         await trio.sleep(OUT_OF_FILES_PAUSE)
                     break
-                refusal = self._admission.enter(_host(address))
+                host = _host(address)
+                refusal = self._admission.refusal(host)
                 if refusal is not None:
                     self._context.recorder.refused_connection(self._context.listener, refusal)
                     sock.close()
                     continue
+                self._admission.enter(host)
                 self._nursery.start_soon(self._serve, sock, address)
 
     async def _serve(self, sock: socket.socket, address: PeerAddress) -> None:

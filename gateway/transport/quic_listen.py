@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from gateway.transport.driver import Driver, DriverContext
-from gateway.transport.limits import ConnectionCounts
+from gateway.transport.limits import Occupancy
 from gateway.transport.link import Link
 from gateway.transport.listen import Served
 from gateway.transport.quic.certificates import CertificateFiles
@@ -47,7 +47,7 @@ class QuicListener:
     ) -> None:
         """`handover` to other processes, to which this is the listener with this number."""
         self._context = context
-        self._admission = ConnectionCounts(context.limits)
+        self._admission = Occupancy(context.limits.connections, context.limits.per_address)
         self._drivers: dict[CountedDriver, str] = {}
         handlers = {alpn: self._handler(one, alpn) for one in served for alpn in one.alpns or (None,)}
         self._server = QuicServer(
@@ -99,11 +99,12 @@ class QuicListener:
         def make(link: QuicLink) -> CountedDriver:
             driver = CountedDriver(self._context, served.session(alpn), link, served, self)
             address = link.peer.rsplit(":", 1)[0]
-            refusal = self._admission.enter(address)
+            refusal = self._admission.refusal(address)
             if refusal is not None:
                 self._context.recorder.refused_connection(self._context.listener, refusal)
                 link.close(0, "too many connections")
                 return driver
+            self._admission.enter(address)
             self._drivers[driver] = address
             self._context.recorder.connections(self._context.listener, +1)
             return driver

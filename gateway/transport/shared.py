@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from gateway.transport.edge import supervised
 from gateway.transport.tcp import TcpLink
 
 PASS_BYTES: Final = 256 << 10
@@ -39,6 +40,8 @@ class SharedReader:
         """Found ready, not read yet."""
         self._unanswered: list[TcpLink] = []
         """Read, and what they asked for handed over."""
+        self._at: TcpLink | None = None
+        """Whose turn it is."""
         self._by = TOGETHER
         """Who they are, for the store, which serves at once who is alone: below zero, where no connection's own number is."""
 
@@ -58,9 +61,14 @@ class SharedReader:
             while True:
                 if not (self._ready or self._unanswered):
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    found = self._epoll.poll(0, AT_ONCE)
-                    self._ready = list(map(self._connections.__getitem__, map(_NUMBER, found)))
-                    self._by = ~found[0][0] if len(found) == 1 else TOGETHER
+                    if len(self._connections) == 1:  # it is that one, and to ask would be a call of the system's more
+                        ((number, only),) = self._connections.items()
+                        self._ready, self._by = [only], ~number
+                        # should it have been another one, that has just gone, there is nothing to be read
+                    else:
+                        found = self._epoll.poll(0, AT_ONCE)
+                        self._ready = list(map(self._connections.__getitem__, map(_NUMBER, found)))
+                        self._by = ~found[0][0] if len(found) == 1 else TOGETHER
                 else:
                     await trio.lowlevel.checkpoint()
                 self._pass()
@@ -69,24 +77,38 @@ class SharedReader:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
 
+    @supervised
     def _pass(self) -> None:
+        # One call is supervised, which is all of them. Who fails ends the pass, and what is left of it comes in the next.
         now = self._clock()
         if not self._unanswered:
-            ready, read, room = self._ready, 0, PASS_BYTES
+            ready, turns, room = self._ready, 0, PASS_BYTES
             self._hold()
             try:
                 for connection in ready:
+                    self._at = connection
+                    turns += 1
                     room -= connection.gather(now)
-                    read += 1
                     if room <= 0:
                         break
+                self._at = None
             finally:
+                self._ready, self._unanswered = ready[turns:], ready[:turns]
                 self._release(self._by)
-            self._ready, self._unanswered = ready[read:], ready[:read]
-        unanswered, answered, room = self._unanswered, 0, ANSWER_BYTES
-        for connection in unanswered:
-            room -= connection.answer(now)
-            answered += 1
-            if room <= 0:
-                break
-        self._unanswered = unanswered[answered:]
+        unanswered, turns, room = self._unanswered, 0, ANSWER_BYTES
+        try:
+            for connection in unanswered:
+                self._at = connection
+                turns += 1
+                room -= connection.answer(now)
+                if room <= 0:
+                    break
+            self._at = None
+        finally:
+            self._unanswered = unanswered[turns:]
+
+    def fail(self, error: Exception) -> None:
+        connection, self._at = self._at, None
+        if connection is None:
+            raise error  # a mistake of the store's, and not of who happened to ask
+        connection.fail(error)

@@ -26,6 +26,8 @@ JOIN_LIMIT: Final = 1 << 20
 """Beyond this the copy that joins replies costs more than the sends that it saves."""
 REQUEST_COST: Final = 4 << 10
 """A request takes as long as it takes to read, or to answer with, about so many bytes."""
+WHOLE_READ: Final = 4 << 10
+"""Who sends so much at once does not send a request in two small segments, of which the second waits for a word from us."""
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 32 << 20
 """How long, and how much, a peer that was said goodbye to may still send. One that never stops is cut."""
@@ -70,6 +72,8 @@ class TcpLink:
         self._watched = False
         self._silent = False
         """Nothing was sent since the last read, so nothing has told the peer that it came."""
+        self._whole = False
+        """What was read last is no part of a request, as far as its size tells."""
         self._queue: list[bytes] = []
         self._out: list[bytes | memoryview] = []
         """What goes to the kernel as it is: joined, and encrypted under TLS."""
@@ -194,10 +198,36 @@ class TcpLink:
             self.abort()
             return
         if self._out:
-            self._writing = True
-            self._nursery.start_soon(self._write_out)
+            self._write_later()
         if self._notify:
             self._room()
+
+    def _put(self, data: bytes) -> bool:
+        # send bytes before which nothing waits; False if some of them, or other things, wait now
+        if self._pipe is not None or self._queue or self._out or self._writing or self._dead or self._finishing:
+            self.send(0, data)
+            self.flush()
+            return False
+        size = len(data)
+        self._queued += size
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.abort()
+            return False
+        self._silent = False
+        if sent == size:
+            return True
+        self._size += size - sent
+        self._out.append(memoryview(data)[sent:])
+        self._write_later()
+        return False
+
+    def _write_later(self) -> None:
+        self._writing = True
+        self._nursery.start_soon(self._write_out)
 
     def _seal(self) -> None:
         if not self._queue or (self._pipe is not None and not self._pipe.ready):
@@ -311,12 +341,13 @@ class TcpLink:
         data = self._receive()
         if data is None:
             return 0
-        asked = handler.asked
+        self._whole = len(data) >= WHOLE_READ
         if data and self._pipe is None:
-            handler.gather(0, data, now)
+            several = handler.take(0, data, now)
         else:
+            asked = handler.asked
             self._take(data)
-        several = handler.asked - asked
+            several = handler.asked - asked
         return len(data) + several * REQUEST_COST if several > 1 else len(data)
 
     def answer(self, now: float) -> int:
@@ -324,14 +355,21 @@ class TcpLink:
         handler = self._gathering
         if handler is None:
             return 0
-        before = self._queued - handler.asked * REQUEST_COST
-        handler.turn(now)
-        if self._silent:
+        before = self._queued + handler.asked * REQUEST_COST
+        data = handler.answer(now)
+        if data and not self._put(data):
+            handler.turn(now)
+        # where an answer follows for certain it says that it came, and what would say so before costs as much as that
+        if self._silent and (data is None or not self._whole):
             self._confirm()
         if self._finishing or self._eof:
             self._watch()
             self.wake()
         return self._queued + handler.asked * REQUEST_COST - before
+
+    def fail(self, error: Exception) -> None:
+        if self._gathering is not None:
+            self._gathering.fail(error)
 
     def _take(self, data: bytes) -> None:
         handler = self._handler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 
@@ -12,14 +13,16 @@ class ReplyQueue:
     so a reply behind it is a barrier for everything before.
     """
 
-    __slots__ = ("_base", "size", "slots")
+    __slots__ = ("_base", "held_back", "size", "slots")
 
     def __init__(self) -> None:
         self.slots: deque[bytes | None] = deque()
         """Replies in their order, None in the place of one that is not known: to be looked at, and changed by nobody else."""
         self._base = 0
         self.size = 0
-        """Bytes of the replies that are known and whose turn it is not."""
+        """Bytes of the replies that are known and have not left."""
+        self.held_back = False
+        """There was no room for some of which it was the turn."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -46,19 +49,27 @@ class ReplyQueue:
         self.slots[index] = data
         self.size += len(data)
 
+    def give_back(self) -> None:
+        """The only place that is taken: what it was taken for leaves by itself."""
+        self.slots.popleft()
+        self._base += 1
+
     def put(self, data: bytes) -> None:
         """Take a slot and fill it at once."""
         self.slots.append(data)
         self.size += len(data)
 
-    def ready(self) -> list[bytes]:
-        """Every reply whose turn it is, without the empty ones."""
+    def ready(self, room: float = math.inf) -> list[bytes]:
+        """Every reply whose turn it is, without the empty ones; no more of them than fill `room` (the last may be larger)."""
         slots = self.slots
         ready: list[bytes] = []
-        while slots and slots[0] is not None:
+        while slots and slots[0] is not None and room > 0:
             data = slots.popleft()
             self._base += 1
             if data:
-                self.size -= len(data)
+                size = len(data)
+                self.size -= size
+                room -= size
                 ready.append(data)
+        self.held_back = room <= 0 and bool(slots) and slots[0] is not None
         return ready

@@ -97,10 +97,6 @@ class Reader:
         """Numbers that stand one behind the other."""
         return layout.unpack_from(self.data, self.skip(layout.size, what))
 
-    def text32(self, what: str = "text") -> str:
-        """u32 length, UTF-8."""
-        return self._text(self.u32(what), what)
-
     def bytes32(self, what: str = "bytes") -> bytes:
         """u32 length, raw bytes."""
         return self.take(self.u32(what), what)

@@ -22,6 +22,10 @@ from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect, Limits, Says, Transport
 
+TURN_BYTES = 256 << 10
+"""With so much put out at once, the rest has to wait for the connection's next turn: one late answer may have kept back many
+that are known, and they must not all leave in one pass of the event loop.
+"""
 BEFORE_LOGIN = 64 << 10
 """Bytes of a frame from somebody who has to log in and has not yet: room for every login, and for nothing worth holding."""
 
@@ -156,6 +160,14 @@ class ServerSession(Protocol):
         """A request ended."""
         ...
 
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes | Send:
+        """`complete`, of the one request that was under way. Bytes, in the place of what is to be asked: they are all there is to
+        put out (on channel 0), nothing waits for room, and the session rests (`rests_until`), without a time of its own. So a
+        turn with one request and its answer, as most are, comes to one call. A `Send` in that place says the same, where there
+        are several channels: it is all there is to put out, with no wish, and the session rests as long as it did before.
+        """
+        ...
+
     def room(self, channel: int, now: float) -> Requests:
         """What was sent with `notify` has left, down to low water."""
         ...
@@ -179,8 +191,16 @@ class ServerSession(Protocol):
         ...
 
     def outputs(self) -> Sequence[Output]:
-        """Everything queued since the last call, in order."""
+        """What was queued since the last call, in order: everything, or as much as one turn may have (`TURN_BYTES`)."""
         ...
+
+    answer_due: bool
+    """Whether something leaves for the peer when what is under way has ended, however it ends. To be asked of a session that has
+    nothing to put out.
+    """
+
+    unsaid: bool
+    """Whether the last `outputs` has left something for another turn. Such a session does not rest."""
 
     @property
     def in_flight(self) -> int:
@@ -213,12 +233,15 @@ class ServerSession(Protocol):
 class ServerBasics:
     """What most server sessions answer where nothing is to be done: a protocol without such a case leaves it out."""
 
+    unsaid = False
+    answer_due = False
+
     @property
     def in_flight(self) -> int:
         return 0
 
     def rests_until(self) -> float | None:
-        if self.in_flight or self.held or self.kept or not self.handshaken:
+        if self.in_flight or self.held or self.kept or self.unsaid or not self.handshaken:
             return None
         due = self.timeout_at()
         return math.inf if due is None else due
@@ -238,6 +261,12 @@ class ServerBasics:
     @property
     def spoken(self) -> Spoken:
         return UNTOLD
+
+    def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
+        raise NotImplementedError
+
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes | Send:
+        return self.complete(request_id, outcome, now)
 
     def opened(self, _channel: int, _kind: Kind, _now: float) -> Requests:
         return NO_REQUESTS
@@ -380,9 +409,16 @@ class ClientSession(Protocol):
         """
         ...
 
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether the broker stores a publish that says what it comes after (`Copies.after`) behind that, or not at all."""
+        ...
+
 
 class ClientBasics:
     """What most client sessions answer where nothing is to be done."""
+
+    keeps_turns = False
 
     def reset(self, _channel: int, _code: int) -> Completions:
         return NO_COMPLETIONS

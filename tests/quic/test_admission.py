@@ -12,8 +12,10 @@ from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicErrorCode, QuicPacketType, pull_quic_header
 from aioquic.quic.retry import QuicRetryTokenHandler
 
+from gateway.settings import network_of
+from gateway.transport.limits import Occupancy
 from gateway.transport.quic.certificates import CertificateFiles
-from gateway.transport.quic.limits import Occupancy, QuicLimits, is_loopback, network_of
+from gateway.transport.quic.limits import QuicLimits, is_loopback
 from gateway.wire.session import Kind
 from tests.quic.support import SERVER, Network, World, client_hello, initial, settle, until
 
@@ -233,7 +235,7 @@ def test_occupancy_forgets_addresses_that_left() -> None:
     assert occupancy.refusal("a") == "per_address"
     assert occupancy.refusal("b") is None
     occupancy.enter("b")
-    assert occupancy.refusal("c") == "total"
+    assert occupancy.refusal("c") == "connections"
     occupancy.leave("a")
     assert occupancy.refusal("a") is None
     assert occupancy.total == 1

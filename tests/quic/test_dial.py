@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import trio
 import trio.testing
 import trustme
 
+from gateway.broker.timers import Pump
 from gateway.errors import TargetError
 from gateway.transport.link import LinkHandler
 from gateway.transport.quic.certificates import CertificateFiles, self_signed
@@ -19,9 +20,10 @@ from gateway.transport.quic.dial import dial_quic
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.server import QuicServer, open_udp_sockets
 from gateway.transport.quic.trust import ClientTrust
+from gateway.transport.quic.udp import Datagram, UdpSocket
 from gateway.transport.tls import ClientTls, TlsFailed
 from gateway.wire.session import CONNECTION, Kind
-from tests.quic.support import Heard
+from tests.quic.support import Heard, until
 
 
 class Echo(Heard):
@@ -60,6 +62,43 @@ async def echo(link: QuicLink, heard: Heard, data: bytes) -> bytes:
     with trio.fail_after(10):
         await done.wait()
     return bytes(heard.data[-1])
+
+
+async def test_what_is_said_in_somebody_s_turn_leaves_at_its_end(
+    certificate: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = UdpSocket.send
+
+    def noted(self: UdpSocket, datagrams: Sequence[Datagram]) -> Sequence[Datagram]:
+        sent.append(len(datagrams))
+        return send(self, datagrams)
+
+    pump, heard = Pump(trio.current_time), Heard()
+    async with trio.open_nursery() as nursery, serving(certificate) as server:
+        nursery.start_soon(pump.run)
+        tls = ClientTls(insecure=True)
+        async with dial_quic("127.0.0.1", server.port, alpns=[], tls=tls, handler=heard, soon=pump.soon) as link:
+            link.open(-1, Kind.DUPLEX)
+            link.send(-1, b"first")
+            await until(lambda: heard.size(-1) == 5)
+            monkeypatch.setattr(UdpSocket, "send", noted)
+            pump.hold()
+            for data in (b"one", b"two"):
+                link.send(-1, data)
+                link.flush()
+            assert not sent
+            pump.later("news", lambda: sent.append(-1))
+            pump.release()
+            assert sent == [1, -1]  # in this very moment, together, and before those who wait for news have theirs
+            await until(lambda: heard.size(-1) == 11)
+            link.send(-1, b"three")  # in nobody's turn: in the next one
+            link.flush()
+            await until(lambda: heard.size(-1) == 16)
+        link.send(-1, b"late")
+        link.flush()  # nobody is there any more
+        pump.release()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("trust", ["ca", "fingerprint", "insecure"])

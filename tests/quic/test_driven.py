@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from gateway.broker.lane import Lane
 from gateway.settings import Limits, Seconds
 from gateway.transport.driver import Driver, DriverContext
 from gateway.transport.limits import Budget
@@ -27,7 +28,7 @@ class Lines:
 
     def __call__(self, link: QuicLink) -> Driver:
         limits = Limits(write_timeout=Seconds(WRITE_TIMEOUT))
-        context = DriverContext("toy", limits, self.budget, self.recorder, trio.current_time)
+        context = DriverContext("toy", limits, self.budget, self.recorder, trio.current_time, Lane())
         return Driver(context, LineSession(SessionContext("toy", None)), link, EchoBroker().attach)
 
 

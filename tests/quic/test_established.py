@@ -18,6 +18,7 @@ import attrs
 import pytest
 from aioquic import tls
 from aioquic.quic import connection as engine
+from aioquic.quic import events
 from aioquic.quic.crypto import CryptoPair
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,6 +56,12 @@ class GeneralCore(Core):
 
     def _says_nothing_special(self, now: float) -> bool:
         return False
+
+    def write(self, stream_id: int, data: bytes, end: bool = False) -> bool:
+        if not end and super().write(stream_id, b""):
+            self._streams[stream_id].sender.write(data)
+            return True
+        return super().write(stream_id, data, end)
 
     def get_timer(self) -> float | None:
         return CreditedConnection.get_timer(self)
@@ -464,6 +471,55 @@ def test_the_plain_way_is_gone(shaken: tuple[Core, Core], monkeypatch: pytest.Mo
     assert three.plain._streams[0].receiver._buffer_start == 100 + 100 * 30
 
 
+def test_an_id_that_was_lost_on_its_way_is_told_again(
+    shaken: tuple[Core, Core], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # which alone must be enough for it: the same packet names one that is not used any more
+    monkeypatch.setattr(engine.QuicConnection, "_on_retire_connection_id_delivery", lambda *_: None)
+    story = Story(shaken, True)
+    three = story.three
+    for _ in range(3):  # what is left of the handshake
+        story.tell(("client pings",), (False,), False, (False,), True, 0.03)
+    before = {cid.cid for cid in three.plain._host_cids}
+    story.tell(
+        ("another id",), (False,), False, (True,), True, 0.0
+    )  # the server names one more, and that packet is lost
+    (fresh,) = {cid.cid for cid in three.plain._host_cids} - before
+    for _ in range(5):  # the plain way, until a later packet is acknowledged and shows that it is
+        story.tell(("server writes", 2, 100, False), (False,), False, (False,), True, 0.001)
+        story.tell(("client writes", 0, 100, False), (False,), False, (False,), True, 0.001)
+    assert fresh in {cid.cid for cid in three.client._peer_cid_available}
+
+
+def test_bytes_are_handed_on_as_they_are_read_but_not_past_what_happened_before(shaken: tuple[Core, Core]) -> None:
+    story = Story(shaken, True)
+    three = story.three
+    for _ in range(3):  # what is left of the handshake
+        story.tell(("client pings",), (False,), False, (False,), True, 0.03)
+    taken: list[tuple[int, bytes]] = []
+    server, client = three.plain, three.client
+    server.take = lambda stream, data: taken.append((stream, data))
+
+    def arrives(data: bytes) -> None:
+        client.write(0, data)
+        for datagram, _ in client.datagrams_to_send(three.now):
+            server.receive_datagram(datagram, CLIENT, three.now)
+
+    server._events.clear()
+    client.open(False)
+    arrives(b"a stream")  # that nobody knew: an event, which nobody looks at yet
+    arrives(b"behind")
+    assert not taken
+    assert [(type(event), event.data) for event in server._events] == [
+        (events.StreamDataReceived, b"a stream"),
+        (events.StreamDataReceived, b"behind"),
+    ]
+    server._events.clear()
+    arrives(b"at once")
+    assert taken == [(0, b"at once")]
+    assert not server._events
+
+
 def test_numbers_of_packets_are_made_whole_as_aioquic_does() -> None:
     chance = random.Random(7)
     for _ in range(5000):
@@ -479,6 +535,13 @@ def engine_number(truncated: int, bits: int, expected: int) -> int:
 
 
 def test_it_only_overrides_what_is_there() -> None:
-    for name in ("receive_datagram", "datagrams_to_send", "get_timer", "_idle_timeout"):
+    for name in (
+        "receive_datagram",
+        "datagrams_to_send",
+        "get_timer",
+        "_idle_timeout",
+        "_replenish_connection_ids",
+        "_on_new_connection_id_delivery",
+    ):
         assert name in vars(EstablishedConnection)
         assert name in vars(engine.QuicConnection)

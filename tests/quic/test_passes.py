@@ -9,6 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway.transport.quic.aioquic_private import ACKNOWLEDGE_AFTER
 from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.endpoint import LONE
 from gateway.transport.shared import TOGETHER
 from gateway.wire.session import Kind
 from tests.quic.support import SERVER, Address, Heard, Network, SimSocket, World, until
@@ -151,3 +152,60 @@ async def test_what_the_socket_has_no_room_for_is_sent_when_it_has(
 def world_address(network: Network) -> Address:
     """The client's."""
     return next(address for address in network._sockets if address != SERVER)
+
+
+class WatchedSocket(SimSocket):
+    """Notes how many datagrams were asked for, and how many there were."""
+
+    reads: list[tuple[int, int]]
+
+    def receive(self, limit: int) -> list[tuple[bytes, Address]]:
+        found = super().receive(limit)
+        self.reads.append((limit, len(found)))
+        return found
+
+
+async def test_who_comes_alone_time_after_time_is_read_once_and_a_crowd_as_one(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What sends only does not read at all."""
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        client, server, link, serving = await world.pair()
+        sock = network._sockets[SERVER]
+        sock.__class__ = WatchedSocket
+        assert isinstance(sock, WatchedSocket)
+        sock.reads = []
+        link.open(-1, Kind.DUPLEX)
+        await until(lambda: ("opened", -1, Kind.DUPLEX) in client.events)
+
+        async def ask(times: int) -> None:
+            before = server.size(0)
+            for number in range(1, times + 1):
+                link.send(-1, b"question")
+                link.flush()
+                await until(lambda number=number: server.size(0) == before + 8 * number)  # type: ignore[misc]
+                await trio.sleep(0.1)  # what is acknowledged is so by itself
+
+        await ask(2 * LONE)
+        sock.reads.clear()
+        await ask(4 * LONE)
+        assert {found for _limit, found in sock.reads} <= {0, 1}  # none when a timer is due
+        assert sock.reads.count((1, 1)) >= 4 * (LONE - 1)
+
+        sock.reads.clear()
+        crowd = [(b"\0", ("10.9.9.9", 9)) for _ in range(100)]  # no QUIC
+        for data, source in crowd:
+            sock.arrive(data, source)
+        await until(lambda: not sock._inbox)
+        assert len(sock.reads) <= LONE + 1
+        assert sum(found for _limit, found in sock.reads) == 100
+
+        sock.reads.clear()
+        serving.send(0, b"news")
+        serving.flush()
+        await wait_all_tasks_blocked()
+        assert sock.reads == []
+        await until(lambda: client.size(-1) == 4)
+        nursery.cancel_scope.cancel()

@@ -23,7 +23,9 @@ from aioquic.quic.packet import (
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
-from gateway.transport.quic.limits import Occupancy, QuicLimits, network_of
+from gateway.settings import network_of
+from gateway.transport.limits import Occupancy
+from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.udp import Address
 
 VERSIONS: Sequence[int] = (QuicProtocolVersion.VERSION_1, QuicProtocolVersion.VERSION_2)
@@ -74,7 +76,7 @@ class Admission:
         for what, occupancy in (("handshakes", self._handshakes), ("connections", self._connections)):
             bound = occupancy.refusal(network)
             if bound is not None:
-                reason = what if bound == "total" else f"{what}_per_address"
+                reason = what if bound == "connections" else f"{what}_per_address"
                 return self._refuse(header, reason, QuicErrorCode.CONNECTION_REFUSED)
         if header.token:
             return self._redeem(header, address, now)

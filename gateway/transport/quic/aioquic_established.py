@@ -10,6 +10,7 @@ Apart from `aioquic_credit`, which changes what aioquic does: this does the same
 """
 
 # ruff: noqa: SLF001 (private names are what this module is for)
+# ruff: noqa: PLR1730, FURB136 (`min` and `max` are calls, and dearer than all else in such a line, of which each packet takes some)
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from aioquic import tls
 from aioquic.quic.congestion.base import K_GRANULARITY
-from aioquic.quic.connection import END_STATES, QuicConnectionError, QuicConnectionState, QuicReceiveContext
+from aioquic.quic.connection import QuicConnectionError, QuicConnectionState, QuicReceiveContext
 from aioquic.quic.crypto import CryptoContext
 from aioquic.quic.events import StreamDataReceived
 from aioquic.quic.packet import QuicPacketType
@@ -35,7 +36,7 @@ from cryptography.exceptions import InvalidTag
 from gateway.transport.quic.aioquic_credit import CreditedConnection
 
 ACK: Final = 0x02
-STREAM: Final = range(0x08, 0x10)
+STREAM, STREAMS = 0x08, 0xF8
 END, LENGTH, OFFSET = 0x01, 0x02, 0x04
 """Bits of a STREAM frame's type (RFC 9000, 19.8)."""
 FORM_AND_FIXED, SHORT = 0xC0, 0x40
@@ -61,11 +62,17 @@ _DATA_DELIVERY: Final = QuicStreamSender.on_data_delivery
 Span = tuple[Any, int, int, bool]
 """What a packet has of a stream: its sender, from where to where, whether it is the end."""
 
-_ACKNOWLEDGED: Final = struct.Struct(">BHHBB")
-"""An ACK frame of one range (RFC 9000, 19.3), its numbers of two bytes, but for how many packets there are."""
+_ACKNOWLEDGED: Final = (
+    (struct.Struct(">BHBBB"), 0x4000, struct.Struct(">BHHBB")),
+    (struct.Struct(">BIBBB"), 0x8000_0000, struct.Struct(">BIHBB")),
+)
+"""An ACK frame of one range (RFC 9000, 19.3) with few packets in it: by the length of the last one's number, and that of the
+delay.
+"""
 _HEADS: Final = (struct.Struct(">BBH"), struct.Struct(">BBBH"), struct.Struct(">BBHH"), struct.Struct(">BBIH"))
 """What a STREAM frame begins with (RFC 9000, 19.8): by the length of the offset."""
 _WAS_SENT: Final = attrgetter("was_sent")
+_BYTES: Final = tuple(bytes((value,)) for value in range(256))
 
 
 class _OtherFrame(Exception):
@@ -128,8 +135,16 @@ class EstablishedConnection(CreditedConnection):
     """Streams that may have something to send, those that were served last behind. To aioquic it is `_streams_queue`."""
     _silence = 0.0
     """How long the peer may be silent, by the round trips measured so far; 0 where that is to be worked out."""
+    _idle = 0.0
+    """The same, as far as both sides have agreed on it."""
+    _ids_told = False
+    """Each id that the peer may send to is in some packet that is not lost."""
     paces = True
     """Whether packets leave evenly, and not as soon as the congestion window has room for them."""
+    take: Callable[[int, bytes], None] | None = None
+    """Takes the next bytes of a stream, by its id, as they are read; without it, and behind what has happened and was not looked
+    at yet, they are an event like any other.
+    """
 
     # --- receiving ---
 
@@ -168,11 +183,14 @@ class EstablishedConnection(CreditedConnection):
             return
         length = (first & NUMBER_LENGTH) + 1
         start = begin + length
-        truncated = int.from_bytes(data[begin:start], "big") ^ int.from_bytes(mask[1 : 1 + length], "big")
+        if length == NUMBER:
+            truncated = (data[begin] ^ mask[1]) << 8 | data[begin + 1] ^ mask[2]
+        else:
+            truncated = int.from_bytes(data[begin:start], "big") ^ int.from_bytes(mask[1 : 1 + length], "big")
         space = self._spaces[ONE_RTT]
         expected, bits = space.expected_packet_number, 8 * length
         number = expected >> bits << bits | truncated
-        if abs(number - expected) >= 1 << (bits - 1):
+        if number != expected and abs(number - expected) >= 1 << (bits - 1):
             number = _whole(truncated, bits, expected)
         header = b"%c%b%b" % (first, cid, truncated.to_bytes(length, "big"))
         try:
@@ -185,8 +203,7 @@ class EstablishedConnection(CreditedConnection):
         if number > space.expected_packet_number:
             space.expected_packet_number = number + 1
         if number > self._spin_highest_pn:
-            spin = bool(first & SPIN)
-            self._spin_bit = not spin if self._is_client else spin
+            self._spin_bit = bool(first & SPIN) is not self._is_client  # a client turns it over
             self._spin_highest_pn = number
 
         try:
@@ -195,7 +212,7 @@ class EstablishedConnection(CreditedConnection):
             self._logger.warning(error)
             self.close(error_code=error.error_code, frame_type=error.frame_type, reason_phrase=error.reason_phrase)
             return
-        if self._close_pending or self._state in END_STATES:
+        if self._close_pending or self._state is not CONNECTED:
             return
 
         self._close_at = now + (self._silence or self._idle_timeout())
@@ -205,13 +222,21 @@ class EstablishedConnection(CreditedConnection):
             space.largest_received_time = now
         queue = space.ack_queue
         ranges = queue._RangeSet__ranges  # type: ignore[attr-defined]
-        if ranges and ranges[-1].stop == number:
-            ranges[-1] = range(ranges[-1].start, number + 1)
+        if not ranges:
+            ranges.append(range(number, number + 1))
+        elif (last := ranges[-1]).stop == number:
+            ranges[-1] = range(last.start, number + 1)
         else:
             queue.add(number)
             if len(ranges) > MAX_ACK_RANGES:
                 queue.shift()
-        received.add(number)
+        seen = received._received
+        seen.add(number)
+        lower = number - received._size + 1
+        if lower > received._lower:
+            if len(seen) > 2 * received._size:
+                received.add(number)  # forgets those that are too old
+            received._lower = lower
         if eliciting and space.ack_at is None:
             space.ack_at = now + self._ack_delay
 
@@ -222,7 +247,7 @@ class EstablishedConnection(CreditedConnection):
         try:
             while position < end:
                 kind = payload[position]
-                if kind in STREAM:
+                if kind & STREAMS == STREAM:
                     position = self._stream(payload, position + 1, end, kind)
                     eliciting = True
                 elif kind == ACK:
@@ -259,6 +284,10 @@ class EstablishedConnection(CreditedConnection):
             elif offset < 0x80:
                 offset = (offset & 0x3F) << 8 | payload[position + 1]
                 position += 2
+            elif offset < 0xC0:
+                offset = (offset & 0x3F) << 24 | payload[position + 1] << 16
+                offset |= payload[position + 2] << 8 | payload[position + 3]
+                position += 4
             else:
                 offset, position = _varint(payload, position)
         if kind & LENGTH:
@@ -292,13 +321,18 @@ class EstablishedConnection(CreditedConnection):
             raise _OtherFrame
         receiver._buffer_start = receiver.highest_offset = reached
         limit.used += fresh
-        self._events.append(StreamDataReceived(payload[position:stop], False, number))
+        if self.take is None or self._events:
+            self._events.append(StreamDataReceived(payload[position:stop], False, number))
+        else:
+            self.take(number, payload[position:stop])
         return stop
 
     def _acknowledgement(self, payload: bytes, position: int, now: float) -> int:
         """What the peer has received (RFC 9000, 19.3). Where that ends."""
         largest = payload[position]
-        if 0x40 <= largest < 0x80:
+        if largest < 0x40:
+            position += 1
+        elif largest < 0x80:
             largest = (largest & 0x3F) << 8 | payload[position + 1]
             position += 2
         else:
@@ -324,12 +358,16 @@ class EstablishedConnection(CreditedConnection):
         loss = self._loss
         loss.peer_completed_address_validation = True
         space = self._spaces[ONE_RTT]
-        space.largest_acked_packet = max(space.largest_acked_packet, largest)
+        if largest > space.largest_acked_packet:
+            space.largest_acked_packet = largest
         sent = space.sent_packets
-        numbers = list(sent)
-        numbers = numbers[bisect_left(numbers, low) : bisect_left(numbers, largest + 1)]
-        if not numbers:
+        if not sent:
             return position
+        numbers = list(sent)
+        if numbers[0] < low or numbers[-1] > largest:  # mostly it is all there is
+            numbers = numbers[bisect_left(numbers, low) : bisect_left(numbers, largest + 1)]
+            if not numbers:
+                return position
         eliciting = False
         control: Any = loss._cc
         for number in numbers:
@@ -342,8 +380,8 @@ class EstablishedConnection(CreditedConnection):
                     control.on_packet_acked(packet=packet, now=now)
                 if packet.acknowledged >= 0:
                     _forget_acknowledged(space, packet.acknowledged)
-                for span in packet.spans:
-                    _data_acknowledged(*span)
+                for sender, start, stop, fin in packet.spans:
+                    _data_acknowledged(sender, start, stop, fin)
             else:
                 if packet.in_flight:
                     control.on_packet_acked(packet=packet, now=now)
@@ -363,9 +401,12 @@ class EstablishedConnection(CreditedConnection):
         loss = self._loss
         if not loss._rtt_initialized:
             loss._rtt_first_sample_time = now
-        delay = min(delay, loss.max_ack_delay)
-        adjusted = max(latest, K_GRANULARITY)
-        lowest = loss._rtt_min = min(loss._rtt_min, adjusted)
+        if delay > loss.max_ack_delay:
+            delay = loss.max_ack_delay
+        adjusted = latest if latest > K_GRANULARITY else K_GRANULARITY
+        lowest = loss._rtt_min
+        if adjusted < lowest:
+            lowest = loss._rtt_min = adjusted
         if adjusted > lowest + delay:
             adjusted -= delay
         loss._rtt_latest = adjusted
@@ -379,7 +420,9 @@ class EstablishedConnection(CreditedConnection):
         loss._cc.on_rtt_measurement(now=now, rtt=latest)
         if self.paces:
             loss._pacer.update_rate(congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed)
-        self._silence = 0.0
+        # seldom: a round trip is short beside that
+        if self._silence != self._idle or IDLE_PROBES * _measured_probe(loss) > self._idle:
+            self._silence = 0.0
 
     # --- sending ---
 
@@ -403,39 +446,38 @@ class EstablishedConnection(CreditedConnection):
         number = self._packet_number
         datagrams: list[tuple[bytes, Any]] = []
         self._pacing_at = None
+        due, paces = space.ack_at, self.paces
+        if paces and (due is None or due >= now):
+            self._pacing_at = pacer.next_send_time(now=now)
+            if self._pacing_at is not None:
+                return datagrams
+        parts: list[Any] = []
+        acknowledged = -1
+        room = (size if size < window else window) - overhead
+        if due is not None and due <= now:
+            frame = _ack_frame(space, now, self._local_ack_delay_exponent)
+            parts.append(frame)
+            acknowledged = space.largest_received_packet
+            space.ack_at = None
+            room -= len(frame)
         while True:
-            due = space.ack_at
-            if self.paces and (due is None or due >= now):
-                self._pacing_at = pacer.next_send_time(now=now)
-                if self._pacing_at is not None:
-                    break
-            parts: list[Any] = []
             spans: list[Span] = []
-            acknowledged = -1
-            room = min(size, window) - overhead
-            if due is not None and due <= now:
-                frame = _ack_frame(space, now, self._local_ack_delay_exponent)
-                parts.append(frame)
-                acknowledged = space.largest_received_packet
-                space.ack_at = None
-                room -= len(frame)
-            elif datagrams and room >= FRAME_MIN and _none_left(self._queue):
-                break
             eliciting = self._stream_frames(room, parts, spans)
             if not parts:
                 break
-            header = b"%c%b%b" % (first, cid, (number & 0xFFFF).to_bytes(NUMBER, "big"))
+            truncated = number & 0xFFFF
+            header = b"%c%b%b" % (first, cid, truncated.to_bytes(NUMBER, "big"))
             sealed = keys.crypt((keys.iv ^ number).to_bytes(NONCE, "big"), b"".join(parts), header)
             mask = keys.mask(sealed[SAMPLED - NUMBER : SAMPLED - NUMBER + SAMPLE])
-            hidden = (number & 0xFFFF) ^ int.from_bytes(mask[1 : 1 + NUMBER], "big")
-            datagram = b"%c%b%b%b" % (first ^ (mask[0] & PROTECTED), cid, hidden.to_bytes(NUMBER, "big"), sealed)
+            hidden = truncated ^ (mask[1] << 8 | mask[2])
+            datagram = b"".join((_BYTES[first ^ (mask[0] & PROTECTED)], cid, hidden.to_bytes(NUMBER, "big"), sealed))
             length = len(datagram)
             packet: Any = _PlainPacket(number, length, now, eliciting, space, acknowledged, spans)
             space.sent_packets[number] = packet
             if eliciting:
                 space.ack_eliciting_in_flight += 1
                 loss._time_of_last_sent_ack_eliciting_packet = now
-                control.on_packet_sent(packet=packet)
+                control.bytes_in_flight += length
                 window -= length
                 if not self._ack_eliciting_sent_since_receipt:
                     self._close_at = now + (self._silence or self._idle_timeout())
@@ -443,8 +485,16 @@ class EstablishedConnection(CreditedConnection):
             path.bytes_sent += length
             datagrams.append((datagram, address))
             number += 1
-            if self.paces:
+            if paces:
                 pacer.update_after_send(now=now)
+                self._pacing_at = pacer.next_send_time(now=now)
+                if self._pacing_at is not None:
+                    break
+            room = (size if size < window else window) - overhead
+            if room >= FRAME_MIN and _none_left(self._queue):
+                self._queue = []
+                break
+            parts, acknowledged = [], -1
         self._packet_number = number
         return datagrams
 
@@ -466,22 +516,33 @@ class EstablishedConnection(CreditedConnection):
         ):
             return False
         for stream in self._queue:
-            if stream.receiver.stop_pending or stream.sender.reset_pending or stream.is_finished:
+            receiver, sender = stream.receiver, stream.sender
+            if receiver.stop_pending or sender.reset_pending or (receiver.is_finished and sender.is_finished):
                 return False
-        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
-            if limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent:
-                return False
+        both, one = self._local_max_streams_bidi, self._local_max_streams_uni
+        if (both.value != both.sent or one.value != one.sent) and (_wants_raising(both) or _wants_raising(one)):
+            return False
         path, data = self._network_paths[0], self._local_max_data
-        space = self._spaces[ONE_RTT]
+        space: Any = self._spaces[ONE_RTT]
+        if not self._ids_told:
+            self._ids_told = all(map(_WAS_SENT, self._host_cids))
         return (
-            path.is_validated
+            self._ids_told
+            and path.is_validated
             and not path.remote_challenges
             and data.value == data.sent
-            and not (space.ack_at is not None and space.ack_at <= now and len(space.ack_queue) != 1)
+            and not (space.ack_at is not None and space.ack_at <= now and len(space.ack_queue._RangeSet__ranges) != 1)
             and not self._cryptos[ONE_RTT]._update_key_requested
             and self._crypto_streams[ONE_RTT].sender.buffer_is_empty
-            and all(map(_WAS_SENT, self._host_cids))
         )
+
+    def _replenish_connection_ids(self) -> None:
+        super()._replenish_connection_ids()
+        self._ids_told = False
+
+    def _on_new_connection_id_delivery(self, delivery: QuicDeliveryState, connection_id: Any) -> None:
+        super()._on_new_connection_id_delivery(delivery, connection_id)
+        self._ids_told = False
 
     def _general_datagrams(self, now: float) -> list[tuple[bytes, Any]]:
         return super().datagrams_to_send(now)
@@ -494,11 +555,13 @@ class EstablishedConnection(CreditedConnection):
         served: list[CoreStream] = []
         taken = False
         for stream in queue:
-            if stream.is_blocked or stream.sender.buffer_is_empty:
-                continue
             sender = stream.sender
+            if stream.is_blocked or sender.buffer_is_empty:
+                continue
             before = sender.highest_offset
-            limit = min(before + self._remote_max_data - self._remote_max_data_used, stream.max_stream_data_remote)
+            limit = before + self._remote_max_data - self._remote_max_data_used
+            if limit > stream.max_stream_data_remote:
+                limit = stream.max_stream_data_remote
             used = _stream_frame(stream.stream_id or 0, sender, room, limit, parts, spans)
             if used:
                 taken = True
@@ -533,7 +596,10 @@ class EstablishedConnection(CreditedConnection):
             timer = due
         due = space.loss_time
         if due is None and space.ack_eliciting_in_flight:
-            due = loss._time_of_last_sent_ack_eliciting_packet + loss.get_probe_timeout() * 2**loss._pto_count
+            probe = _measured_probe(loss) if loss._rtt_initialized else loss.get_probe_timeout()
+            if loss._pto_count:
+                probe *= 2**loss._pto_count
+            due = loss._time_of_last_sent_ack_eliciting_packet + probe
         self._loss_at = due
         if due is not None and due < timer:
             timer = due
@@ -546,12 +612,28 @@ class EstablishedConnection(CreditedConnection):
         remote = self._remote_max_idle_timeout
         if remote is not None and remote < idle:
             idle = remote
-        if loss._rtt_initialized:
-            probe = loss._rtt_smoothed + max(4 * loss._rtt_variance, K_GRANULARITY) + loss.max_ack_delay
-        else:
-            probe = loss.get_probe_timeout()
+        probe = _measured_probe(loss) if loss._rtt_initialized else loss.get_probe_timeout()
+        self._idle = idle
         self._silence = max(idle, IDLE_PROBES * probe)
         return self._silence
+
+
+def add_unsent(sender: Any, data: bytes) -> None:
+    """As `sender.write`, of a stream that can be written to: bytes behind all that it was given."""
+    size = len(data)
+    if not size:
+        return
+    start = sender._buffer_stop
+    stop = sender._buffer_stop = start + size
+    pending = sender._pending._RangeSet__ranges
+    if not pending:
+        pending.append(range(start, stop))
+    elif pending[-1].stop == start:
+        pending[-1] = range(pending[-1].start, stop)
+    else:
+        sender._pending.add(start, stop)
+    sender.buffer_is_empty = False
+    sender._buffer += data
 
 
 def _whole(truncated: int, bits: int, expected: int) -> int:
@@ -590,13 +672,28 @@ def _number(value: int) -> bytes:
 
 def _ack_frame(space: Any, now: float, exponent: int) -> bytes:
     """Everything up to the last is there."""
-    (known,) = space.ack_queue
+    (known,) = space.ack_queue._RangeSet__ranges
     delay = int((now - space.largest_received_time) * 1_000_000) >> exponent
     last = known.stop - 1
     count = last - known.start
-    if 0x40 <= last < 0x4000 and 0x40 <= delay < 0x4000 and count < 0x40:
-        return _ACKNOWLEDGED.pack(ACK, last | 0x4000, delay | 0x4000, 0, count)
+    if 0x40 <= last < 0x4000_0000 and delay < 0x4000 and count < 0x40:
+        soon, length, late = _ACKNOWLEDGED[last >= 0x4000]
+        if delay < 0x40:
+            return soon.pack(ACK, last | length, delay, 0, count)
+        return late.pack(ACK, last | length, delay | 0x4000, 0, count)
     return b"\2%b%b\0%b" % (_number(last), _number(delay), _number(count))
+
+
+def _measured_probe(loss: Any) -> float:
+    """How long a packet may go unanswered (RFC 9002, 6.2.1), where a round trip was measured."""
+    variance: float = 4 * loss._rtt_variance
+    if variance < K_GRANULARITY:
+        variance = K_GRANULARITY
+    return loss._rtt_smoothed + variance + loss.max_ack_delay  # type: ignore[no-any-return]
+
+
+def _wants_raising(limit: Any) -> bool:
+    return bool(limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent)
 
 
 def _none_left(queue: Sequence[CoreStream]) -> bool:
@@ -613,10 +710,14 @@ def _none_left(queue: Sequence[CoreStream]) -> bool:
 def _stream_frame(number: int, sender: Any, room: int, limit: int, parts: list[Any], spans: list[Span]) -> int:
     """The next bytes of a stream, as far as there is room and credit. How long the frame is: nothing, if there is none."""
     pending = sender._pending._RangeSet__ranges
-    start = pending[0].start if pending else sender._buffer_stop
-    if not pending and not sender._pending_eof and room >= FRAME_MIN:
-        sender.buffer_is_empty = True
-        return 0
+    if pending:
+        first = pending[0]
+        start = first.start
+    else:
+        start = sender._buffer_stop
+        if not sender._pending_eof and room >= FRAME_MIN:
+            sender.buffer_is_empty = True
+            return 0
     offset = 0 if not start else 1 if start < 0x40 else 2 if start < 0x4000 else 4
     plain = number < 0x40 and start < 0x4000_0000
     if plain:
@@ -627,25 +728,30 @@ def _stream_frame(number: int, sender: Any, room: int, limit: int, parts: list[A
     room -= size
     if room < 0:
         return 0
-    if not pending:
+    if pending:
+        last = stop = first.stop
+        if stop > start + room:
+            stop = start + room
+        if stop > limit:
+            stop = limit
+        if stop <= start:
+            return 0
+        if stop == last:
+            del pending[0]
+        else:
+            pending[0] = range(stop, last)
+        if stop > sender.highest_offset:
+            sender.highest_offset = stop
+        end = sender._buffer_fin == stop
+    else:
         if not sender._pending_eof:
             sender.buffer_is_empty = True
             return 0
         stop, end = start, True
-    else:
-        stop = min(pending[0].stop, start + room, limit)
-        if stop <= start:
-            return 0
-        if stop == pending[0].stop:
-            del pending[0]
-        else:
-            pending[0] = range(stop, pending[0].stop)
-        sender.highest_offset = max(sender.highest_offset, stop)
-        end = sender._buffer_fin == stop
     if end:
         sender._pending_eof = False
     length: int = stop - start
-    kind = STREAM.start | LENGTH | (OFFSET if start else 0) | end
+    kind = STREAM | LENGTH | (OFFSET if start else 0) | end
     if not plain:
         parts.append(b"%c%b%b%b" % (kind, name, place, (length | 0x4000).to_bytes(2, "big")))
     elif offset == 4:
@@ -672,13 +778,13 @@ def _data_acknowledged(sender: Any, start: int, stop: int, end: bool) -> None:
         sender._buffer_start != start
         or stop <= start
         or end
-        or len(sender._acked)
+        or sender._acked._RangeSet__ranges
         or sender._reset_error_code is not None
     ):
         _DATA_DELIVERY(sender, ACKED, start, stop, end)
         return
     sender._buffer_start = stop
-    del sender._buffer[: stop - start]
+    sender._buffer.forget(stop - start)
     if stop == sender._buffer_fin and sender._acked_fin:
         sender.is_finished = True
 

@@ -28,7 +28,7 @@ from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.stream import QuicStream as CoreStream
 from cryptography.x509 import Certificate
 
-from gateway.transport.quic.aioquic_established import FRAME_MIN, EstablishedConnection
+from gateway.transport.quic.aioquic_established import CONNECTED, FRAME_MIN, ONE_RTT, EstablishedConnection, add_unsent
 
 # aioquic warns once per misbehaving peer, through a logger nobody configured: anybody could fill the disk.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
@@ -205,10 +205,12 @@ class Core(EstablishedConnection):
         sender = stream.sender
         if sender._reset_error_code is not None or sender._buffer_fin is not None or sender.is_finished:
             return False
-        sender.write(data, end_stream=end)
         self._queue.append(stream)
         if end:
+            sender.write(data, end_stream=True)
             self._ending[stream_id] = stream
+            return True
+        add_unsent(sender, data)
         return True
 
     def abandon(self, stream_id: int, code: int) -> None:
@@ -274,7 +276,8 @@ class Core(EstablishedConnection):
                 for stream_id, stream in granted.items()
                 if stream.max_stream_data_local_sent != stream.max_stream_data_local and stream_id in self._streams
             }
-        self._queue = list(filter(_has_work, self._queue))
+        if self._queue:
+            self._queue = list(filter(_has_work, self._queue))
         return datagrams
 
     def _general_datagrams(self, now: float) -> list[tuple[bytes, Any]]:
@@ -317,7 +320,8 @@ class Core(EstablishedConnection):
     @property
     def is_over(self) -> bool:
         """Closed by either side, or about to be: nothing that is queued now will be sent."""
-        return self._close_event is not None or self._state in END_STATES
+        state = self._state  # an enumeration's own hash is a Python call, and nearly always it is this one
+        return self._close_event is not None or (state is not CONNECTED and state in END_STATES)
 
     @property
     def is_terminated(self) -> bool:
@@ -347,7 +351,8 @@ class Core(EstablishedConnection):
 def _has_work(stream: CoreStream) -> bool:
     # Whether a packet should look at a stream. One that waits for the peer's credit comes back with that credit.
     sender = stream.sender
-    if sender.reset_pending or stream.receiver.stop_pending or stream.is_finished:
+    receiver = stream.receiver
+    if sender.reset_pending or receiver.stop_pending or (receiver.is_finished and sender.is_finished):
         return True
     if sender.buffer_is_empty:
         return False
@@ -378,7 +383,7 @@ def flight(core: Core, now: float, *, settled: bool) -> list[tuple[bytes, Any]]:
     does not wait when many datagrams have come: left to itself, aioquic puts one that is not due into no packet, whatever room
     it has.
     """
-    space = core._spaces[tls.Epoch.ONE_RTT]
+    space = core._spaces[ONE_RTT]
     due = space.ack_at
     if settled and due is not None and due > now and (core._queue or core.fed >= ACKNOWLEDGE_AFTER):
         space.ack_at = now

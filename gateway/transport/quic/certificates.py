@@ -11,8 +11,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import ipaddress
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.errors import ConfigProblem
-from gateway.files import make_private_directory
+from gateway.files import PRIVATE, make_private_directory, write_whole
 
 DEFAULT_NAMES = ("localhost", "127.0.0.1", "::1")
 LIFETIME = dt.timedelta(days=3650)
@@ -116,14 +114,14 @@ def self_signed(directory: Path, names: Sequence[str] = DEFAULT_NAMES) -> Certif
             return found
     make_private_directory(directory)
     leaf, private = make_self_signed(wanted)
-    _replace(
+    write_whole(
         key,
         private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
-        0o600,
+        PRIVATE,
     )
-    _replace(certificate, leaf.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(certificate, leaf.public_bytes(serialization.Encoding.PEM), 0o644)
     return CertificateFiles(certificate, key)
 
 
@@ -164,18 +162,3 @@ def _fits(certificate: x509.Certificate, names: Sequence[str]) -> bool:
         return False
     left = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)
     return list(san) == [_general_name(name) for name in names] and left > RENEW_BEFORE
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    # write beside and rename, so that nobody ever reads half a file
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -82,6 +82,10 @@ class Phase(enum.Enum):
     GONE = enum.auto()
 
 
+HANDSHAKE, OPEN, CLOSING, OVER, GONE = Phase
+"""Asked for some ten times a turn: by the class each would cost as much as a call."""
+
+
 class Goodbye:
     """A close packet: sent once, repeated unasked a little, and to a peer that has not heard it ever more rarely."""
 
@@ -138,12 +142,15 @@ class QuicLink(ChannelLink):
         self._mark = mark
         self._handler: LinkHandler | None = None
         self._gather: Callable[[int, bytes, float], None] | None = None
-        self.phase = Phase.HANDSHAKE
+        self._respond: Callable[[float], None] | None = None
+        """The handler's `turn`, or what is that behind `gather`."""
+        self.phase = HANDSHAKE
         self._give_up = now + limits.handshake
         self._heard = now
         self._ping_at = now + limits.keep_alive
         self._closing = (0, "")
         self._happened = happenings(core)
+        core.take = self._in.take
         self._goodbye = Goodbye()
         self._acts: dict[type, Callable[[Any], None]] = {
             events.StreamDataReceived: self._in.data,
@@ -180,17 +187,17 @@ class QuicLink(ChannelLink):
         return self.core.server_name
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        if self.phase is Phase.OPEN:
-            self.phase = Phase.CLOSING
+        if self.phase is OPEN:
+            self.phase = CLOSING
             self._writable = False
             self._closing = (code, reason)
             self._give_up = self._clock() + self._limits.close
             self._mark(self, True)
-        elif self.phase is Phase.HANDSHAKE:
+        elif self.phase is HANDSHAKE:
             self.abort(code, reason)
 
     def abort(self, code: int = 0, reason: str = "") -> None:
-        if self.phase not in (Phase.OVER, Phase.GONE):
+        if self.phase not in (OVER, GONE):
             self.core.close(error_code=code, reason_phrase=reason)
             self._mark(self, True)
 
@@ -210,7 +217,7 @@ class QuicLink(ChannelLink):
     # --- what the endpoint uses ---
 
     def feed(self, data: bytes, address: Address, now: float) -> None:
-        if self.phase is Phase.OVER and self._goodbye.said:
+        if self.phase is OVER and self._goodbye.said:
             self._goodbye.heard()
             return
         self._heard = now
@@ -219,24 +226,24 @@ class QuicLink(ChannelLink):
             self.core.receive_datagram(data, address, now)
         except FAULTS as fault:
             self._fail(fault)
-        if self.phase is Phase.HANDSHAKE and not self.core.is_started:
+        if self.phase is HANDSHAKE and not self.core.is_started:
             self.abandon()
 
     def vanished(self, data: bytes) -> bool:
         """Whether a datagram for nobody says that the peer does not know this connection any more. Then it is over."""
-        if self.phase is Phase.GONE or not is_reset(self.core, data):
+        if self.phase is GONE or not is_reset(self.core, data):
             return False
-        if self.phase is not Phase.OVER:  # what was closed is forgotten sooner there than here: that is no news
+        if self.phase is not OVER:  # what was closed is forgotten sooner there than here: that is no news
             log.info("quic_connection_reset", peer=self.peer)
         self.abandon()
         return True
 
     def fire(self, now: float) -> None:
         """The time that `timer` named has come."""
-        if self.phase is Phase.GONE:
+        if self.phase is GONE:
             return
-        if self.phase in (Phase.HANDSHAKE, Phase.CLOSING) and now >= self._give_up:
-            if self.phase is Phase.HANDSHAKE:
+        if self.phase in (HANDSHAKE, CLOSING) and now >= self._give_up:
+            if self.phase is HANDSHAKE:
                 self.abandon()
                 return
             self.core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
@@ -248,7 +255,7 @@ class QuicLink(ChannelLink):
                 self._fail(fault)
         if now >= self._ping_at:
             keep_alive = self.core.idle_limit / 3
-            if self._heard + keep_alive <= now and self.phase in (Phase.OPEN, Phase.CLOSING):
+            if self._heard + keep_alive <= now and self.phase in (OPEN, CLOSING):
                 self.core.send_ping(0)
                 self._ping_at = now + keep_alive
             else:
@@ -262,7 +269,7 @@ class QuicLink(ChannelLink):
             act = self._acts.get(type(event))
             if act is not None:
                 act(event)
-        return bool(self._in.fresh) and self.phase is Phase.OPEN
+        return self.phase is OPEN and bool(self._in.fresh)
 
     def gather(self, now: float) -> None:
         """Hand it on. What follows from it may wait for `dispatch`: until then others are heard, too."""
@@ -272,30 +279,30 @@ class QuicLink(ChannelLink):
 
     def dispatch(self, now: float) -> None:
         """Hand on what was heard and not gathered, let the handler answer, move on towards the end."""
-        if self.phase is Phase.OPEN:
+        if self.phase is OPEN:
             self._turn(now)
-        if self.phase is Phase.CLOSING:
+        if self.phase is CLOSING:
             self._in.discard()
             self._out.advance(now)
             if not self.core.is_over and self._out.delivered:
                 self.core.close(error_code=self._closing[0], reason_phrase=self._closing[1])
         if self.core.is_over:
-            if self.phase not in (Phase.OVER, Phase.GONE):
+            if self.phase not in (OVER, GONE):
                 self._end()
             if self.core.is_terminated:
-                self.phase = Phase.GONE
+                self.phase = GONE
 
     def datagrams(self, now: float) -> list[Datagram]:
-        if self.phase is Phase.GONE:
+        if self.phase is GONE:
             return []
         if self._goodbye.said:
             return list(self._goodbye.again(now))
         try:
-            datagrams = flight(self.core, now, settled=self.phase is not Phase.HANDSHAKE)
+            datagrams = flight(self.core, now, settled=self.phase is not HANDSHAKE)
         except FAULTS as fault:
             self._fail(fault)
             return []
-        if self.phase is Phase.OVER:
+        if self.phase is OVER:
             self._goodbye.say(datagrams, now, probe_timeout(self.core) if self._proven else None)
         if self._channels.leaving:
             for channel in list(self._channels.leaving.values()):
@@ -305,20 +312,21 @@ class QuicLink(ChannelLink):
 
     def timer(self) -> float | None:
         """When `fire` or `dispatch` wants to be called next."""
-        if self.phase is Phase.GONE:
+        if self.phase is GONE:
             return None
         soonest = self.core.get_timer()
         if soonest is None:
             soonest = math.inf
-        if self.phase is Phase.OPEN or self.phase is Phase.CLOSING:
+        phase = self.phase
+        if phase is OPEN or phase is CLOSING:
             soonest = min(soonest, self._ping_at)
             due = self._out.due() if self._out.watchful else None
             if due is not None and due < soonest:
                 soonest = due
-            if self.phase is Phase.OPEN:
+            if phase is OPEN:
                 due = self._deadline
                 return due if due is not None and due < soonest else soonest
-        if self.phase is Phase.HANDSHAKE or self.phase is Phase.CLOSING:
+        if phase is HANDSHAKE or phase is CLOSING:
             soonest = min(soonest, self._give_up)
         if self._goodbye.said:
             soonest = min(soonest, *self._goodbye.due(), math.inf)
@@ -326,15 +334,16 @@ class QuicLink(ChannelLink):
 
     def abandon(self) -> None:
         """The endpoint is going away: no more packets."""
-        if self.phase is not Phase.GONE:
+        if self.phase is not GONE:
             self._end()
-            self.phase = Phase.GONE
+            self.phase = GONE
 
     # --- inside ---
 
     def _turn(self, now: float) -> None:
-        handler = self._handler
+        handler, respond = self._handler, self._respond
         assert handler is not None
+        assert respond is not None
         if self._deadline is not None and self._deadline <= now:
             self._deadline = None
         self._turning = True
@@ -344,7 +353,7 @@ class QuicLink(ChannelLink):
                 self._in.deliver(handler)
             if out.watchful:
                 self._notices(handler, now)
-            handler.turn(now)
+            respond(now)
             if not out.watchful:
                 break
             out.advance(now)
@@ -373,10 +382,10 @@ class QuicLink(ChannelLink):
 
     def _end(self) -> None:
         # Tell the handler, once, that it is over. What had arrived before is handed on first.
-        if self.phase is Phase.OPEN and self._handler is not None:
+        if self.phase is OPEN and self._handler is not None:
             self._in.resume(None)
             self._in.deliver(self._handler)
-        self.phase = Phase.OVER
+        self.phase = OVER
         self.settled.set()
         self.over.set()
         self._writable = False
@@ -389,7 +398,7 @@ class QuicLink(ChannelLink):
         self.abandon()
 
     def _on_handshake(self, event: Any) -> None:
-        if self.phase is not Phase.HANDSHAKE:
+        if self.phase is not HANDSHAKE:
             return
         self.alpn = event.alpn_protocol
         self._ping_at = self._heard + self.core.idle_limit / 3
@@ -397,13 +406,15 @@ class QuicLink(ChannelLink):
             stop_pacing(self.core)
             use_datagrams_of(self.core, self._limits.loopback_datagram)
         acknowledge_within(self.core, ACKNOWLEDGE_WITHIN)
-        self.phase = Phase.OPEN
+        self.phase = OPEN
         self._proven = True
         self._writable = True
         self._handler = self._accept(self)
         self._gather = getattr(self._handler, "gather", None)  # a dialler's has none: it has nobody beside it
+        if self._handler is not None:
+            self._respond = getattr(self._handler, "respond", self._handler.turn)
         if self._handler is None:  # turned away
-            self.phase = Phase.HANDSHAKE
+            self.phase = HANDSHAKE
             self._writable = False
         else:
             self.settled.set()

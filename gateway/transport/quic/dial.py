@@ -15,7 +15,7 @@ from gateway.transport.link import LinkHandler
 from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.configuration import client_configuration
 from gateway.transport.quic.connection import Phase, QuicLink
-from gateway.transport.quic.endpoint import QuicEndpoint
+from gateway.transport.quic.endpoint import QuicEndpoint, Soon
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.trust import check_pinned
 from gateway.transport.quic.udp import Address, open_socket
@@ -39,8 +39,11 @@ async def dial_quic(
     agreed: Callable[[str | None], None] = lambda _alpn: None,
     timeout: float = 10.0,
     limits: QuicLimits | None = None,
+    soon: Soon | None = None,
 ) -> AsyncIterator[QuicLink]:
-    """A connection whose handshake is done. The handler has heard `opened(CONNECTION)`. Leaving the block closes it."""
+    """A connection whose handshake is done. The handler has heard `opened(CONNECTION)`. Leaving the block closes it. `soon`: by
+    which what is said on it leaves.
+    """
     limits = limits or QuicLimits()
     try:
         async with trio.open_nursery() as nursery:
@@ -54,6 +57,7 @@ async def dial_quic(
                 agreed=agreed,
                 timeout=timeout,
                 limits=limits,
+                soon=soon,
             )
             try:
                 yield link
@@ -84,13 +88,14 @@ async def _connect(
     agreed: Callable[[str | None], None],
     timeout: float,
     limits: QuicLimits,
+    soon: Soon | None,
 ) -> QuicLink:
     name = tls.server_name or host
     try:
         with trio.fail_after(timeout):
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
             for index, (family, _kind, _proto, _name, address) in enumerate(found):
-                attempt = _Attempt(family, address, name, alpns, tls, limits, handler, agreed)
+                attempt = _Attempt(family, address, name, alpns, tls, limits, handler, agreed, soon)
                 last = index == len(found) - 1
                 with trio.CancelScope() as patience:
                     if not last:
@@ -114,6 +119,7 @@ class _Attempt:
         limits: QuicLimits,
         handler: LinkHandler,
         agreed: Callable[[str | None], None],
+        soon: Soon | None,
     ) -> None:
         any_address = ("::", 0) if family == socket.AF_INET6 else ("", 0)
         self._core = Core(client_configuration(limits, tls, server_name, alpns), streams=limits.streams)
@@ -122,7 +128,7 @@ class _Attempt:
         self._handler = handler
         self._agreed = agreed
         self._refused: TargetError | None = None
-        self._endpoint = QuicEndpoint(open_socket(family, any_address), until_idle=True)
+        self._endpoint = QuicEndpoint(open_socket(family, any_address), until_idle=True, soon=soon)
         now = trio.current_time()
         self._link = QuicLink(
             self._core,

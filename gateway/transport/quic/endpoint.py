@@ -5,7 +5,8 @@ A pass: read what has arrived, feed it, fire the timers that are due, let every 
 heard, commit what follows from that together, let every touched connection answer, send what each of them has to send in
 one go. Whoever wants a pass from outside marks a
 connection, which reschedules the second task: to wake the first one, its wait would have to be cancelled and begun again,
-and that costs more than many a pass.
+and that costs more than many a pass. A dialled connection is told things in turns of the broker's: what is marked in one has its
+pass at the end of it (`soon`), before those who only wait for news get theirs, and without a task that is woken.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aioquic.quic.packet import QuicHeader, QuicPacketType, pull_quic_header
 
 from gateway.transport.quic.admission import CID_LENGTH, Admission, Admitted
 from gateway.transport.quic.aioquic_private import Buffer
-from gateway.transport.quic.connection import Phase, QuicLink
+from gateway.transport.quic.connection import GONE, Phase, QuicLink
 from gateway.transport.quic.resets import SMALLEST, ResetTokens
 from gateway.transport.quic.udp import Address, Datagram, DatagramSocket
 from gateway.transport.shared import TOGETHER
@@ -29,6 +30,8 @@ DATAGRAMS = 128
 """Taken in one pass, and up to 63 more that came with the last: as much as is read from a TCP connection at once. A pass
 takes 0.1 ms for each.
 """
+LONE = 8
+"""After so many passes in a row with one datagram each, all of one peer, only one in so many looks whether there are more."""
 
 HANDSHAKE = QuicPacketType.HANDSHAKE
 REMEMBERED = 32
@@ -38,6 +41,8 @@ REMEMBERED = 32
 
 Elsewhere = Callable[[bytes, bytes, Address], bool]
 """Given an id that is not known here, a datagram and where it came from: whether another process has taken it."""
+Soon = Callable[[object, Callable[[], None]], None]
+"""Call back in this turn of whoever is at it, or in the next one, once per key."""
 Accept = Callable[[Admitted, Address, float], QuicLink]
 """Makes the connection of an admitted client."""
 
@@ -55,11 +60,15 @@ class QuicEndpoint:
         until_idle: bool = False,
         hold: Callable[[], None] = lambda: None,
         release: Callable[[int], None] = lambda _by: None,
+        soon: Soon | None = None,
     ) -> None:
-        """`hold`: requests of several connections are coming that should be committed together, until `release`."""
+        """`hold`: requests of several connections are coming that should be committed together, until `release`. `soon`: what is
+        marked leaves by it, and not in a pass of its own.
+        """
         self._socket = socket
         self._hold = hold
         self._release = release
+        self._soon = soon
         self._admission = admission
         self._accept = accept
         self._resets = resets
@@ -78,9 +87,14 @@ class QuicEndpoint:
         self._due = math.inf
         """Until when that waits."""
         self._parked: trio.lowlevel.Task | None = None
+        self._going = False
+        """A pass is under way."""
         self._unsent: Sequence[Datagram] = ()
         """What the socket had no room for. While there is any, no pass makes more."""
         self._sent = trio.Event()
+        self._lone = 0
+        """How often in a row one datagram came, and no other, each from the same peer."""
+        self._lone_peer: Address = None
         self.passes = 0
 
     @property
@@ -91,7 +105,10 @@ class QuicEndpoint:
         """Look at a connection in the next pass; for output alone (`turn` false) this one will do if it gets there yet."""
         if turn or not link.attended:
             self._dirty[link] = None
-            self.interrupt()
+            if self._soon is not None and self._parked is not None and not self._going:
+                self._soon(self, self._leave)
+            else:
+                self.interrupt()
 
     def interrupt(self) -> None:
         parked = self._parked
@@ -107,15 +124,16 @@ class QuicEndpoint:
 
     async def run(self) -> None:
         """Serve until cancelled (or idle, if so asked). Connections that are left are told that they are lost."""
+        self._clock = trio.lowlevel.current_clock()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wait)
                 while self._links or not self.until_idle:
                     await self._marked()
-                    self._go()
+                    self._go(read=False)  # whoever waits for datagrams is told of them by the loop
                 nursery.cancel_scope.cancel()
         finally:
-            self._abandon(trio.current_time())
+            self._abandon(self._clock.current_time())
 
     async def _wait(self) -> None:
         # until a datagram comes, a timer is due, or somebody wants a pass
@@ -145,10 +163,21 @@ class QuicEndpoint:
             self._parked = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._unpark)
 
-    def _go(self) -> None:
+    def _leave(self) -> None:
+        # in somebody else's turn, who may have been told something in a pass of ours
+        if self._parked is None or self._going:
+            self.interrupt()
+        elif self._dirty:
+            self._go(read=False)
+
+    def _go(self, *, read: bool = True) -> None:
         if self._unsent:
             return
-        out = self._pass(trio.current_time())
+        self._going = True
+        try:
+            out = self._pass(self._clock.current_time(), read=read)
+        finally:
+            self._going = False
         if out:
             self._unsent = self._socket.send(out)
         if self._unsent or (self.until_idle and not self._links):
@@ -162,18 +191,27 @@ class QuicEndpoint:
         self._parked = None  # it is woken already, and must not be so twice
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _pass(self, now: float) -> list[Datagram]:
+    def _pass(self, now: float, *, read: bool) -> list[Datagram]:
         self.passes += 1
         out: list[Datagram] = []
-        for data, address in self._socket.receive(DATAGRAMS):
-            self._feed(data, address, now, out, self._elsewhere)
+        timers = self._timers
+        late = bool(timers) and timers[0][0] <= now
+        if read or late:
+            # where one peer sends a datagram at a time, no other is looked for: the loop tells of it
+            lone = self._lone
+            found = self._socket.receive(DATAGRAMS if late or lone < LONE or not lone % LONE else 1)
+            if found:
+                peer = found[0][1]
+                self._lone = lone + 1 if len(found) == 1 and peer == self._lone_peer else 0
+                self._lone_peer = peer
+                for data, address in found:
+                    self._feed(data, address, now, out, self._elsewhere)
         if self._handed:
             handed, self._handed = self._handed, []
             for data, address in handed:
                 self._feed(data, address, now, out, None)
         # timers after what has come: an acknowledgement that is here already must not count as lost
-        timers = self._timers
-        if timers and timers[0][0] <= now:
+        if late:
             self._fire(now)
         touched, self._dirty = self._dirty, {}
         heard: list[QuicLink] = []
@@ -281,13 +319,13 @@ class QuicEndpoint:
             link.handshaking = False
             if self._admission is not None:
                 self._admission.handshaken(link.first_address)
-        if link.phase is Phase.GONE:
+        if link.phase is GONE:
             self._forget(link)
             return
         if link.core.ids_changed:
             self._index(link)
         due = link.timer()
-        if due is not None:
+        if due is not None and due < link.armed:
             self._arm(link, due)
 
     def _arm(self, link: QuicLink, due: float) -> None:

@@ -15,6 +15,7 @@ from gateway.transport.quic.channel import Channel, Channels, End
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.windows import Credit
 
+OPEN = End.OPEN
 Gather = Callable[[int, bytes, float], None]
 """Takes the bytes of a channel, and the time."""
 
@@ -31,18 +32,22 @@ class Input:
 
     def data(self, event: StreamDataReceived) -> None:
         """The next bytes of a stream, and whether they are its last."""
-        channel = self._channels.by_stream.get(event.stream_id) or self._channels.add_peers(event.stream_id)
-        self.fresh[channel.number] = channel
-        data = event.data
-        if data:
-            if channel.refused:
-                self._consume(channel, len(data))
-            else:
-                channel.parts.append(data)
-                channel.held += len(data)
+        channel = self._touch(event.stream_id)
+        if event.data:
+            self.take(event.stream_id, event.data)
         if event.end_stream:
             channel.end = End.FINISHED
             self._core.receive_ended(event.stream_id)
+
+    def take(self, stream_id: int, data: bytes) -> None:
+        """The next bytes of a stream."""
+        channel = self._channels.by_stream.get(stream_id) or self._channels.add_peers(stream_id)
+        self.fresh[channel.number] = channel
+        if channel.refused:
+            self._consume(channel, len(data))
+        else:
+            channel.parts.append(data)
+            channel.held += len(data)
 
     def reset(self, event: StreamReset) -> None:
         # The peer abandoned a stream. Bytes that will never come count as consumed, or the window would leak away.
@@ -84,13 +89,15 @@ class Input:
             self._withheld[number] = channel
         else:
             if arrived:
-                data = self._pull(channel)
+                data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+                channel.parts = []
+                channel.held = 0
                 if gather is None:
                     handler.received(number, data)
                 else:
                     gather(number, data, now)
                 self._consume(channel, len(data))
-            if channel.end is not End.OPEN and not channel.end_told:
+            if channel.end is not OPEN and not channel.end_told:
                 channel.end_told = True
                 if channel.end is End.RESET:
                     handler.reset(number, channel.code)
@@ -130,25 +137,20 @@ class Input:
             return
         channel.refused = True
         self._core.refuse(channel.stream_id, code)
-        if channel.parts:
-            self._consume(channel, len(self._pull(channel)))
+        self._throw_away(channel)
 
     def discard(self) -> None:
         """Throw away what waits: the connection is closing."""
         for channel in (*self.fresh.values(), *self._withheld.values()):
             channel.refused = True
-            if channel.parts:
-                self._consume(channel, len(self._pull(channel)))
+            self._throw_away(channel)
         self.fresh.clear()
         self._withheld.clear()
 
-    @staticmethod
-    def _pull(channel: Channel) -> bytes:
-        parts = channel.parts
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        channel.parts = []
-        channel.held = 0
-        return data
+    def _throw_away(self, channel: Channel) -> None:
+        held, channel.parts, channel.held = channel.held, [], 0
+        if held:
+            self._consume(channel, held)
 
     def _consume(self, channel: Channel, count: int) -> None:
         # no credit for a stream that has ended, but for the connection always: its window is shared by those that go on
@@ -157,7 +159,7 @@ class Input:
             own.consumed += count
             shared.consumed += count
             return
-        if own.consume(count) and channel.end is End.OPEN and not channel.refused:
+        if own.consume(count) and channel.end is OPEN and not channel.refused:
             self._core.grant_stream(channel.stream_id, own.limit)
         if shared.consume(count):
             self._core.grant_connection(shared.limit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from ipaddress import ip_address
 
 import attrs
@@ -55,43 +53,3 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
-
-
-def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 6 and address.ipv4_mapped is None:
-        return address.packed[:8].hex()
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-class Occupancy:
-    """How many there are, in all and per address, against two bounds."""
-
-    __slots__ = ("_bound", "_by_address", "_per_address", "total")
-
-    def __init__(self, bound: float = math.inf, per_address: float = math.inf) -> None:
-        self._bound = bound
-        self._per_address = per_address
-        self._by_address: Counter[str] = Counter()
-        self.total = 0
-
-    def refusal(self, address: str) -> str | None:
-        if self.total >= self._bound:
-            return "total"
-        if self._by_address[address] >= self._per_address:
-            return "per_address"
-        return None
-
-    def enter(self, address: str) -> None:
-        self.total += 1
-        self._by_address[address] += 1
-
-    def leave(self, address: str) -> None:
-        self.total -= 1
-        self._by_address[address] -= 1
-        if self._by_address[address] <= 0:
-            del self._by_address[address]

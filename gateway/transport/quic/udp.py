@@ -122,7 +122,9 @@ class UdpSocket:
         index, count = 0, len(datagrams)
         gso = self.gso and count > 1
         while index < count:
-            end = self._run_end(datagrams, index) if gso else index + 1
+            end = index + 1
+            if gso and end < count and datagrams[end][1] == datagrams[index][1]:
+                end = self._run_end(datagrams, index)
             try:
                 if end - index > 1:
                     self._send_run(datagrams[index:end])

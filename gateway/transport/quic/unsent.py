@@ -41,16 +41,25 @@ class Unsent:
         return self
 
     def __delitem__(self, acknowledged: slice) -> None:
-        self._begin += acknowledged.stop
-        gone = bisect_right(self._ends, self._begin)
-        if gone:
-            del self._ends[:gone], self._pieces[:gone]
+        self.forget(acknowledged.stop)
+
+    def forget(self, count: int) -> None:
+        """So many bytes at the beginning were acknowledged."""
+        ends = self._ends
+        begin = self._begin = self._begin + count
+        if ends and ends[0] <= begin:
+            gone = bisect_right(ends, begin)
+            del ends[:gone], self._pieces[:gone]
 
     def __getitem__(self, wanted: slice) -> bytes:
         return b"".join(self.views(wanted.start or 0, wanted.stop))
 
     def views(self, start: int, stop: int) -> list[memoryview]:
         """A slice, in as many parts as it is in pieces. They are let go of before anything is added."""
+        if len(self._pieces) == 1:  # of an answer that is on its way by itself
+            piece = self._pieces[0]
+            base = self._ends[0] - self._begin - len(piece)
+            return [memoryview(piece)[start - base : stop - base]]
         start, stop = start + self._begin, stop + self._begin
         found: list[memoryview] = []
         index = bisect_right(self._ends, start)

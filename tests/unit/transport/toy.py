@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gateway.envelope import Batch, Columns
 from gateway.requests import CacheGet, CacheValue, Completion, Outcome, Publish, Request
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import NO_REQUESTS, Close, Kind, Output, Requests, Send, ServerBasics, SessionContext
+from gateway.wire.session import (
+    NO_REQUESTS,
+    TURN_BYTES,
+    Close,
+    Kind,
+    Output,
+    Requests,
+    Send,
+    ServerBasics,
+    SessionContext,
+)
 
 
 class LineSession:
@@ -24,6 +35,8 @@ class LineSession:
         self._timeout: float | None = None
         self._ended = False
         self.handshaken = False
+        self.unsaid = False
+        self.answer_due = False
         self.held = False
 
     @property
@@ -81,6 +94,12 @@ class LineSession:
         self._replies.fill(self._slots.pop(request_id), (value or b"") + b"\n")
         return NO_REQUESTS
 
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes:
+        requests = self.complete(request_id, outcome, now)
+        if self._outputs or self._ended or self.rests_until() != math.inf:
+            return requests
+        return b"".join(self._replies.ready())
+
     def room(self, channel: int, now: float) -> Requests:
         return NO_REQUESTS
 
@@ -100,10 +119,11 @@ class LineSession:
 
     def outputs(self) -> Sequence[Output]:
         outputs, self._outputs = self._outputs, []
-        ready = b"".join(self._replies.ready())
+        ready = b"".join(self._replies.ready(TURN_BYTES))
+        self.unsaid = self._replies.held_back
         if ready:
             outputs.insert(0, Send(0, ready))
-        if self._ended and not self._slots:
+        if self._ended and not self._slots and not self.unsaid:
             self._ended = False
             outputs.append(Close())
         return outputs

@@ -6,7 +6,7 @@ import enum
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.envelope import BatchIds, Columns, index_packed, pack
@@ -56,6 +56,19 @@ def test_slices_picks_and_concatenations_are_those_of_lists(data: list[bytes], d
         assert list(joined.keys) == keys[:start] + [None] * (len(data) - start)
     chosen = draw.draw(st.lists(st.integers(0, len(data) - 1), max_size=5)) if data else []
     assert columns.pick(chosen).values() == [data[index] for index in chosen]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0, 1, 7, 300])), max_size=9))
+@example([(17, 100)] * 300)
+@example([(5, 1100)] * 3)
+def test_many_columns_end_where_their_messages_do(parts: list[tuple[int, int]]):
+    lists = [[bytes([at % 256]) * size] * count for at, (count, size) in enumerate(parts)]
+    lists.append([b"", b"of", b"another", b"size"] * 3)
+    for some in (lists, lists[:-1]):
+        joined = Columns.concat([Columns.of(values) for values in some])
+        whole = [value for values in some for value in values]
+        assert joined.ends == Columns.of(whole).ends
+        assert joined.values() == whole
 
 
 def test_batch_ids_are_unique_and_sort_by_time():
