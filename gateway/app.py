@@ -41,7 +41,7 @@ from gateway.model import (
     TlsNone,
     TlsTrust,
 )
-from gateway.notation import show_endpoint
+from gateway.notation import is_everywhere, show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags
 from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, bind_http_here, serve_http_when_asked
@@ -78,7 +78,10 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
     from gateway.transport.websocket import WebSocketRules
 
 DRAIN_SECONDS = 10.0
-EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound
+COLLECT_AFTER = 10_000
+"""So many objects more than were let go of are looked through for cycles. Python's 700 are those of a hundred messages: what
+comes and stays, in the caches of the log, would be looked at again and again.
+"""
 log = structlog.get_logger()
 
 
@@ -128,6 +131,7 @@ async def serve(config: Config, *, announce: Announce, part: WorkerPart | None =
                 nursery.start_soon(_end_with_supervisor, gateway)
             await nursery.start(gateway.run, announce)
             gc.freeze()  # what the start has made stays: half of what each full collection would look at
+            gc.set_threshold(COLLECT_AFTER)
             await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
 
@@ -229,6 +233,7 @@ class Gateway:
             house = await stack.enter_async_context(
                 open_house(store, table, self.recorder, accounts=accounts, cluster=_cluster(config, bound))
             )
+            await self._link(stack, house, store)
             await stack.enter_async_context(
                 writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
@@ -240,6 +245,8 @@ class Gateway:
             self.health.notices(bridges.waiting)
             self.health.notices(lambda: (("store", text) for text in store.lost.texts))
             self.recorder.on_scrape(bridges.refresh)
+            if (shared := house.shared) is not None:
+                self.recorder.on_scrape(lambda: self.recorder.gauge("gateway_passed_waiting", shared.waiting))
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
             self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
@@ -291,6 +298,9 @@ class Gateway:
                 if config.storage.kafka is None:
                     note_serving(Path(config.storage.path), self._addresses())
                 self.health.enter(ProcessPhase.READY)
+                # what is loaded when somebody asks for it leaves no byte code: on a full disk that would be half a file, which
+                # every later start would fail at
+                sys.dont_write_bytecode = True
                 announce("ready")
                 # what is pulled from elsewhere may come in only now, when who reads it can connect
                 bridges.admit()
@@ -351,6 +361,21 @@ class Gateway:
         # until the forwards run, what they had reached is what is written: retention must not take what they have not sent
         store.set_retention_floor(stored_floor(store))
         return store
+
+    async def _link(self, stack: contextlib.AsyncExitStack, house: House, store: Store) -> None:
+        kafka = self._config.storage.kafka
+        if kafka is None:
+            return
+        from gateway.link.opening import LinkPlace, open_links
+
+        host, port = kafka.link.bind or ("", 0)
+        port += self._worker.number if port and self._worker is not None else 0
+        place = LinkPlace(host, port, kafka.link.advertise)
+        directory = Path(self._config.storage.path)
+        place = await stack.enter_async_context(
+            open_links(house, store, self.recorder, place, kafka.brokers, directory)
+        )
+        log.info("other gateways reach this one", host=place.advertise, port=place.port)
 
     async def _bind(self, stack: contextlib.AsyncExitStack, listener: Listener) -> Bound:
         bound: Bound
@@ -476,7 +501,11 @@ class Gateway:
     def _listener(self, bound: Bound, house: House, budget: Budget) -> TcpListener | QuicListener:
         listener = bound.listener
         hold, release = house.broker.hold, house.broker.release
-        context = DriverContext(listener.name, listener.limits, budget, self.recorder, trio.current_time, hold, release)
+        # which `trio.current_time` comes to as well, by way of two more calls
+        clock = trio.lowlevel.current_clock().current_time
+        context = DriverContext(
+            listener.name, listener.limits, budget, self.recorder, clock, house.broker.lane, hold, release
+        )
         served = [self._served(listener, name, house, bound.port) for name in listener.protocols]
         if isinstance(bound, BoundUdp):
             from gateway.transport.quic_listen import QuicListener
@@ -634,7 +663,7 @@ def _advertised(config: Config, listener: Listener, port: int) -> str:
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     if not port:
         return host
-    if host in EVERYWHERE and config.cluster.address:
+    if is_everywhere(host) and config.cluster.address:
         host = config.cluster.address.rpartition(":")[0]
     return f"{host}:{port}"
 

@@ -166,6 +166,10 @@ class Conflict(RequestError):
     status = Status.CONFLICT
 
 
+class OutOfTurn(Conflict):
+    """What this was to come after is not there. Who sent both sends both again."""
+
+
 class Throttled(RequestError):
     """A limit was reached."""
 
@@ -182,6 +186,18 @@ class RequestTimeout(RequestError):
     """Nothing to answer with came in time."""
 
     status = Status.TIMEOUT
+
+
+class OwnerAway(RequestError):
+    """The gateway that has this subscription cannot be reached: try again."""
+
+    status = Status.UNAVAILABLE
+
+
+class AskedElsewhere(RequestError):
+    """It is another gateway's. Whoever asked looks once more whose it is; no client hears of it."""
+
+    status = Status.CONFLICT
 
 
 # --- a target elsewhere ---
@@ -207,6 +223,10 @@ class TargetRefused(TargetError):
         super().__init__(message)
         self.refusal = refusal
         self.final = final
+
+
+class TargetOutOfTurn(TargetRefused):
+    """The upstream did not take what was sent before this, and so has not looked at this."""
 
 
 class TargetLost(TargetError):

@@ -236,6 +236,22 @@ UpstreamTls = TlsNone | TlsSystem | TlsTrust
 
 
 @attrs.frozen
+class KafkaLink:
+    """Where the other gateways of one log reach this one, to pass on what their clients ask of a subscription that is here."""
+
+    bind: Annotated[
+        tuple[str, int] | None,
+        Says(
+            "Where it listens for them, over TLS. Without it: at the address of this machine from which the brokers are reached, "
+            "at any port. With `--workers` each process takes the next port."
+        ),
+    ] = None
+    advertise: Annotated[
+        str, Says("The host that they are told, if it is not that of `bind` or the address just named.")
+    ] = ""
+
+
+@attrs.frozen
 class Kafka:
     """A cluster of Kafka that holds the log, with any number of gateways in front of it."""
 
@@ -257,6 +273,7 @@ class Kafka:
         TlsNone
     )
     sasl: Annotated[Sasl | None, Says("How to log in.")] = None
+    link: Annotated[KafkaLink, Says("How the gateways of one log reach each other.")] = attrs.Factory(KafkaLink)
 
     @property
     def insync(self) -> int:

@@ -80,6 +80,11 @@ def is_path(host: str) -> bool:
     return host.startswith(("/", "./", "../"))
 
 
+def is_everywhere(host: str) -> bool:
+    """Whether it stands for all addresses of a machine: nobody can be sent there."""
+    return host in {"0.0.0.0", "::", "[::]"}  # noqa: S104 - recognised, not bound
+
+
 def show_endpoint(host: str, port: int) -> str:
     """(host, port) -> `[::1]:9092`, as the file says it."""
     if is_path(host):

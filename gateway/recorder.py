@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 
@@ -32,165 +31,133 @@ class PublishMeter:
     """Takes everything out of it, into the metrics."""
 
 
-class Recorder(Protocol):
-    """Counters and histograms. Called once per batch, never per message."""
+@attrs.define(eq=False)
+class FetchMeter:
+    """The same of each plain read by offset, by the route its messages came in by and the listener that it was asked at."""
+
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    latencies: list[float] = attrs.Factory(list)
+    collect: Callable[[], None] = lambda: None
+
+
+LINK_FAILURES = ("unreachable", "cut", "closed", "silent", "frame", "stranger", "strangers", "login")
+"""Why there is no connection between two gateways: it could not be made; it was cut, closed by the other one, silent for too
+long, or had a frame that is none; whoever came has no member's certificate, was one of too many, or took too long.
+"""
+PASSED = ("subscribe", "take", "settle", "unsubscribe", "use")
+"""What is passed from one gateway to another."""
+
+
+class Recorder:
+    """Counters and histograms. Called once per batch, never per message. This one keeps none of them: who counts has a way of its
+    own for each.
+    """
 
     def received(self, route: str, listener: str, messages: int, size: int) -> None:
         """A batch came through the door."""
-        ...
 
     def stored(self, route: str, messages: int, size: int) -> None:
         """Offsets were given to them."""
-        ...
 
     def delivered(self, route: str, target: str, messages: int, size: int) -> None:
         """They were handed to a reader. `target` is the reader's listener or upstream."""
-        ...
 
     def acknowledged(self, route: str, target: str, messages: int, size: int) -> None:
         """Their reader confirmed them."""
-        ...
 
     def refused(self, route: str, reason: Status, messages: int) -> None:
         """They were not taken."""
-        ...
 
     def dropped(self, route: str, reason: str, messages: int) -> None:
         """They were taken and will not be delivered (filtered, duplicate, rolled back, expired, trimmed, skipped)."""
-        ...
 
     def dead_lettered(self, route: str, reason: str, messages: int) -> None:
         """They went to a dead-letter topic."""
-        ...
 
     def publish_latency(self, route: str, seconds: float) -> None:
         """From receipt to reply."""
-        ...
-
-    def publish_meter(self, route: str, listener: str, /) -> PublishMeter:
-        """The one meter of a route and a listener."""
-        ...
-
-    def connections(self, listener: str, change: int) -> None:
-        """A connection came (+1) or went (-1)."""
-        ...
-
-    def refused_connection(self, listener: str, reason: str) -> None:
-        """A connection was turned away or cut by a limit."""
-        ...
-
-    def limit_hit(self, listener: str, limit: str) -> None:
-        """A bound was reached (in_flight, output, budget, ...)."""
-        ...
-
-    def owned(self, slots: int) -> None:
-        """So many shares of what one gateway does at a time are this one's from now on."""
-        ...
-
-    def login_failed(self, listener: str, reason: str, peer: str, principal: str) -> None:
-        """Somebody was not let in. `principal`: who they said to be, if they did; never what they would prove it by."""
-        ...
-
-    def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
-        """The store wrote one commit (called in the event loop, not in the writing thread)."""
-        ...
-
-    def writable(self, now: bool, reason: str = "") -> None:
-        """The store takes writes from now on, or takes none, and why."""
-        ...
-
-    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
-        """A reader met a range that fails its checksum or is not there; it was refused."""
-        ...
-
-    def rows_lost(self, texts: Sequence[str]) -> None:
-        """What damaged pages have taken along of the small tables, as of this start."""
-        ...
-
-    def upstream_failed(self, upstream: str, problem: str) -> None:
-        """An upstream cannot be reached, does not let us in, or broke its connection: a line for the log now and then."""
-        ...
-
-    def upstream_back(self, upstream: str, seconds: float) -> None:
-        """An upstream that was away, and said to be, answers again after so long."""
-        ...
-
-    def ingested(self, upstream: str, source: str, messages: int) -> None:
-        """Messages of an upstream were committed."""
-        ...
-
-    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
-        """Something between an upstream and the log went wrong; it will be tried again."""
-        ...
-
-    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
-        """A mirror's target took messages, refused them, or nobody knows; or they were dropped before."""
-        ...
-
-    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
-        """What a mirror's target made of messages, beside what became of them here."""
-        ...
-
-    def mirror_latency(self, route: str, target: str, seconds: float) -> None:
-        """From when messages were visible here to the acknowledgement of a mirror's target."""
-        ...
-
-    def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a gauge that `gateway.observe.metrics` declares."""
-        ...
-
-    def fetch_latency(self, listener: str, seconds: float) -> None:
-        """From a read by offset to its answer; the time it waited for a message does not count."""
-        ...
-
-    def upkeep(self, done: str, chunks: int, size: int) -> None:
-        """The store took a step of its upkeep (one of UPKEEP)."""
-        ...
-
-    def totals(self) -> Totals:
-        """What was counted since the start; not the lag, which is not counted here."""
-        ...
-
-
-class NullRecorder:
-    """Records nothing."""
-
-    def received(self, route: str, listener: str, messages: int, size: int) -> None: ...
-    def stored(self, route: str, messages: int, size: int) -> None: ...
-    def delivered(self, route: str, target: str, messages: int, size: int) -> None: ...
-    def acknowledged(self, route: str, target: str, messages: int, size: int) -> None: ...
-    def refused(self, route: str, reason: Status, messages: int) -> None: ...
-    def dropped(self, route: str, reason: str, messages: int) -> None: ...
-    def dead_lettered(self, route: str, reason: str, messages: int) -> None: ...
-    def publish_latency(self, route: str, seconds: float) -> None: ...
 
     def publish_meter(self, _route: str, _listener: str, /) -> PublishMeter:
+        """The one meter of a route and a listener."""
         meter = PublishMeter()
         meter.collect = meter.latencies.clear
         return meter
 
-    def connections(self, listener: str, change: int) -> None: ...
-    def refused_connection(self, listener: str, reason: str) -> None: ...
-    def limit_hit(self, listener: str, limit: str) -> None: ...
-    def owned(self, slots: int) -> None: ...
-    def login_failed(self, listener: str, reason: str, peer: str, principal: str) -> None: ...
-    def committed(self, records: int, size: int, seconds: float, synced: bool) -> None: ...
-    def writable(self, now: bool, reason: str = "") -> None: ...
-    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None: ...
-    def rows_lost(self, texts: Sequence[str]) -> None: ...
-    def upstream_failed(self, upstream: str, problem: str) -> None: ...
-    def upstream_back(self, upstream: str, seconds: float) -> None: ...
-    def ingested(self, upstream: str, source: str, messages: int) -> None: ...
-    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None: ...
-    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None: ...
-    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None: ...
-    def mirror_latency(self, route: str, target: str, seconds: float) -> None: ...
-    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+    def fetch_meter(self, _route: str, _listener: str, /) -> FetchMeter:
+        """The one meter of a route and a listener."""
+        meter = FetchMeter()
+        meter.collect = meter.latencies.clear
+        return meter
 
-    def fetch_latency(self, listener: str, seconds: float) -> None: ...
-    def upkeep(self, done: str, chunks: int, size: int) -> None: ...
+    def connections(self, listener: str, change: int) -> None:
+        """A connection came (+1) or went (-1)."""
+
+    def refused_connection(self, listener: str, reason: str) -> None:
+        """A connection was turned away or cut by a limit."""
+
+    def limit_hit(self, listener: str, limit: str) -> None:
+        """A bound was reached (in_flight, output, budget, ...)."""
+
+    def owned(self, slots: int) -> None:
+        """So many shares of what one gateway does at a time are this one's from now on."""
+
+    def passed(self, request: str) -> None:
+        """Something was passed on to the gateway that has the subscription it is about."""
+
+    def linked(self, side: str, change: int) -> None:
+        """So many more connections with other gateways of this log, on this side (`asks` or `answers`)."""
+
+    def link_failed(self, reason: str) -> None:
+        """Such a connection was not made, or has ended, for this reason (LINK_FAILURES)."""
+
+    def login_failed(self, listener: str, reason: str, peer: str, principal: str) -> None:
+        """Somebody was not let in. `principal`: who they said to be, if they did; never what they would prove it by."""
+
+    def committed(self, records: int, size: int, seconds: float, synced: bool) -> None:
+        """The store wrote one commit (called in the event loop, not in the writing thread)."""
+
+    def writable(self, now: bool, reason: str = "") -> None:
+        """The store takes writes from now on, or takes none, and why."""
+
+    def damaged(self, topic: str, partition: int, first: int, next_offset: int) -> None:
+        """A reader met a range that fails its checksum or is not there; it was refused."""
+
+    def rows_lost(self, texts: Sequence[str]) -> None:
+        """What damaged pages have taken along of the small tables, as of this start."""
+
+    def upstream_failed(self, upstream: str, problem: str) -> None:
+        """An upstream cannot be reached, does not let us in, or broke its connection: a line for the log now and then."""
+
+    def upstream_back(self, upstream: str, seconds: float) -> None:
+        """An upstream that was away, and said to be, answers again after so long."""
+
+    def ingested(self, upstream: str, source: str, messages: int) -> None:
+        """Messages of an upstream were committed."""
+
+    def ingest_failed(self, upstream: str, source: str, reason: Status, times: int = 1) -> None:
+        """Something between an upstream and the log went wrong; it will be tried again."""
+
+    def mirrored(self, route: str, target: str, outcome: str, messages: int) -> None:
+        """A mirror's target took messages, refused them, or nobody knows; or they were dropped before."""
+
+    def mirror_compared(self, route: str, target: str, compared: str, result: str, messages: int) -> None:
+        """What a mirror's target made of messages, beside what became of them here."""
+
+    def mirror_latency(self, route: str, target: str, seconds: float) -> None:
+        """From when messages were visible here to the acknowledgement of a mirror's target."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge that `gateway.observe.metrics` declares."""
+
+    def fetch_latency(self, listener: str, seconds: float) -> None:
+        """From a read by offset to its answer; the time it waited for a message does not count."""
+
+    def upkeep(self, done: str, chunks: int, size: int) -> None:
+        """The store took a step of its upkeep (one of UPKEEP)."""
 
     def totals(self) -> Totals:
+        """What was counted since the start; not the lag, which is not counted here."""
         return Totals()
 
 

@@ -16,9 +16,7 @@ would need a restart. The next reload begins when the one before has ended.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
+import stat
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +27,7 @@ import trio
 
 from gateway.config.load import load
 from gateway.errors import ConfigError, ConfigProblem, Conflict, GatewayError, ShuttingDown
+from gateway.files import write_whole
 from gateway.model import Config
 from gateway.observe.prometheus import PrometheusRecorder
 from gateway.routing.table import RoutingTable, compile_table
@@ -216,20 +215,9 @@ def digest(text: bytes) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    # the file's content, at once or not at all; who may read it stays who may
+    # who may read it stays who may: there may be secrets in it, and others who must go on reading them
     path = path.resolve()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # a temporary file is its owner's alone, and there may be secrets in the one it replaces that others must go on reading
-        shutil.copymode(path, name)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, content, stat.S_IMODE(path.stat().st_mode))
 
 
 def _tell(problems: Sequence[ConfigProblem]) -> None:

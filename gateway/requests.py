@@ -31,7 +31,7 @@ class Write(Request, frozen=True):
 # --- writing ---
 
 
-class Publish(Write, frozen=True):
+class Publish(Write, frozen=True, gc=False):
     """Append a batch -> Published (or Delayed, when `deliver_at_ms` is set)."""
 
     batch: Batch
@@ -415,6 +415,12 @@ class ConsumerMove(msgspec.Struct, frozen=True):
     """Settled, or before where it began; they come again."""
     backlog: int
     """What it has before it now."""
+
+
+class ConsumerMoved(msgspec.Struct, frozen=True):
+    """By partition, where a durable consumer is that was put elsewhere."""
+
+    moves: Sequence[ConsumerMove]
 
 
 class DeleteGroup(Write, frozen=True):
@@ -871,6 +877,7 @@ Reply = (
     | Subscribed
     | Taken
     | Settled
+    | ConsumerMoved
     | Fetched
     | GroupOffset
     | Groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from ipaddress import ip_address
 from typing import Annotated, NewType
 
 import attrs
@@ -79,3 +80,14 @@ class Limits:
     write_timeout: Annotated[Seconds, Says("How long a peer may refuse to read before it is closed.")] = Seconds(60.0)
     subscriptions: Annotated[int, Says("Subscriptions there are, those without a client included.")] = 50_000
     subscriptions_per_connection: Annotated[int, Says("Subscriptions that one connection has open.")] = 1_024
+
+
+def network_of(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 6 and address.ipv4_mapped is None:
+        return address.packed[:8].hex()
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -189,7 +189,9 @@ class _Everywhere:
         return call
 
     def placing(self, one: ApiOperation) -> Call:
-        """A consumer's partitions are where they are read: those who have some each put theirs elsewhere, if nobody objects."""
+        """A forward's partitions are where they are sent: those who have some each put theirs elsewhere, if nobody objects. What
+        else there is one process has, and whoever is asked passes it on.
+        """
 
         async def ask(asked: Asked[Any, Any], *, dry_run: bool, number: int) -> ConsumerMoves:
             body = msgspec.structs.replace(asked.body, dry_run=dry_run)
@@ -207,7 +209,7 @@ class _Everywhere:
         async def call(asked: Asked[Any, Any]) -> ConsumerMoves:
             found: dict[int, ConsumerMoves] = {}
             missing: NotFound | None = None
-            for number in (0, *self._others.numbers):
+            for number in (0, *(self._others.numbers if asked.body.kind == "forward" else ())):
                 try:
                     found[number] = await ask(asked, dry_run=True, number=number)
                 except NotFound as error:

@@ -202,7 +202,8 @@ class Readers:
             case "forward":
                 return wire.ConsumerMoves(await self._inside.bridges.forwards.reset(asked.body))
             case "subscription" | "reader":
-                return wire.ConsumerMoves(await self._inside.house.subscriptions.reset(asked.body))
+                house = self._inside.house
+                return wire.ConsumerMoves(await (house.shared or house.subscriptions).reset(asked.body))
         raise InvalidRequest(f"kind is subscription, reader or forward, not {asked.body.kind[:60]!r}")
 
     @operation("GET", "/v1/upstreams", Role.READ)

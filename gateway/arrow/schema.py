@@ -32,13 +32,6 @@ SCHEMA = pa.schema(
 """`expires` is null for what never does, `headers` an empty list where there are none; `id` is the id of the batch and the
 message's index in it."""
 
-DDL = (
-    "topic string, partition int, offset bigint, timestamp timestamp, expires timestamp, key binary, value binary, "
-    "headers array<struct<name: string, value: binary>>, id binary, protocol string, listener string, "
-    "principal string, route string, delivery string"
-)
-"""The same columns in Spark's language."""
-
 COLUMNS: Sequence[str] = tuple(SCHEMA.names)
 
 

@@ -23,6 +23,7 @@ from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.consume.fetches import FetchService
 from gateway.broker.consume.groups import GroupService
 from gateway.broker.consume.readers import GroupReaders
+from gateway.broker.consume.shared import SharedSubscriptions
 from gateway.broker.consume.subscriptions import SubscriptionContext, SubscriptionService
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.freshness import Freshness
@@ -38,7 +39,7 @@ from gateway.broker.publish.pipeline import Pipeline
 from gateway.broker.publish.proxying import Proxying
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import SchemaGate
-from gateway.broker.service import Clock, Service
+from gateway.broker.service import Clock, Service, StartJob
 from gateway.broker.timers import Pump, SystemClock
 from gateway.model import AuthUsers
 from gateway.recorder import ConsumerCounts, Recorder, Snapshot
@@ -63,6 +64,9 @@ class House:
     groups: GroupService
     owners: Owners
     schemas: SchemaService
+    shared: SharedSubscriptions | None
+    """Where several gateways serve one log."""
+    start_soon: StartJob
     consumers: list[Callable[[], Iterable[ConsumerCounts]]] = attrs.Factory(list)
     """Who else reads durably, for the accounting."""
 
@@ -87,7 +91,7 @@ async def open_house(
     jobs = Jobs()
     offload = NurseryOffload()
     watchers = Watchers(pump, store)
-    owners = Owners(store, clock, pump)
+    owners = Owners(store, clock, pump, jobs.start_soon)
     owners.on_change(lambda: recorder.owned(owners.held))
     store.on_visible(watchers.changed)
     store.around_tickets(pump.hold, pump.release)
@@ -124,7 +128,7 @@ async def open_house(
     dead_letters = DeadLetterService(store, appending, topics, table, clock, offload, authorisation.permit)
     latencies = Latencies()
     fetches = FetchService(
-        store, topics, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal
+        store, topics, table, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(jobs.run)
@@ -145,7 +149,15 @@ async def open_house(
                 authorisation.refusal,
             )
         )
-        authorisation.subscribed = subscriptions.address_of
+        shared = (
+            None
+            if store.capabilities.single_writer
+            else SharedSubscriptions(
+                subscriptions, store, owners, topics, clock, pump, recorder, jobs.start_soon, authorisation.refusal
+            )
+        )
+        asked = shared or subscriptions
+        authorisation.subscribed = asked.address_of
         known = cluster or model.ClusterSettings()
         gateways = ClusterService(store, id=known.id, address=known.address, peers=known.peers)
         await nursery.start(checking.run)
@@ -153,7 +165,7 @@ async def open_house(
         groups = GroupService(store, table, topics, recorder, jobs.start_soon, readers)
         services: list[Service] = [
             fetches,
-            subscriptions,
+            asked,
             groups,
             topics,
             logins,
@@ -171,7 +183,7 @@ async def open_house(
             services,
             authorisation=authorisation,
             pump=pump,
-            waiters=[fetches, subscriptions],
+            waiters=[fetches, asked],
             refused=pipeline.refused,
             hold=store.hold,
             release=store.release,
@@ -204,9 +216,12 @@ async def open_house(
                 groups,
                 owners,
                 schemas,
+                shared,
+                jobs.start_soon,
             )
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
                 await subscriptions.close()
                 await gateways.leave_the_log()
+                await owners.close()
             nursery.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -11,7 +11,7 @@ import trio
 from gateway.broker.client import AttachedClient
 from gateway.broker.freshness import Freshness
 from gateway.broker.lane import Lane
-from gateway.broker.service import Caller, Guard, Handler, ListenerInfo, Service, Waiters
+from gateway.broker.service import Along, Caller, Handler, ListenerInfo, Service, Waiters
 from gateway.broker.timers import Pump
 from gateway.errors import GatewayError, ShuttingDown, Unsupported
 from gateway.requests import (
@@ -103,7 +103,7 @@ class Broker:
         self._authorise = authorisation.authorise
         self._open_to = authorisation.open_to
         self._pump = pump
-        self._lane = lane
+        self.lane = lane
         self._fresh = fresh
         self._waiters = waiters
         self._refused = refused
@@ -111,13 +111,14 @@ class Broker:
         """Around the requests of one read, so that the store commits together what came together."""
         self.release = release
         self._numbers = itertools.count(1)
+        self._directs: dict[Container[type[Request]], Mapping[type[Request], Handler]] = {}
 
     def attach(
         self,
         listener: ListenerInfo,
         peer: str,
         on_completions: Callable[[Sequence[Completion]], None],
-        guard: Guard | None = None,
+        along: Callable[[], Along] | None = None,
     ) -> AttachedClient:
         return AttachedClient(
             next(self._numbers),
@@ -125,12 +126,24 @@ class Broker:
             peer,
             open_to=self._open_to,
             dispatch=self._dispatch,
+            direct=self._direct,
             soon=self._pump.soon,
             on_completions=on_completions,
             hold=self.hold,
             release=self.release,
-            guard=guard,
+            along=along,
         )
+
+    def _direct(self, free: Container[type[Request]]) -> Mapping[type[Request], Handler]:
+        # by the requests for which `_dispatch` comes to no more than this
+        if free not in self._directs:
+            some = (
+                ()
+                if self._fresh is not None
+                else (kind for kind in self._handlers if kind in free and kind not in LONG)
+            )
+            self._directs[free] = {kind: self._handlers[kind] for kind in some}
+        return self._directs[free]
 
     def _dispatch(self, caller: AttachedClient, request: Request) -> None:
         if type(request) not in caller.free:
@@ -145,7 +158,7 @@ class Broker:
         if handler is None:
             caller.answer(request.id, Unsupported(f"{type(request).__name__} is not available here"))
         elif type(request) in LONG and not getattr(request, "address", ""):
-            self._lane.add(caller.id, lambda: self._handle(handler, caller, request))
+            self.lane.add(caller.id, lambda: self._handle(handler, caller, request))
         elif self._fresh is None or not self._fresh.first(caller, request, self._handle, handler):
             try:
                 handler(caller, request)

@@ -49,15 +49,13 @@ class CacheService:
         self,
         store: Store,
         clock: Clock,
-        recorder: Recorder | None = None,
+        recorder: Recorder,
         *,
-        durable: bool = False,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
-        self._durable = durable
         self._most_bytes = most_bytes
         self._entries: OrderedDict[tuple[str, str], _CacheRow] = OrderedDict()
         """The one used longest ago first."""
@@ -101,7 +99,7 @@ class CacheService:
         if row.size > self._most_bytes:
             raise TooLarge(f"the cache holds at most {self._most_bytes} bytes")
         place = row.cache, row.key
-        if not (self._durable or request.durable):
+        if not request.durable:
             if place in self._stored:
                 self._drop(place)  # or the older value would come back
             if self._under_way.pop(place, None) is not None:
@@ -155,8 +153,7 @@ class CacheService:
         self._bytes += row.size - (before.size if before is not None else 0)
         self._entries[place] = row
         if self._bytes > self._most_bytes:
-            if self._recorder is not None:
-                self._recorder.limit_hit("", "cache")
+            self._recorder.limit_hit("", "cache")
             while self._bytes > self._most_bytes:
                 self._drop(next(iter(self._entries)))
 

@@ -6,13 +6,14 @@ Apart from the broker: there is one of these for each connection, and one broker
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.broker.service import Guard, ListenerInfo
+from gateway.broker.service import Along, Handler, ListenerInfo
 from gateway.envelope import Origin
+from gateway.errors import GatewayError
 from gateway.requests import Completion, Identity, Outcome, Request, Subscribe, Write
 
 
@@ -24,6 +25,8 @@ class AttachedClient:
     behind it must not be stored before it has found its start, or the subscription would miss it.
     """
 
+    far = False
+
     def __init__(
         self,
         number: int,
@@ -32,21 +35,26 @@ class AttachedClient:
         *,
         open_to: Callable[[ListenerInfo, Identity], Container[type[Request]]],
         dispatch: Callable[[AttachedClient, Request], None],
+        direct: Callable[[Container[type[Request]]], Mapping[type[Request], Handler]],
         soon: Callable[[object, Callable[[], None]], None],
         on_completions: Callable[[Sequence[Completion]], None],
         hold: Callable[[], None],
         release: Callable[[int], None],
-        guard: Guard | None = None,
+        along: Callable[[], Along] | None = None,
     ) -> None:
         self.id = number
         self.listener = listener
-        self.guard = guard
+        self.along = along
         self.identity = Identity(authenticated=False)
         self.origin = Origin(listener.protocol, listener.name, "", peer)
         self._open_to = open_to
         self.free = open_to(listener, self.identity)
         """What it may ask whatever it is about."""
+        self._direct_to = direct
+        self._direct = direct(self.free)
+        """Who serves what of that needs nothing else to be looked at."""
         self.ways: dict[str, Any] = {}
+        self.reads: dict[str, Any] = {}
         self._dispatch = dispatch
         self._soon = soon
         self._on_completions = on_completions
@@ -81,14 +89,23 @@ class AttachedClient:
         for request in requests:
             if self._waiting or self._subscribing is not None:
                 self._waiting.append(request)
-            elif isinstance(request, Write):
+                continue
+            if isinstance(request, Write):
                 self._writes.add(request.id)
-                self._dispatch(self, request)
             elif self._writes:
                 # a read may be about what was written just before it: it sees nothing until that is stored
                 self._waiting.append(request)
-            else:
-                self._read(request)
+                continue
+            elif isinstance(request, Subscribe):
+                self._subscribing = request.id
+            handler = self._direct.get(type(request))
+            if handler is None:
+                self._dispatch(self, request)
+                continue
+            try:
+                handler(self, request)
+            except GatewayError as error:
+                self.answer(request.id, error)
 
     def collect(self) -> Sequence[Completion]:
         """What has ended; the rest is reported when it is known."""
@@ -109,6 +126,7 @@ class AttachedClient:
     def identify(self, identity: Identity) -> None:
         self.identity = identity
         self.free = self._open_to(self.listener, identity)
+        self._direct = self._direct_to(self.free)
         self.origin = replace(self.origin, principal=identity.name)
         self.ways.clear()  # routes may ask for the principal
 

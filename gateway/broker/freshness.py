@@ -4,11 +4,11 @@ store is asked. One that is followed, because somebody waits for it, is known as
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from gateway.broker.administration.topics import TopicService
-from gateway.broker.service import Caller, Handler
+from gateway.broker.service import Caller, Handler, StartJob
 from gateway.errors import GatewayError
 from gateway.requests import (
     CreateTopic,
@@ -25,8 +25,6 @@ from gateway.store.interface import Store
 
 NOTICES = frozenset({CreateTopic, DeleteTopic, DescribeTopics, Fetch, JoinGroup, OffsetForTime, ReadOffset, Subscribe})
 """Requests whose answer depends on whether there is a topic, or on where it ends."""
-
-StartJob = Callable[[Caller | None, Request | None, Callable[[], Awaitable[None]]], None]
 
 
 class Freshness:

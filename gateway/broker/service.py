@@ -7,7 +7,7 @@ called exactly once for the request: at once, or later from a ticket's callback 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -15,10 +15,22 @@ import attrs
 from gateway.envelope import Origin
 from gateway.requests import Identity, Outcome, Request
 from gateway.settings import Limits
-from gateway.store.interface import Require
+from gateway.store.interface import Put, Require
 
 Guard = Callable[[], Sequence[Require]]
 """What is required of the store now for anything to be written."""
+
+
+@attrs.frozen
+class Along:
+    """What goes into the log with what somebody publishes."""
+
+    puts: Sequence[Put] = ()
+    """Only if all of it is taken."""
+    requires: Sequence[Require] = ()
+
+
+NOTHING_ALONG = Along()
 
 
 @attrs.frozen
@@ -61,13 +73,23 @@ class Caller(Protocol):
         ...
 
     @property
-    def guard(self) -> Guard | None:
-        """Of a caller that only one gateway at a time may be: what it publishes is stored on these conditions."""
+    def reads(self) -> dict[str, Any]:
+        """What reading by offset has found out about the addresses it reads."""
+        ...
+
+    @property
+    def along(self) -> Callable[[], Along] | None:
+        """Of a bridge: what it publishes is stored on conditions, and with rows."""
         ...
 
     @property
     def detached(self) -> bool:
         """Whether the connection is gone."""
+        ...
+
+    @property
+    def far(self) -> bool:
+        """Whether it is a connection of another gateway: what is handed out to it counts as delivered when that says so."""
         ...
 
     def identify(self, identity: Identity) -> None:
@@ -84,6 +106,10 @@ class Caller(Protocol):
 
 
 Handler = Callable[[Caller, Any], None]
+
+
+StartJob = Callable[[Caller | None, Request | None, Callable[[], Awaitable[None]]], None]
+"""Work that awaits, for a request of somebody or for nobody in particular."""
 
 
 class Service(Protocol):

@@ -88,7 +88,7 @@ class Pump:
 
     def _come_round(self) -> None:
         parked = self._parked
-        if parked is not None and not self._held:
+        if parked is not None and not (self._held or self._turning):
             self._parked = None
             trio.lowlevel.reschedule(parked)
 
@@ -133,6 +133,8 @@ class Pump:
                     callback()
         finally:
             self._turning = False
+            if self._soon or self._later:  # somebody has made a mistake, which is not that of the others
+                self._come_round()
 
     async def run(self) -> None:
         while True:

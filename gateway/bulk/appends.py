@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
 
-import attrs
 import msgspec
 import trio
 
@@ -66,7 +66,7 @@ class Appends:
         self._pipeline = pipeline
         self._appending = appending
         self._clock = clock
-        self._locks: dict[str, _Turn] = {}
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def append(self, caller: Caller, body: AppendRequest) -> Appended:
         """Store the messages, or say where they are if they were stored before. Raises what refuses them."""
@@ -99,12 +99,9 @@ class Appends:
 
     # --- inside ---
 
-    def _turn(self, producer: str) -> _Turn:
-        # appends of one producer are made one after the other
-        turn = self._locks.get(producer)
-        if turn is None:
-            turn = self._locks[producer] = _Turn(lambda: self._locks.pop(producer, None))
-        return turn
+    def _turn(self, producer: str) -> trio.Lock:
+        # appends of one producer are made one after the other; its lock is there for as long as somebody has or wants it
+        return self._locks.setdefault(producer, trio.Lock())
 
     async def _append(self, caller: Caller, body: AppendRequest, columns: Columns) -> Appended:
         digest = _digest(body, columns)
@@ -165,32 +162,6 @@ class Appends:
         await self._store.submit(
             Unit(puts=[Put(TABLE, producer.encode(), None)], requires=[Require(TABLE, producer.encode(), head)])
         ).wait()
-
-
-@attrs.define(eq=False)
-class _Turn:
-    """A lock that is forgotten when nobody wants it."""
-
-    _forget: Callable[[], object]
-    _lock: trio.Lock = attrs.Factory(trio.Lock)
-    _wanted: int = 0
-
-    async def __aenter__(self) -> None:
-        self._wanted += 1
-        try:
-            await self._lock.acquire()
-        except trio.Cancelled:
-            self._leave()
-            raise
-
-    async def __aexit__(self, *_exc: object) -> None:
-        self._lock.release()
-        self._leave()
-
-    def _leave(self) -> None:
-        self._wanted -= 1
-        if not self._wanted:
-            self._forget()
 
 
 def _digest(body: AppendRequest, columns: Columns) -> bytes:

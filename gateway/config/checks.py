@@ -20,7 +20,7 @@ from gateway.config.document import Notebook
 from gateway.config.records import suggestion
 from gateway.config.route_checks import check_routes
 from gateway.errors import ConfigProblem
-from gateway.notation import is_path, show_endpoint
+from gateway.notation import is_everywhere, is_path, show_endpoint
 from gateway.protocols.registry import ProtocolSpec, Transport, dialled
 from gateway.routing.compiled import IngestRule, compile_ingest
 from gateway.routing.patterns import overlap
@@ -28,7 +28,6 @@ from gateway.store.interface import Durability
 
 Specs = Mapping[str, ProtocolSpec]
 
-_EVERYWHERE = {"0.0.0.0": False, "::": True}  # noqa: S104 - names of wildcards, nothing is bound here
 ALGORITHMS = frozenset(
     (
         "EdDSA",
@@ -216,7 +215,7 @@ class _PortClaim:
         return self.host == other.host or self._spans(other.host) or other._spans(self.host)
 
     def _spans(self, host: str) -> bool:
-        return self.host in _EVERYWHERE and _EVERYWHERE[self.host] == (":" in host)
+        return is_everywhere(self.host) and (":" in self.host) == (":" in host)
 
 
 def _claims(config: model.Config, specs: Specs, notes: Notebook) -> Iterator[_PortClaim]:

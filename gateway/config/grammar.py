@@ -48,6 +48,8 @@ MOST_WINDOW = 1_000_000
 MOST_POOL = 1_000
 MOST_GROUPS = 100
 MOST_REPLICAS = 100
+LEAST_KAFKA, MOST_KAFKA = 1.0, 300.0
+"""Seconds for a write of the log on Kafka: its library takes no less for a transaction, and no more for a socket."""
 
 Specs = Mapping[str, ProtocolSpec]
 
@@ -93,6 +95,13 @@ def _finite(text: str) -> Seconds:
     if not 0 < value < math.inf:
         raise ConfigProblem(f"expected a duration longer than nothing, and not {text!r}")
     return Seconds(value)
+
+
+def _of_kafka(text: str) -> Seconds:
+    value = _finite(text)
+    if not LEAST_KAFKA <= value <= MOST_KAFKA:
+        raise ConfigProblem(f"Kafka's client takes {LEAST_KAFKA:g} to {MOST_KAFKA:g} seconds, and not {text!r}")
+    return value
 
 
 NAME = Text("a name", _name)
@@ -179,9 +188,10 @@ KAFKA = record(
     prefix=Text("how names begin", _prefix, empty=True),
     replication=Number(1, MOST_REPLICAS),
     min_insync=Number(0, MOST_REPLICAS),
-    timeout=FINITE,
+    timeout=Text("a duration", _of_kafka, any_tag=True, description="1s to 5m", show=show_duration),
     tls=UPSTREAM_TLS,
     sasl=record(model.Sasl, secrets=("password",)),
+    link=record(model.KafkaLink, bind=ENDPOINT, advertise=HOST),
 )
 
 _ADMIN_USER = Record(

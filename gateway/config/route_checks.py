@@ -27,8 +27,6 @@ from gateway.routing.transform import compile_step
 
 Specs = Mapping[str, ProtocolSpec]
 
-_ADDRESS_KEYS = {model.StoreTarget: "topic", model.Bridge: "address", model.Forward: "address", model.Mirror: "address"}
-
 
 @attrs.frozen(eq=False)
 class _AddressClaim:

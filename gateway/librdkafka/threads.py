@@ -17,8 +17,17 @@ RAISED_WHEN_FATAL = (KafkaException, SystemError)
 """By `poll` and `flush` of a producer of which nothing more can be known. The second is what Python makes of the first
 where the library raises it twice.
 """
+LOOK_UP_SECONDS = 1.0
 LAST_WORDS = 1.0
 """How long a producer that is given up has to say what became of what it had."""
+
+
+def look_up(consumer: Any, topic: str) -> None:
+    """Let a consumer that is given a partition know where it is. One that is up would ask when it looks next what there is to
+    ask, which it does once a second. Blocks, and no longer than that.
+    """
+    with suppress(KafkaException):  # it will find out by itself
+        consumer.list_topics(topic, timeout=LOOK_UP_SECONDS)
 
 
 def together(consumer: Any, wait: float, most: int) -> list[Any]:

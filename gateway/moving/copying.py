@@ -20,8 +20,18 @@ import msgspec
 import trio
 
 from gateway.envelope import Run
-from gateway.errors import ConditionFailed, Conflict, GatewayError, InvalidRequest, NotAStore, StoreInUse, Unsupported
-from gateway.moving.places import CopyPlace, CopyReader
+from gateway.errors import (
+    CommitFailed,
+    ConditionFailed,
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    NotAStore,
+    StoreInUse,
+    StoreReadOnly,
+    Unsupported,
+)
+from gateway.moving.places import GIVEN_UP, CopyPlace, CopyReader
 from gateway.moving.tables import COPIED_TABLES, Translation, refuse_unknown, translated_rows
 from gateway.store.interface import AlterTopic, MakeTopic, Put, Require, Store, Ticket, TopicConfig, Unit, copied
 from gateway.store.moved import (
@@ -42,6 +52,8 @@ COMMIT_BYTES = 4 << 20
 COMMIT_PARTS = 2_000
 """Each is an append of its own: where offsets have gaps there may be one for each record."""
 ROWS_AT_A_TIME = 500
+AGAIN = 1.0
+"""Seconds until an attempt begins once more that Kafka holds up."""
 
 Progress = Callable[[int, int], None]
 """(records so far, about how many there are)"""
@@ -82,7 +94,7 @@ def plan(source: CopyPlace, target: CopyPlace) -> CopyPlan:
         topics = reader.topics()
         done = CopyProgress()
         if target.occupied():
-            there = stack.enter_context(target.reading())
+            there = stack.enter_context(target.reading(whole=False))
             done = read_progress(there.rows(TABLE))
             refuse_other(done.head, source.identity(reader), target, empty=False)
         places = [(name, part) for name, one in topics.items() for part in one.partitions]
@@ -129,7 +141,7 @@ def source_of_copy(source: CopyPlace, target: CopyPlace, stack: ExitStack) -> Co
     reader = stack.enter_context(source.reading())
     refuse_unknown(reader)
     if target.on_kafka and source.on_kafka:
-        with target.reading() as there:
+        with target.reading(whole=False) as there:
             names = source.identity(reader), target.identity(there)
         if names[0].startswith(names[1]) or names[1].startswith(names[0]):
             raise InvalidRequest(f"topics of {target.shown} would be topics of {source.shown} too: take another prefix")
@@ -209,7 +221,15 @@ class _Copy:
     async def _begin(self) -> None:
         seen = head_row(self._before) if self._before is not None else None
         mine = Put(TABLE, HEAD, self._mine.value)
-        await self._store.submit(Unit(puts=[mine], requires=[Require(TABLE, HEAD, seen)], synced=True)).wait()
+        until = trio.current_time() + GIVEN_UP
+        while True:
+            try:
+                await self._store.submit(Unit(puts=[mine], requires=[Require(TABLE, HEAD, seen)], synced=True)).wait()
+                break
+            except (CommitFailed, StoreReadOnly):  # behind what an attempt that was killed has begun
+                if self._before is None or trio.current_time() > until:
+                    raise
+                await trio.sleep(AGAIN)
 
     async def _make(self, topics: Mapping[str, StoredTopic], configs: Mapping[str, TopicConfig]) -> None:
         for name, epoch in self._done.epochs.items():

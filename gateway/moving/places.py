@@ -12,6 +12,7 @@ import attrs
 from gateway.errors import InvalidRequest, StoreDamaged, StoreInUse, Unsupported
 from gateway.store.database import Lock, StoreFiles, connect_read_only
 from gateway.store.interface import Store, TopicConfig
+from gateway.store.kafka.names import KAFKA_URL, log_address
 from gateway.store.mend import read_lost
 from gateway.store.reader import LogReader, StoredTopic
 from gateway.store.recovery import recover
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from gateway.store.kafka.options import KafkaOptions
     from gateway.store.kafka.reader import KafkaLogReader
 
-KAFKA_URL = "kafka://"
-
+GIVEN_UP = 60.0
+"""Seconds in which Kafka ends what a copy or a gateway began that is gone: its `timeout`, and ten until somebody looks."""
 
 CopyReader: TypeAlias = "LogReader | KafkaLogReader"
 """What is read of a store, whatever it is kept in."""
@@ -50,7 +51,11 @@ class CopyPlace(Protocol):
         """While nobody serves it, and, where that can be seen to, nobody begins to. Raises StoreInUse."""
         ...
 
-    def reading(self) -> AbstractContextManager[CopyReader]: ...
+    def reading(self, *, whole: bool = True) -> AbstractContextManager[CopyReader]:
+        """`whole`: what is under way there is waited for. An attempt that was killed may have left something, until it is given
+        up: who only looks how far that came need not wait.
+        """
+        ...
 
     def identity(self, reader: CopyReader) -> str:
         """What tells this store from all others."""
@@ -103,7 +108,8 @@ class DirectoryPlace:
             recover(files)
             yield
 
-    def reading(self) -> AbstractContextManager[LogReader]:
+    def reading(self, *, whole: bool = True) -> AbstractContextManager[LogReader]:
+        del whole
         with closing(connect_read_only(StoreFiles(self.path))) as connection:
             lost = read_lost(connection)
         if lost.ranges:
@@ -143,10 +149,10 @@ class KafkaPlace:
     def shown(self) -> str:
         return f"{KAFKA_URL}{','.join(self.options.brokers)}/{self.options.prefix}"
 
-    def _reader(self) -> KafkaLogReader:
+    def _reader(self, *, whole: bool = False) -> KafkaLogReader:
         from gateway.store.kafka.reader import KafkaLogReader
 
-        return KafkaLogReader(self.options)
+        return KafkaLogReader(self.options, whole=whole, patience=GIVEN_UP if whole else 0.0)
 
     def exists(self) -> bool:
         return self.occupied()
@@ -162,8 +168,8 @@ class KafkaPlace:
                 raise StoreInUse(f"{self.shown} is served by a gateway: stop those that serve it")
         yield
 
-    def reading(self) -> AbstractContextManager[KafkaLogReader]:
-        return self._reader()
+    def reading(self, *, whole: bool = True) -> AbstractContextManager[KafkaLogReader]:
+        return self._reader(whole=whole)
 
     def identity(self, reader: CopyReader) -> str:
         return _on_kafka(reader).identity()
@@ -214,15 +220,11 @@ def place_at(
         from gateway.store.kafka.options import KafkaOptions
     except ModuleNotFoundError:
         raise Unsupported("a log on Kafka needs its client: pip install 'gateway[kafka]'") from None
-    brokers, _slash, prefix = text.removeprefix(KAFKA_URL).partition("/")
-    if not brokers or not all(
-        host and port.isdecimal() for host, _, port in (b.rpartition(":") for b in brokers.split(","))
-    ):
-        raise InvalidRequest(f"{text!r}: brokers are host:port, with commas between them")
+    brokers, prefix = log_address(text)
     return KafkaPlace(
         KafkaOptions(
-            brokers.split(","),
-            prefix=prefix or "gw.",
+            brokers,
+            prefix=prefix,
             replication=replication,
             min_insync=min(min_insync, replication),
             security=dict(settings or {}),

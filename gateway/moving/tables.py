@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 import msgspec
 
-from gateway.bridges import forward_rows, ingest
+from gateway.bridges import bookmark, forward_rows
 from gateway.broker import cache, identity, ownership
 from gateway.broker.administration import accounts, acls, cluster, schemas
-from gateway.broker.consume import cursors, group_offsets, homes, readers
+from gateway.broker.consume import cursors, group_offsets, names, readers
 from gateway.broker.publish import deduplication, delays
 from gateway.bulk import appends, redrive
 from gateway.errors import Unsupported
@@ -24,8 +24,6 @@ from gateway.store.ack_window import AckWindow
 from gateway.store.moved import OffsetMap
 
 Row = tuple[bytes, bytes]
-_ELSEWHERE = b"copied"
-"""Where a subscription is at home that was copied: nowhere, so that whoever is asked for it first takes it."""
 _NUMBER = struct.Struct(">Q")
 
 
@@ -135,29 +133,29 @@ _SIMPLE: dict[str, Callable[[Iterator[Row], Translation], Iterator[Row]]] = {
             cursors.COUNTERS,
             deduplication.TABLE,
             delays.TABLE,
-            ingest.TABLE,
+            bookmark.TABLE,
             schemas.TABLE,
         ),
         _as_it_is,
     ),
     # who serves the log now, and what the log itself knows of its topics, is nobody else's
     **dict.fromkeys(
-        (cluster.SERVING, ownership.TABLE, readers.TABLE, "topics", moved.TABLE, homes.HOMES, homes.NAMES),
+        (cluster.SERVING, ownership.TABLE, readers.TABLE, "topics", moved.TABLE, names.FORMER_HOMES, names.NAMES),
         _not_taken_along,
     ),
 }
 _TOGETHER = (cursors.SUBSCRIPTIONS, cursors.CURSORS)
 KNOWN_TABLES = _SIMPLE.keys() | {*_TOGETHER}
 COPIED_TABLES = sorted(
-    {name for name, how in _SIMPLE.items() if how is not _not_taken_along} | {*_TOGETHER, homes.HOMES, homes.NAMES}
+    {name for name, how in _SIMPLE.items() if how is not _not_taken_along} | {*_TOGETHER, names.NAMES}
 )
 """Of which the target is to have what the source has, and nothing else."""
 
 
 def refuse_unknown(reader: CopyReader) -> None:
     """Raise where a row could not be brought along."""
-    names = reader.tables()
-    unknown = sorted(set(names) - KNOWN_TABLES)
+    tables = reader.tables()
+    unknown = sorted(set(tables) - KNOWN_TABLES)
     if unknown:
         raise Unsupported(f"nobody here knows what the table {unknown[0]} is: it was written by another version")
 
@@ -184,7 +182,5 @@ def _subscriptions(reader: CopyReader, translation: Translation) -> Iterator[tup
         for partition, window in windows.items():
             after = translation.window(row.topic, partition, window).to_bytes()
             yield cursors.CURSORS, cursors.cursor_key(number, partition), after
-        if translation.shared:
-            yield homes.HOMES, _NUMBER.pack(number), _ELSEWHERE
-            if row.name:
-                yield homes.NAMES, homes.name_key(row.topic, row.name), _NUMBER.pack(number)
+        if translation.shared and row.name:
+            yield names.NAMES, names.name_key(row.topic, row.name), _NUMBER.pack(number)

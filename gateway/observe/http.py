@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+log = structlog.get_logger()
 BACKLOG = 128
 LARGEST_HEADER = 16 << 10
 STALLED_MS = 5_000
@@ -87,7 +90,18 @@ async def serve_http_when_asked(
     """Serve from the first connection on: the application and the server under it are a third of what a start would
     import. They are loaded in a thread, while the gateway works; the connection waits in the socket's backlog.
     """
+    app = None
+    while app is None:
+        await _readable(sock, stop)
+        if stop.is_set():
+            return
+        app = await trio.to_thread.run_sync(_loaded, make)
+        if app is None:
+            _turn_away(sock)
+    await serve_http(app, sock, stop=stop, tls=tls)
 
+
+async def _readable(sock: socket.socket, stop: trio.Event) -> None:
     async def stopped() -> None:
         await stop.wait()
         nursery.cancel_scope.cancel()
@@ -96,11 +110,20 @@ async def serve_http_when_asked(
         nursery.start_soon(stopped)
         await trio.lowlevel.wait_readable(sock)
         nursery.cancel_scope.cancel()
-    if not stop.is_set():
-        await serve_http(await trio.to_thread.run_sync(_load, make), sock, stop=stop, tls=tls)
 
 
-def _load(make: Callable[[], ASGIApp]) -> ASGIApp:
-    import hypercorn.trio.run  # noqa: F401 - here, so that the event loop need not
+def _loaded(make: Callable[[], ASGIApp]) -> ASGIApp | None:
+    # None, and a line in the log, where another version is installed under a gateway that serves, say: that must not end it
+    try:
+        import hypercorn.trio.run  # noqa: F401 - here, so that the event loop need not
 
-    return make()
+        return make()
+    except (ImportError, AttributeError, SyntaxError, EOFError, ValueError, OSError):
+        log.exception("the pages of the gateway cannot be loaded")
+        return None
+
+
+def _turn_away(sock: socket.socket) -> None:
+    # whoever asked, so that the next one is another try
+    with contextlib.suppress(OSError):
+        sock.accept()[0].close()

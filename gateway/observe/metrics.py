@@ -69,13 +69,11 @@ LOGIN_FAILURES = ("credentials", "disabled", "token", "tenant", "overload", "thr
 LIMITS = ("subscriptions", "subscriptions_per_connection", "in_flight", "output", "share", "budget", "open_files")
 CACHE_LIMIT = "cache"
 """A bound on the caches of all listeners together, so it belongs to none of them."""
-INGEST_STATES = ("waiting", "running", "refused")
 PROXY_LIMIT = "proxy"
 """A bound on the batches that wait for a proxied upstream, whichever listener they came by."""
 STATS_LIMIT = "stats"
 """Minutes of delivery latency that the store did not take; of the whole gateway, too."""
 RELOADS = ("applied", "invalid", "refused", "failed")
-PHASES = ("starting", "ready", "draining")
 CONSUMER_KINDS = ("subscription", "reader", "forward")
 
 # an fsync is 0.1 to 5 ms, a request over a network 0.1 to 100 ms; beyond that only the order of magnitude matters
@@ -236,10 +234,26 @@ FORWARD_BACKLOG = _gauge("gateway_forward_backlog_messages", "forward", "Message
 OWNED_SLOTS = _gauge(
     "gateway_owned_slots",
     "",
-    "Of the 32 shares of what one gateway does at a time (forwards, ingests, delayed messages), those of this one; 0 with a "
-    "log in a file.",
+    "Of the 32 shares of what one gateway does at a time (forwards, ingests, delayed messages, subscriptions), those of this "
+    "one; 0 with a log in a file.",
 )
 OWNERSHIP_CHANGES = _counter("gateway_ownership_changes", "", "How often such shares came or went.")
+PASSED_REQUESTS = _counter(
+    "gateway_passed_requests",
+    "request",
+    "Requests of clients of this gateway that were passed on to the one that has the subscription; `use` is one of its own.",
+)
+PASSED_WAITING = _gauge(
+    "gateway_passed_waiting",
+    "",
+    "Requests about subscriptions that wait for the gateway that has them: it cannot be reached, or nobody has them yet.",
+)
+LINKS = _gauge(
+    "gateway_links", "side", "Connections with other gateways of one log, of those that ask and those that answer."
+)
+LINK_FAILURES = _counter(
+    "gateway_link_failures", "reason", "Connections between gateways that were not made, or have ended."
+)
 GROUP_LAG = _gauge(
     "gateway_group_lag_messages",
     "group",

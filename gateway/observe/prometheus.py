@@ -11,18 +11,19 @@ import math
 import platform
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
-import prometheus_client
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.errors import Status
 from gateway.observe import metrics as m
-from gateway.recorder import UPKEEP, PublishMeter
+from gateway.recorder import LINK_FAILURES, PASSED, UPKEEP, FetchMeter, PublishMeter, Recorder
 from gateway.requests import Quantiles, Totals, Upkeep
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 Labels = tuple[str, ...]
 
@@ -81,6 +82,8 @@ class _Cells:
         return half, most, nearly_all
 
     def collect(self) -> Metric:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
         family = self.family
         metric: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
         if family.kind is m.MetricType.HISTOGRAM:
@@ -101,6 +104,17 @@ class _Cells:
             total += count
             buckets.append(("+Inf" if bound == math.inf else repr(bound), total))
         return buckets
+
+
+def _add_both(families: tuple[_Cells, _Cells], labels: Labels, messages: int, size: int) -> None:
+    # for every batch that is handed out
+    counts, sizes = families
+    if labels in counts.values and labels in sizes.values:
+        counts.values[labels] += messages
+        sizes.values[labels] += size
+    else:
+        counts.add(labels, messages)
+        sizes.add(labels, size)
 
 
 def _quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
@@ -124,7 +138,7 @@ class _Told:
         log.info("an upstream is back", upstream=upstream, away_seconds=round(seconds, 1))
 
 
-class PrometheusRecorder(_Told, Collector):
+class PrometheusRecorder(_Told, Recorder):
     """Counts everything in `gateway.observe.metrics`. Call it from the event loop's thread only."""
 
     def __init__(
@@ -140,6 +154,7 @@ class PrometheusRecorder(_Told, Collector):
         self._cells = {family.name: _Cells(family, max_series) for family in m.FAMILIES}
         self._refreshers: list[Callable[[], None]] = []
         self._meters: dict[tuple[str, str], PublishMeter] = {}
+        self._fetch_meters: dict[tuple[str, str], FetchMeter] = {}
         self._damaged: set[tuple[str, int, int, int]] = set()
         cells = self._cells
         self._received = cells[m.RECEIVED_MESSAGES.name], cells[m.RECEIVED_BYTES.name]
@@ -157,11 +172,6 @@ class PrometheusRecorder(_Told, Collector):
         self.foreseen = Foreseen(cells, tuple(self._listeners))
         self.foreseen.routes(routes, targets)
         self.gauge(m.BUILD_INFO.name, 1, version=version, python=platform.python_version())
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self)
-        prometheus_client.ProcessCollector(registry=self.registry)
-        prometheus_client.PlatformCollector(registry=self.registry)
-        prometheus_client.GCCollector(registry=self.registry)
 
     # --- gateway.recorder.Recorder ---
 
@@ -176,14 +186,10 @@ class PrometheusRecorder(_Told, Collector):
         self._stored[1].add(labels, size)
 
     def delivered(self, route: str, target: str, messages: int, size: int) -> None:
-        labels = (route or m.NO_ROUTE, target)
-        self._delivered[0].add(labels, messages)
-        self._delivered[1].add(labels, size)
+        _add_both(self._delivered, (route or m.NO_ROUTE, target), messages, size)
 
     def acknowledged(self, route: str, target: str, messages: int, size: int) -> None:
-        labels = (route or m.NO_ROUTE, target)
-        self._acknowledged[0].add(labels, messages)
-        self._acknowledged[1].add(labels, size)
+        _add_both(self._acknowledged, (route or m.NO_ROUTE, target), messages, size)
 
     def refused(self, route: str, reason: Status, messages: int) -> None:
         self._refused.add((route or m.NO_ROUTE, reason.value), messages)
@@ -204,9 +210,26 @@ class PrometheusRecorder(_Told, Collector):
             meter.collect = functools.partial(self._read_off, route, listener, meter)
         return meter
 
+    def fetch_meter(self, route: str, listener: str, /) -> FetchMeter:
+        meter = self._fetch_meters.get((route, listener))
+        if meter is None:
+            meter = self._fetch_meters[route, listener] = FetchMeter()
+            meter.collect = functools.partial(self._read_off_fetches, route, listener, meter)
+        return meter
+
     def _read_meters(self) -> None:
         for meter in self._meters.values():
             meter.collect()
+        for read in self._fetch_meters.values():
+            read.collect()
+
+    def _read_off_fetches(self, route: str, listener: str, meter: FetchMeter) -> None:
+        if meter.delivered_messages:
+            self.delivered(route, listener, meter.delivered_messages, meter.delivered_bytes)
+        for seconds in meter.latencies:
+            self.fetch_latency(listener, seconds)
+        meter.delivered_messages = meter.delivered_bytes = 0
+        meter.latencies.clear()
 
     def _read_off(self, route: str, listener: str, meter: PublishMeter) -> None:
         if meter.received_messages:
@@ -303,6 +326,15 @@ class PrometheusRecorder(_Told, Collector):
         self._cells[m.OWNED_SLOTS.name].set((), slots)
         self._cells[m.OWNERSHIP_CHANGES.name].add((), 1)
 
+    def passed(self, request: str) -> None:
+        self._cells[m.PASSED_REQUESTS.name].add((request,), 1)
+
+    def linked(self, side: str, change: int) -> None:
+        self._cells[m.LINKS.name].add((side,), change)
+
+    def link_failed(self, reason: str) -> None:
+        self._cells[m.LINK_FAILURES.name].add((reason,), 1)
+
     def fetch_latency(self, listener: str, seconds: float) -> None:
         self._fetch_latency.observe((listener,), seconds)
 
@@ -337,14 +369,33 @@ class PrometheusRecorder(_Told, Collector):
 
     def counted(self, *families: m.Family) -> Sequence[Mapping[Labels, float]]:
         """What these counters and gauges say now, by labels: to be read at once, and not to be changed."""
-        for meter in self._meters.values():
-            meter.collect()
+        self._read_meters()
         return [self._cells[family.name].values for family in families]
 
-    def text(self) -> str:
-        return prometheus_client.generate_latest(self.registry).decode()
-
     # --- the exposition ---
+
+    @functools.cached_property
+    def registry(self) -> CollectorRegistry:
+        """What the client library asks. It is loaded for whoever wants to see it first, and not for a start."""
+        from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+        from prometheus_client.registry import Collector
+
+        recorder = self
+
+        class Counted(Collector):
+            def collect(self) -> Iterator[Metric]:
+                return recorder.collect()
+
+        made = CollectorRegistry(auto_describe=False)
+        made.register(Counted())
+        for about_the_process in (ProcessCollector, PlatformCollector, GCCollector):
+            about_the_process(registry=made)
+        return made
+
+    def text(self) -> str:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry).decode()
 
     def on_scrape(self, refresh: Callable[[], None]) -> None:
         """Call this before every exposition: gauges that are worked out, not kept (accounting, sizes, budget)."""
@@ -429,6 +480,13 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
     cells[m.CONFIG_RELOADED.name].set((), 1)
     cells[m.OWNED_SLOTS.name].set((), 0)
     cells[m.OWNERSHIP_CHANGES.name].add((), 0)
+    cells[m.PASSED_WAITING.name].set((), 0)
+    for request in PASSED:
+        cells[m.PASSED_REQUESTS.name].add((request,), 0)
+    for side in ("asks", "answers"):
+        cells[m.LINKS.name].set((side,), 0)
+    for reason in LINK_FAILURES:
+        cells[m.LINK_FAILURES.name].add((reason,), 0)
     cells[m.LOOP_LAG.name].declare(())
     for listener in listeners:
         cells[m.FETCH_LATENCY.name].declare((listener,))

@@ -74,7 +74,7 @@ def fidelity(source: str, target: str, carries: Mapping[str, Carries], way: Way)
     fields = (
         _plain("key", one.key, two.key),
         _plain("headers", one.headers, two.headers),
-        _ordering(one, two),
+        _ordering(one, two, way),
         _acknowledgement(one, two, way),
         _size(one, two),
         _atomicity(one, two, way),
@@ -103,11 +103,13 @@ def _reported(name: str, has: bool, carries: bool, note: str) -> Field:
     return Field(name, Fate.MAPPED, note)
 
 
-def _ordering(one: Carries, two: Carries) -> Field:
+def _ordering(one: Carries, two: Carries, way: Way) -> Field:
     if one.ordering is Ordering.NONE:
         return Field("ordering", Fate.ABSENT)
     if two.ordering is Ordering.NONE:
         return Field("ordering", Fate.LOST)
+    if way is Way.FORWARD and one.key:
+        return Field("ordering", Fate.MAPPED, "per key, and of those without one")
     if one.ordering is two.ordering:
         return Field("ordering", Fate.KEPT, f"per {two.ordering.value}")
     return Field("ordering", Fate.MAPPED, "per partition of the topic")

@@ -7,7 +7,6 @@ than one. For a name they do not: or else anybody could keep its owner out.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ import attrs
 from gateway.broker.service import Caller, Clock
 from gateway.errors import Throttled
 from gateway.recorder import Recorder
+from gateway.settings import network_of
 
 FREE = 5
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
@@ -124,12 +124,4 @@ class Logins:
 
 
 def _network(caller: Caller) -> str:
-    # what counts as one address: an IPv4 address, or the /64 that an IPv6 host owns anyway
-    host = caller.origin.client.rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 6 and address.ipv4_mapped is None:
-        return address.packed[:8].hex()
-    return str(address)
+    return network_of(caller.origin.client.rpartition(":")[0].strip("[]"))

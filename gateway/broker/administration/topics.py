@@ -76,8 +76,12 @@ class TopicService:
     def partition(self, caller: Caller, address: str, partition: int) -> tuple[TopicState, PartitionState]:
         state = self.state(caller, address)
         if not 0 <= partition < len(state.partitions):
-            raise UnknownPartition(f"partition {partition} not found in topic {address}")
+            raise self.no_partition(address, partition)
         return state, state.partitions[partition]
+
+    @staticmethod
+    def no_partition(address: str, partition: int) -> UnknownPartition:
+        return UnknownPartition(f"partition {partition} not found in topic {address}")
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
         """Make a topic; what a route or the configuration says about it comes before what the client asks for."""

@@ -273,9 +273,11 @@ class Consumer:
     # --- settling ---
 
     def acknowledge(self, first: int, stop: int) -> None:
-        count = self.pass_over(first, stop)
-        self.tally.acknowledged += count
-        self.unsaved += count
+        count = self.window.settle_range(first, stop)
+        if count:
+            self._dirty = self._kept
+            self.tally.acknowledged += count
+            self.unsaved += count
 
     def expire(self, first: int, stop: int) -> None:
         if first < stop:
@@ -319,7 +321,7 @@ class Consumer:
 
     def save_soon(self, *, at_once: bool = False) -> None:
         # letters do not wait for WRITE_BEHIND: nothing more is read until they are stored
-        if self._writing or self._closed or self.written:
+        if self._writing or self._closed or not (self._dirty or self.letters):  # for every message
             return
         if (at_once or self.letters) and not self.unwritable:
             self.save()

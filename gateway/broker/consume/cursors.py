@@ -6,7 +6,7 @@ import contextlib
 import random
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import msgspec
@@ -83,6 +83,11 @@ def cursor_key(number: int, partition: int) -> bytes:
     return _CURSOR_KEY.pack(number, partition)
 
 
+def read_subscription(subscriptions: Mapping[bytes, bytes], number: int) -> StoredSubscription | None:
+    row = subscriptions.get(_ID.pack(number)) if 0 <= number < 1 << 64 else None
+    return msgspec.msgpack.decode(row, type=StoredSubscription) if row is not None else None
+
+
 def check_lost(store: Store, number: int) -> None:
     """For a subscription that is not there. Raises RowLost if it may have been."""
     store.lost.check(SUBSCRIPTIONS, _ID.pack(number), f"subscription {number}")
@@ -95,16 +100,16 @@ def lost_cursor(store: Store, number: int, partitions: Iterable[int], epoch: int
 
 
 def read_subscriptions(
-    subscriptions: Mapping[bytes, bytes], cursors: Mapping[bytes, bytes], only: int | None = None
+    subscriptions: Mapping[bytes, bytes],
+    cursors: Mapping[bytes, bytes],
+    wanted: Callable[[int], bool] = lambda _number: True,
 ) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
-    """Every stored subscription with its cursors by partition, from the rows of both tables."""
+    """Every stored subscription that is wanted, with its cursors by partition, from the rows of both tables."""
     found: dict[int, tuple[StoredSubscription, dict[int, bytes]]] = {}
-    if only is not None:
-        number = _ID.pack(only)
-        subscriptions = {number: subscriptions[number]} if number in subscriptions else {}
-        cursors = {key: value for key, value in cursors.items() if key.startswith(number)}
     for key, value in subscriptions.items():
-        found[_ID.unpack(key)[0]] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
+        number = _ID.unpack(key)[0]
+        if wanted(number):
+            found[number] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
     for key, value in cursors.items():
         number, partition = _CURSOR_KEY.unpack(key)
         if number in found:
@@ -131,9 +136,14 @@ class Numbers:
         number, upto = self._blocks.popleft()
         if number + 1 < upto:
             self._blocks.appendleft((number + 1, upto))
-        if sum(end - begin for begin, end in self._blocks) < BLOCK // 2:
+        if not self.plenty:
             self._reserve()
         return number
+
+    @property
+    def plenty(self) -> bool:
+        """Whether who need not have just any may look for another."""
+        return sum(end - begin for begin, end in self._blocks) >= BLOCK // 2
 
     async def wait(self) -> None:
         """Until the first block is reserved. Raises the store's error if it cannot be."""

@@ -48,18 +48,25 @@ class Latencies:
 
     def add(self, route: str, topic: str, protocol: str, times: Sequence[int], now_ms: int) -> None:
         """Messages stored at these times, ascending and at least one, are handed out now."""
+        self.add_all(route, topic, protocol, (times,), len(times), now_ms)
+
+    def add_all(
+        self, route: str, topic: str, protocol: str, stretches: Sequence[Sequence[int]], messages: int, now_ms: int
+    ) -> None:
+        """The same in several pieces, one behind the other."""
         minute = now_ms // 60_000
         if minute != self._minute:
             self._turn(minute)
         counts = self._series.get((route, topic, protocol))
         if counts is None:
             counts = self._opened(route, topic, protocol)
-        oldest, youngest = times[0], times[-1]
+        oldest, youngest = stretches[0][0], stretches[-1][-1]
         bucket = bisect_right(WHOLE, now_ms - oldest)
         if oldest == youngest or bucket == bisect_right(WHOLE, now_ms - youngest):
-            counts[bucket] += len(times)
+            counts[bucket] += messages
         else:
-            _spread(counts, times, now_ms)
+            for times in stretches:
+                _spread(counts, times, now_ms)
 
     def add_mixed(self, run: Run, protocol: str, now_ms: int) -> None:
         """A run is handed out whose batches came in by several routes."""
@@ -172,6 +179,11 @@ def record_delivered(
     recorder: Recorder, latencies: Latencies, runs: Iterable[Run], to: ListenerInfo, now_ms: int
 ) -> None:
     for run in runs:
+        if len(run.batches) == 1:  # without a list: so it is for who takes message after message
+            route, columns = run.batches[0][2].route, run.columns
+            recorder.delivered(route, to.name, columns.count, len(columns.packed) - PREFIX * columns.count)
+            latencies.add(route, run.topic, to.protocol, run.times, now_ms)
+            continue
         counted = by_route(run)
         for route, messages, size in counted:
             recorder.delivered(route, to.name, messages, size)

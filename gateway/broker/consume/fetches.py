@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import attrs
 import trio
 from msgspec.structs import replace
 
@@ -15,12 +18,26 @@ from gateway.broker.service import Caller, Clock, Handler
 from gateway.broker.timers import Pump
 from gateway.envelope import PREFIX, Run
 from gateway.errors import GatewayError, OffsetOutOfRange, TooLarge
-from gateway.recorder import Recorder
+from gateway.recorder import MOST_LATENCIES, FetchMeter, Recorder
 from gateway.requests import Fetch, Fetched, Request, Sieve
-from gateway.store.interface import ReadResult, Store
+from gateway.routing.table import RoutingTable
+from gateway.store.interface import PartitionState, ReadResult, Store, TopicState
 
 MOST_SIFTING = 2
 """Threads that look through records: whoever filters waits for others who do, and nobody else does."""
+MOST_READS = 256
+"""Addresses that a connection is remembered to read; who reads more is remembered anew."""
+
+
+@attrs.define(eq=False)
+class PlainRead:
+    """Where a connection reads an address, as long as table and topic stay what they are."""
+
+    table: object
+    topic: TopicState
+    route: str
+    """By which the messages that it read last came in; and what is counted of those."""
+    meter: FetchMeter
 
 
 class FetchService:
@@ -28,6 +45,7 @@ class FetchService:
         self,
         store: Store,
         topics: TopicService,
+        table: RoutingTable,
         watchers: Watchers,
         pump: Pump,
         clock: Clock,
@@ -39,6 +57,7 @@ class FetchService:
         """`refusal`: why a caller may not read an address now."""
         self._store = store
         self._topics = topics
+        self._table = table
         self._watchers = watchers
         self._pump = pump
         self._clock = clock
@@ -53,37 +72,36 @@ class FetchService:
         return {Fetch: self.fetch}
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        began = self._clock.now()
-        state, partition = self._topics.partition(caller, request.address, request.partition)
-        if request.offset < partition.start:
+        began = time.perf_counter()
+        address = request.address
+        way = caller.reads.get(address)
+        # a reload, or a topic that is made again, puts other objects here, as where messages are published
+        if (
+            way is None
+            or way.table is not self._table.version
+            or self._store.topics.get(way.topic.name) is not way.topic
+        ):
+            way = self._found(caller, address)
+        topic, number, offset = way.topic, request.partition, request.offset
+        if not 0 <= number < len(topic.partitions):
+            raise self._topics.no_partition(address, number)
+        partition = topic.partitions[number]
+        if offset < partition.start:
             raise OffsetOutOfRange(first=partition.start, next_offset=partition.end)
-        if request.offset >= partition.end or request.max_messages <= 0:
+        if offset >= partition.end or request.max_messages <= 0:
             if request.hold_until is not None and request.hold_until > self._clock.now():
-                self._wait(caller, request, state.name)
+                self._wait(caller, request, topic.name)
             else:
-                caller.answer(request.id, Fetched((), request.offset, partition.start, partition.end))
+                caller.answer(request.id, Fetched((), offset, partition.start, partition.end))
             return
-        wanted = (
-            state.name,
-            request.partition,
-            request.offset,
-            request.max_messages,
-            request.max_bytes,
-            self._clock.now_ms(),
+        now_ms = self._clock.now_ms()
+        cached = self._store.read_cached(topic.name, number, offset, request.max_messages, request.max_bytes, now_ms)
+        if cached is not None and request.sieve is None:
+            self._answer(caller, request, way, cached, partition.start, partition.end, began, now_ms)
+            return
+        self._start_soon(
+            caller, request, partial(self._read_on, caller, request, way, partition, cached, began, now_ms)
         )
-        cached = self._store.read_cached(*wanted)
-        sieve = request.sieve
-        if cached is not None and sieve is None:
-            self._answer(caller, request, cached, partition.start, partition.end, began)
-            return
-
-        async def later() -> None:
-            found = cached if cached is not None else await self._store.read(*wanted)
-            if sieve is not None:
-                found = await self._sifted(sieve, found)
-            self._answer(caller, request, found, partition.start, partition.end, began)
-
-        self._start_soon(caller, request, later)
 
     def cancel(self, caller: Caller, request_id: int) -> bool:
         """Answer a waiting fetch with nothing; False if none waits under that id."""
@@ -94,6 +112,35 @@ class FetchService:
         return True
 
     # --- inside ---
+
+    def _found(self, caller: Caller, address: str) -> PlainRead:
+        topic = self._topics.state(caller, address)
+        reads = caller.reads
+        # who reads so many addresses finds each again as cheaply as an order of their last use would be kept
+        if len(reads) >= MOST_READS:
+            reads.clear()
+        way = reads[address] = PlainRead(
+            self._table.version, topic, "", self._recorder.fetch_meter("", caller.listener.name)
+        )
+        return way
+
+    async def _read_on(
+        self,
+        caller: Caller,
+        request: Fetch,
+        way: PlainRead,
+        partition: PartitionState,
+        found: ReadResult | None,
+        began: float,
+        now_ms: int,
+    ) -> None:
+        # from the disk, or through a sieve
+        if found is None:
+            wanted = request.offset, request.max_messages, request.max_bytes, now_ms
+            found = await self._store.read(way.topic.name, request.partition, *wanted)
+        if request.sieve is not None:
+            found = await self._sifted(request.sieve, found)
+        self._answer(caller, request, way, found, partition.start, partition.end, began, self._clock.now_ms())
 
     async def _sifted(self, sieve: Sieve, found: ReadResult) -> ReadResult:
         runs, ended = await trio.to_thread.run_sync(sieve, found.runs, limiter=self._sifting, abandon_on_cancel=True)
@@ -133,18 +180,73 @@ class FetchService:
             raise refusal
         self.fetch(caller, replace(request, hold_until=None))
 
-    def _answer(self, caller: Caller, request: Fetch, result: ReadResult, start: int, end: int, began: float) -> None:
+    def _answer(
+        self,
+        caller: Caller,
+        request: Fetch,
+        way: PlainRead,
+        result: ReadResult,
+        start: int,
+        end: int,
+        began: float,
+        now_ms: int,
+    ) -> None:
         runs, next_offset = result.runs, result.next_offset
-        if request.value_limit is not None:
-            runs, next_offset = _carriable(runs, next_offset, request.value_limit)
-        if request.record_overhead:
-            runs, next_offset = _within(runs, next_offset, request.max_bytes, request.record_overhead)
+        limit, overhead = request.value_limit, request.record_overhead
+        route, count, size, following, times = _alike(runs)
+        if (
+            count
+            and (limit is None or size <= limit)
+            and (not overhead or size + (overhead - PREFIX) * count <= request.max_bytes)
+        ):
+            # what is left in memory of a few batches, as most reads at the end of a log find: all of it is within the bounds
+            listener = caller.listener
+            if route != way.route:
+                way.route, way.meter = route, self._recorder.fetch_meter(route, listener.name)
+            meter = way.meter
+            meter.delivered_messages += count
+            meter.delivered_bytes += size - PREFIX * count
+            self._latencies.add_all(route, way.topic.name, listener.protocol, times, count, now_ms)
+            latencies = meter.latencies
+            latencies.append(time.perf_counter() - began)
+            if len(latencies) >= MOST_LATENCIES:
+                meter.collect()
+            caller.answer(request.id, Fetched(runs, next_offset if request.allow_gaps else following, start, end))
+            return
+        if limit is not None:
+            runs, next_offset = _carriable(runs, next_offset, limit)
+        if overhead:
+            runs, next_offset = _within(runs, next_offset, request.max_bytes, overhead)
         if not request.allow_gaps:
             runs, next_offset = _gapless(runs, next_offset)
         if runs:
-            record_delivered(self._recorder, self._latencies, runs, caller.listener, self._clock.now_ms())
-        self._recorder.fetch_latency(caller.listener.name, self._clock.now() - began)
+            record_delivered(self._recorder, self._latencies, runs, caller.listener, now_ms)
+        self._recorder.fetch_latency(caller.listener.name, time.perf_counter() - began)
         caller.answer(request.id, Fetched(runs, next_offset, start, end))
+
+
+def _alike(runs: Sequence[Run]) -> tuple[str, int, int, int, Sequence[Sequence[int]]]:
+    # route, records, bytes, the offset behind them and the times of runs that follow each other without a gap, each of one
+    # batch, all by one route; no records where it is not so
+    if not runs:
+        return _NOTHING_ALIKE
+    first = runs[0]
+    route, following = first.batches[0][2].route, first.base_offset
+    count = size = 0
+    times = []
+    for run in runs:
+        batches, columns = run.batches, run.columns
+        if run.base_offset != following or len(batches) != 1 or batches[0][2].route != route:
+            return _NOTHING_ALIKE
+        more = columns.count
+        count += more
+        following += more
+        size += len(columns.packed)
+        times.append(run.times)
+    return route, count, size, following, times
+
+
+_NOTHING_ALIKE: tuple[str, int, int, int, Sequence[Sequence[int]]] = ("", 0, 0, 0, ())
 
 
 def _cut(runs: Sequence[Run], position: int, count: int) -> tuple[Sequence[Run], int]:
@@ -181,10 +283,12 @@ def _within(runs: Sequence[Run], next_offset: int, max_bytes: int, overhead: int
     for position, run in enumerate(runs):
         ends = run.columns.ends
         extra = overhead - PREFIX
+        whole = ends[-1] + extra * run.columns.count
+        if whole <= left:
+            left -= whole
+            continue
         fitting = bisect_right(range(run.columns.count), left, key=lambda index: ends[index] + extra * (index + 1))
-        if fitting < run.columns.count:
-            return _cut(runs, position, max(fitting, 1) if position == 0 else fitting)
-        left -= ends[-1] + extra * run.columns.count
+        return _cut(runs, position, max(fitting, 1) if position == 0 else fitting)
     return runs, next_offset
 
 

@@ -22,7 +22,7 @@ from gateway.broker.consume.group_offsets import (
 )
 from gateway.broker.consume.readers import GroupKey, GroupReaders
 from gateway.broker.service import Caller, Handler
-from gateway.errors import ConditionFailed, Conflict, UnknownGroup, UnknownPartition
+from gateway.errors import CommitFailed, ConditionFailed, Conflict, UnknownGroup, UnknownPartition
 from gateway.recorder import GroupPosition, Recorder
 from gateway.requests import (
     DONE,
@@ -120,6 +120,9 @@ class GroupService:
 
     def commit(self, caller: Caller, request: CommitOffset) -> None:
         """Remember where a group reads on. Creates the group."""
+        if self._store.taken_for_dead:
+            # who asked may be elsewhere by now, and further; or the group was put back, since nobody was seen to read as it
+            raise CommitFailed("this gateway was not to be seen for a while: ask again")
         topic = self._topics.name(caller, request.address)
         if request.must_exist:
             self._topics.partition(caller, request.address, request.partition)

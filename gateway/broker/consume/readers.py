@@ -9,19 +9,16 @@ Where one process writes alone, nobody is elsewhere, and there are no such rows.
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias
 
 from gateway.broker.consume.group_offsets import decode_names, encode_names
 from gateway.broker.ownership import Owners
-from gateway.broker.service import Clock, Timers
-from gateway.errors import GatewayError
+from gateway.broker.presence import GoneGateways
+from gateway.broker.service import Clock, StartJob, Timers
 from gateway.store.interface import Put, Require, Store, Ticket, Unit
 
 TABLE = "group_readers"
-SETTLING = 15.0
-"""Seconds for which a gateway that is heard of for the first time is taken to serve: it may not be a member yet."""
 WRITE_AGAIN = 1.0
 _COUNT = struct.Struct(">I")
 
@@ -38,30 +35,26 @@ class GroupReaders:
         owners: Owners,
         clock: Clock,
         timers: Timers,
-        start_soon: Callable[..., None],
+        start_soon: StartJob,
     ) -> None:
         self._store = store
         self._owners = owners
         self._clock = clock
         self._timers = timers
-        self._start_soon = start_soon
         self.changed: Callable[[GroupKey], None] = lambda _group: None
         """Hears of groups whose readers elsewhere came or went."""
         self._shared = not store.capabilities.single_writer
         self._elsewhere: dict[GroupKey, dict[bytes, int]] = {}
-        self._heard: dict[bytes, float] = {}
-        """Since when a gateway has been heard of."""
         self._here: dict[GroupKey, int] = {}
         self._written: dict[GroupKey, int] = {}
         self._writing: dict[GroupKey, int] = {}
         """What is on its way to the log."""
         self._waiting: dict[GroupKey, list[Callable[[], None]]] = {}
         """Who is told as soon as the others can know of him."""
-        self._tidying = False
         if self._shared:
+            self._gone = GoneGateways(store, owners, clock, timers, start_soon, TABLE, self._rows_of_others, self._told)
             self._told(store.table(TABLE))
             store.on_rows(TABLE, self._told)
-            owners.on_change(self._tidy_soon)
 
     # --- here ---
 
@@ -131,12 +124,8 @@ class GroupReaders:
         found = self._elsewhere.get(group)
         if not found:
             return 0
-        serving = await self._serving()
+        serving = await self._gone.serving()
         return sum(readers for gateway, readers in found.items() if gateway in serving)
-
-    async def _serving(self) -> set[bytes]:
-        since = self._clock.now() - SETTLING
-        return {*await self._store.serving(), *(one for one, heard in self._heard.items() if heard > since)}
 
     def _told(self, rows: Mapping[bytes, bytes | None]) -> None:
         for key, value in rows.items():
@@ -150,37 +139,20 @@ class GroupReaders:
             readers = self._elsewhere.setdefault(known, {})
             if value is not None:
                 readers[gateway] = _COUNT.unpack(value)[0]
-                self._heard.setdefault(gateway, self._clock.now())
+                self._gone.heard(gateway)
             else:
                 readers.pop(gateway, None)
             if not readers:
                 del self._elsewhere[known]
             self.changed(known)
 
-    def _tidy_soon(self) -> None:
-        if self._owners.owns(TABLE) and not self._tidying:
-            self._tidying = True
-            self._timers.call_at(self._clock.now() + SETTLING, lambda: self._start_soon(None, None, self._tidy))
-
-    async def _tidy(self) -> None:
-        # the rows of gateways that are gone
-        self._tidying = False
-        try:
-            serving = await self._serving()
-            gone = [
-                Put(TABLE, _key(group, gateway), None)
-                for group, readers in self._elsewhere.items()
-                for gateway in readers
-                if gateway not in serving
-            ]
-            if gone:
-                await self._store.submit(Unit(puts=gone, requires=self._owners.guard(TABLE))).wait()
-                self._told({one.key: None for one in gone})
-        except GatewayError:
-            self._tidy_soon()  # whoever has the job then; nothing else may ever come that would remind him
-            return
-        kept = Counter(gateway for readers in self._elsewhere.values() for gateway in readers)
-        self._heard = {gateway: heard for gateway, heard in self._heard.items() if gateway in kept}
+    def _rows_of_others(self, serving: Container[bytes]) -> list[Put]:
+        return [
+            Put(TABLE, _key(group, gateway), None)
+            for group, readers in self._elsewhere.items()
+            for gateway in readers
+            if gateway not in serving
+        ]
 
 
 def _key(group: GroupKey, gateway: bytes) -> bytes:

@@ -9,13 +9,11 @@ other.
 
 from __future__ import annotations
 
-import functools
 import heapq
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-
-import attrs
 
 from gateway.broker.consume.consumer import (
     MAX_DELIVERIES,
@@ -35,7 +33,7 @@ from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Outcome, Subscribe, Subscribed, Take
 from gateway.settings import Backoff, Seconds
 from gateway.store.ack_window import AckWindow
-from gateway.store.interface import Durability, Put, Require, TopicState
+from gateway.store.interface import Durability, Put, Require, Ticket, TopicState
 
 MOST_READ_AHEAD = 4_096
 
@@ -44,7 +42,12 @@ class Outstanding(ConsumedMessage):
     __slots__ = ("client", "due")
 
     def __init__(self, run: Run, index: int, client: int, attempts: int) -> None:
-        super().__init__(run, index, attempts)
+        # as ConsumedMessage makes one, which is not asked: there is one of these for every message
+        self.run = run
+        self.index = index
+        self.offset = run.base_offset + index
+        self.attempts = attempts
+        self.first_error = self.last_error = ""
         self.client = client
         self.due: float | None = None
 
@@ -67,14 +70,18 @@ class Cursor(Consumer):
         self._subscription.go_on()
 
 
-@attrs.define(eq=False)
 class Waiting:
-    caller: Caller
-    request: Take
-    timer: Alarm
+    __slots__ = ("caller", "request", "timer")
+
+    def __init__(self, caller: Caller, request: Take) -> None:
+        self.caller = caller
+        self.request = request
+        self.timer: Alarm | None = None
+        """Of who waits for a time."""
 
     def end(self, outcome: Outcome) -> None:
-        self.timer.set(None)
+        if self.timer is not None:
+            self.timer.set(None)
         if not self.caller.detached:
             self.caller.answer(self.request.id, outcome)
 
@@ -103,16 +110,20 @@ class Subscription:
         self.grace_over: Alarm
         """The service sets these three: what is done soon, when a redelivery is due, when nobody has come back in time."""
         self.clients: set[int] = set()
+        self.opening: Ticket | None = None
+        """Until it is written that there is one."""
         self.ended = False
         self.held = False
         """It is being put elsewhere: nothing is handed out."""
         self.watched = False
         """Whether it is told when its topic grows."""
         self._due: list[tuple[float, int, int]] = []
+        self._first_wait = _waits(request, 1)
 
     def joined_by(self, request: Subscribe) -> None:
         """Somebody else uses its name: from now on it is as he asks for it."""
         self.request = request
+        self._first_wait = _waits(request, 1)
         for cursor in self.cursors:
             cursor.smallest, cursor.largest = request.smallest_value, request.largest_value
 
@@ -185,7 +196,8 @@ class Subscription:
     def _next_cursor(self, now_ms: int) -> Cursor | None:
         best: Cursor | None = None
         for cursor in self.cursors:
-            self._drop_expired(cursor, now_ms)
+            if cursor.ahead and cursor.ahead[0].columns.expires is not None:
+                self._drop_expired(cursor, now_ms)
             if cursor.ahead and (best is None or cursor.ahead[0].times[0] < best.ahead[0].times[0]):
                 best = cursor
         return best
@@ -223,7 +235,7 @@ class Subscription:
     def _give(self, caller: Caller, cursor: Cursor, run: Run, now: float) -> Delivered:
         first_tag = self.next_tag
         self.next_tag += run.columns.count
-        if self.request.acknowledge:
+        if self.request.acknowledge or caller.far:
             cursor.touch()
             tried = cursor.window.outstanding
             for index in range(run.columns.count):
@@ -236,9 +248,9 @@ class Subscription:
 
     def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
         redelivery = self.request.redelivery
-        if redelivery is None or not redelivery.unanswered:
+        if redelivery is None or not redelivery.unanswered or not self.request.acknowledge:
             return
-        due = now + self._delay(attempt)
+        due = now + (self._first_wait if attempt == 1 else _waits(self.request, attempt))
         for tag in range(first_tag, first_tag + count):
             self.outstanding[tag].due = due
         heapq.heappush(self._due, (due, first_tag, count))
@@ -249,7 +261,7 @@ class Subscription:
         """A tag is done with; None if it is not outstanding."""
         message = self.outstanding.pop(tag, None)
         if message is not None:
-            self._cursor_of(message).acknowledge(message.offset, message.offset + 1)
+            self.cursors[message.run.partition].acknowledge(message.offset, message.offset + 1)
         return message
 
     def refuse(self, tag: int, now: float) -> bool:
@@ -260,7 +272,9 @@ class Subscription:
             return self.give_back(tag)
         self._cursor_of(message).tried(message)
         message.client = 0
-        message.due = now if message.attempts >= redelivery.max_deliveries else now + self._delay(message.attempts)
+        message.due = (
+            now if message.attempts >= redelivery.max_deliveries else now + _waits(self.request, message.attempts)
+        )
         heapq.heappush(self._due, (message.due, tag, 1))
         return True
 
@@ -278,7 +292,7 @@ class Subscription:
     def give_back_all_of(self, client: int) -> None:
         # A connection is gone: its messages go to whoever asks next, unless they come back after a while anyhow
         redelivery = self.request.redelivery
-        if redelivery is None or not redelivery.unanswered:
+        if redelivery is None or not redelivery.unanswered or not self.request.acknowledge:
             for tag in [tag for tag, message in self.outstanding.items() if message.client == client]:
                 self.give_back(tag)
 
@@ -354,12 +368,10 @@ class Subscription:
     def _cursor_of(self, message: ConsumedMessage) -> Cursor:
         return self.cursors[message.run.partition]
 
-    def _delay(self, attempt: int) -> float:
-        redelivery = self.request.redelivery
-        assert redelivery is not None
-        return _backoff(redelivery.first_delay, redelivery.longest_delay).delay(attempt)
 
-
-@functools.lru_cache(maxsize=64)
-def _backoff(first: float, longest: float) -> Backoff:
-    return Backoff(Seconds(first), Seconds(longest))
+def _waits(request: Subscribe, attempt: int) -> float:
+    # how long a delivery may remain unanswered, or rests after it was refused
+    redelivery = request.redelivery
+    if redelivery is None:
+        return math.inf
+    return Backoff(Seconds(redelivery.first_delay), Seconds(redelivery.longest_delay)).delay(attempt)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
 
 import attrs
 import trio
@@ -23,7 +23,7 @@ from gateway.broker.consume.cursors import (
     removed_rows,
 )
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
-from gateway.broker.consume.homes import Homes
+from gateway.broker.consume.names import SubscriptionNames
 from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
 from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
 from gateway.broker.consume.watch import Watchers
@@ -61,7 +61,6 @@ from gateway.routing.table import RoutingTable
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import MakeTopic, PartitionState, Put, Require, Ticket, TopicState, Unit
 
-Asking = TypeVar("Asking", Subscribe, Take, Settle)
 TAGS_AFTER_RESTART = 1 << 32
 """Tags given out shortly before a crash may be unknown to the stored row: no new one may be equal to them."""
 
@@ -93,36 +92,56 @@ class SubscriptionService:
         """Subscriptions that a connection uses."""
         self._of_listener: Counter[str] = Counter()
         self.numbers = Numbers(context.store)
-        self._homes = Homes(context.store, context.owners, self._lost)
-        if not self._homes.shared:  # elsewhere they may be in use: each is taken when somebody asks for it
-            self._restore()
+        self.names = SubscriptionNames(context.store, context.owners)
+        self.again: Callable[[Caller, Subscribe | Unsubscribe], None] = self._again
+        """Who decides once more where somebody was quicker: another gateway may have what is asked for now."""
+        self.opened: Callable[[Caller, int], None] = lambda _caller, _number: None
+        """Who is to know which one a connection has opened."""
+        if not self.names.shared:  # elsewhere some are others': `restore` follows when it is known which are not
+            self.restore()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {Subscribe: self.subscribe, Take: self.take, Settle: self.settle, Unsubscribe: self.unsubscribe}
 
+    def _again(self, caller: Caller, request: Subscribe | Unsubscribe) -> None:
+        if caller.detached:
+            return
+        try:
+            self.handlers()[type(request)](caller, request)
+        except GatewayError as refusal:
+            caller.answer(request.id, refusal)
+
     # --- subscribing ---
 
     def subscribe(self, caller: Caller, request: Subscribe) -> None:
-        topic = self._context.topics.name(caller, request.address)
-        known = self._named.get((topic, request.name)) if request.name else None
-        subscription = self._subscriptions[known] if known is not None else None
+        self.open(caller, request, self._context.topics.name(caller, request.address))
+
+    def open(self, caller: Caller, request: Subscribe, topic: str, number: int | None = None) -> None:
+        """What `request` asks for, on this topic; under this number, if it is new and not to have the next one."""
+        known = self._named.get((topic, request.name)) if request.name else number
+        subscription = self._subscriptions.get(known) if known is not None else None
         if subscription is not None and subscription.state is None:
-            self._end(subscription)
+            ended = self._end(subscription)
+            if ended is not None and number is not None:
+                # until that is written its name has the number that is gone
+                ended.on_done(lambda _ticket: self.again(caller, request))
+                return
+        elif subscription is not None and subscription.opening is not None:
+            # whether it is this one that has the name is known when that is written
+            subscription.opening.on_done(lambda _ticket: self.again(caller, request))
+            return
         elif subscription is not None:
             if subscription.request.acknowledge != request.acknowledge and subscription.outstanding:
                 raise Conflict(f"reader {request.name!r} has unsettled messages of another mode")
             subscription.joined_by(request)
             self._use(caller, subscription)
+            self.opened(caller, subscription.number)
             caller.answer(request.id, subscription.subscribed())
-            return
-        elsewhere = self._homes.named(topic, request.name)
-        if elsewhere is not None and elsewhere not in self._subscriptions:
-            self._bring_home(caller, request, elsewhere, self.subscribe)
             return
         self._check_room(caller)
         if request.name:
             self._store.lost.check_table(SUBSCRIPTIONS, f"a subscription called {request.name}")
-        number = self.numbers.take()
+        number = number or self.numbers.take()
         state = self._store.topics.get(topic)
         if state is not None:
             self._open(caller, request, number, state)
@@ -155,51 +174,68 @@ class SubscriptionService:
             caller.answer(request.id, InvalidRequest("a start offset needs a topic of one partition"))
             return
         if request.name and (state.name, request.name) in self._named:
-            self.subscribe(caller, request)  # somebody else was quicker
+            self.again(caller, request)
+            return
+        try:
+            puts, requires = self.names.made(number, state.name, request.name)
+        except ConditionFailed:
+            self.again(caller, request)
             return
         windows = [AckWindow(_first_offset(request, bounds)) for bounds in state.partitions]
         subscription = self._made(number, request, state, (caller.listener.name, caller.identity.name), windows)
         self._use(caller, subscription)
+        if caller.detached:  # while its topic was made
+            self._leave(subscription, caller.id)
         if not subscription.durable:
             caller.answer(request.id, subscription.subscribed())
             return
 
-        puts, requires = self._homes.made(number, subscription.topic, request.name)
-
         def done(ticket: Ticket) -> None:
+            subscription.opening = None
             if ticket.error is not None:
-                self._lost(number)
-            if isinstance(ticket.error, ConditionFailed):  # another gateway has made one of that name meanwhile
-                self.subscribe(caller, request)
+                self._drop(subscription)
+            if self._taken_meanwhile(number, ticket):
+                self.again(caller, request)
                 return
+            if ticket.error is None:
+                self.opened(caller, number)
             caller.answer(request.id, ticket.error or subscription.subscribed())
 
         rows = [*subscription.unwritten_rows(all_of_them=True), *puts]
-        self._store.submit(Unit(puts=rows, requires=requires)).on_done(done)
+        subscription.opening = self._store.submit(Unit(puts=rows, requires=[*requires, *subscription.guard]))
+        subscription.opening.on_done(done)
 
-    def _bring_home(self, caller: Caller, request: Asking, number: int, then: Callable[[Caller, Asking], None]) -> None:
-        # take a subscription that another gateway has, and do what was asked for
-        def taken(error: GatewayError | None) -> None:
-            if error is None or isinstance(error, ConditionFailed):
-                if error is None and number not in self._subscriptions:
-                    self._restore(number)
-                try:
-                    then(caller, request)
-                except GatewayError as refusal:
-                    caller.answer(request.id, refusal)
-            else:
-                caller.answer(request.id, error)
+    # --- among several gateways ---
 
-        self._homes.take(number, taken)
+    def has(self, number: int) -> bool:
+        return number in self._subscriptions
 
-    def _lost(self, number: int) -> None:
-        # it is another gateway's: nothing more is written for it, and whoever waits hears that it has ended here
-        subscription = self._subscriptions.get(number)
-        if subscription is not None:
-            subscription.ended = True
-            while subscription.takes:
-                self._answer(subscription, subscription.takes.popleft(), ())
+    def use(self, caller: Caller, number: int) -> None:
+        """The connection is a client of it from now on."""
+        self._use(caller, self._find(caller, number))
+
+    def let_go(self, keep: Callable[[int], bool]) -> Sequence[Waiting]:
+        """Of the durable ones, all but those that are to be kept are others' from now on. What is settled is written, if that is
+        still allowed. Returns who waits for something of them.
+        """
+        left: list[Waiting] = []
+        for subscription in list(self._subscriptions.values()):
+            if not subscription.durable or keep(subscription.number):
+                continue
+            if rows := subscription.unwritten_rows():
+                self._store.submit(Unit(puts=rows, requires=subscription.guard, synced=False))
+            left += subscription.takes
+            subscription.takes.clear()
             self._drop(subscription)
+        for waiting in left:
+            if waiting.timer is not None:
+                waiting.timer.set(None)
+        return left
+
+    def _taken_meanwhile(self, number: int, ticket: Ticket) -> bool:
+        # whether that was not written because somebody was quicker, or because the job is another gateway's by now
+        error = ticket.error
+        return isinstance(error, ConditionFailed) or (error is not None and not self.names.owned(number))
 
     def _made(
         self, number: int, request: Subscribe, state: TopicState, at: tuple[str, str], windows: Sequence[AckWindow]
@@ -207,11 +243,11 @@ class SubscriptionService:
         # `at` is the listener's name, and whose it is
         made = Subscription(number, request, state, *at)
         if made.durable:
-            made.guard = self._homes.guard(number)
+            made.guard = self.names.guard(number)
         pump = self._context.pump
         made.go_on = lambda: self._go_on(made)
         made.redelivery_due = Alarm(pump, lambda: self._redeliver(made))
-        made.grace_over = Alarm(pump, lambda: self._forget(made))
+        made.grace_over = Alarm(pump, lambda: self._expire(made))
         for partition, window in enumerate(windows):
             tally = Tally(window.low, acknowledged=window.settled_above)
             made.cursors.append(Cursor(self._context, made, ConsumerPlace(state, partition, window, tally)))
@@ -226,13 +262,16 @@ class SubscriptionService:
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
 
-    def _restore(self, only: int | None = None) -> None:
-        # the subscriptions of earlier processes, or one of another gateway's, at the places they had reached
-        kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), only)
+    def restore(self, wanted: Callable[[int], bool] = lambda _number: True) -> None:
+        """The subscriptions of earlier processes, or those of them that are wanted, at the places they had reached."""
+        kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), wanted)
         for number, (row, windows) in kept_subscriptions.items():
+            if number in self._subscriptions:
+                continue
             state = self._store.topics.get(row.topic)
             if state is None:
-                self._store.submit(Unit(puts=removed_rows(number, windows), synced=False))
+                if not self.names.shared:  # or else it may be that this gateway has not heard of it yet
+                    self._store.submit(Unit(puts=removed_rows(number, windows), synced=False))
                 continue
             if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
                 self._context.recorder.dropped("", "epoch_changed", 1)
@@ -257,7 +296,7 @@ class SubscriptionService:
 
     def _use(self, caller: Caller, subscription: Subscription) -> None:
         # the connection is a client of the subscription until it goes
-        if caller.id in subscription.clients:
+        if caller.id in subscription.clients or caller.detached:
             return
         subscription.clients.add(caller.id)
         held = self._held.get(caller.id)
@@ -298,14 +337,11 @@ class SubscriptionService:
     # --- taking ---
 
     def take(self, caller: Caller, request: Take) -> None:
-        if request.subscription not in self._subscriptions and self._homes.is_elsewhere(request.subscription):
-            self._bring_home(caller, request, request.subscription, self.take)
-            return
-        subscription = self._find(caller, request.subscription)
-        self._use(caller, subscription)
-        subscription.takes.append(
-            Waiting(caller, request, Alarm(self._context.pump, lambda: self._serve(subscription)))
-        )
+        subscription = self._subscriptions.get(request.subscription)
+        if subscription is None or caller.id not in subscription.clients:  # who has it need not be looked at again
+            subscription = self._find(caller, request.subscription)
+            self._use(caller, subscription)
+        subscription.takes.append(Waiting(caller, request))
         self._serve(subscription)
 
     def cancel(self, caller: Caller, request_id: int) -> bool:
@@ -315,7 +351,7 @@ class SubscriptionService:
             for waiting in subscription.takes:
                 if waiting.caller is caller and waiting.request.id == request_id:
                     subscription.takes.remove(waiting)
-                    self._answer(subscription, waiting, ())
+                    self._answer(subscription, waiting)
                     return True
         return False
 
@@ -342,7 +378,7 @@ class SubscriptionService:
                 subscription.read_ahead(state, max(1, min(request.max_messages * 4, MOST_READ_AHEAD)))
             given = subscription.hand_out(waiting.caller, request.max_messages, request.max_bytes, now, now_ms)
             if given:
-                self._answer(subscription, subscription.takes.popleft(), given)
+                self._answer(subscription, subscription.takes.popleft(), given, now_ms)
             elif subscription.unreadable is not None:
                 subscription.takes.popleft().end(subscription.unreadable)
             else:
@@ -360,32 +396,35 @@ class SubscriptionService:
             hold_until = waiting.request.hold_until
             if hold_until is None or hold_until <= now:
                 subscription.takes.remove(waiting)
-                self._answer(subscription, waiting, ())
-            elif hold_until != float("inf"):
+                self._answer(subscription, waiting)
+            elif hold_until != math.inf:
+                if waiting.timer is None:
+                    waiting.timer = Alarm(self._context.pump, lambda: self._serve(subscription))
                 waiting.timer.set(hold_until)
 
-    def _answer(self, subscription: Subscription, waiting: Waiting, given: Sequence[Delivered]) -> None:
-        context, reader = self._context, waiting.caller.listener
-        runs = [delivered.run for delivered in given]
-        record_delivered(context.recorder, context.latencies, runs, reader, context.clock.now_ms())
-        if not subscription.request.acknowledge:
-            record_acknowledged(context.recorder, runs, reader)
-        request = subscription.request
+    def _answer(
+        self, subscription: Subscription, waiting: Waiting, given: Sequence[Delivered] = (), now_ms: int = 0
+    ) -> None:
+        context, reader, request = self._context, waiting.caller.listener, subscription.request
+        if given:
+            runs = [delivered.run for delivered in given]
+            record_delivered(context.recorder, context.latencies, runs, reader, now_ms)
+            if not (request.acknowledge or waiting.caller.far):
+                record_acknowledged(context.recorder, runs, reader)
         ended = subscription.ended
         waiting.end(Taken(given, ended=ended, address=request.address, acknowledge=request.acknowledge))
 
     # --- settling ---
 
     def settle(self, caller: Caller, request: Settle) -> None:
-        if request.subscription not in self._subscriptions and self._homes.is_elsewhere(request.subscription):
-            self._bring_home(caller, request, request.subscription, self.settle)
-            return
-        try:
-            subscription = self._find(caller, request.subscription)
-        except UnknownSubscription as error:
-            caller.answer(request.id, Settled([error] * len(request.tags)))
-            return
-        now = self._context.clock.now()
+        subscription = self._subscriptions.get(request.subscription)
+        if subscription is None or caller.id not in subscription.clients:
+            try:
+                subscription = self._find(caller, request.subscription)
+            except UnknownSubscription as error:
+                caller.answer(request.id, Settled([error] * len(request.tags)))
+                return
+        now = 0.0 if request.accepted else self._context.clock.now()
         results: list[GatewayError | None] = []
         for tag in request.tags:
             if request.accepted:
@@ -402,7 +441,8 @@ class SubscriptionService:
         subscription.save_soon()
         if not request.accepted:
             subscription.redelivery_due.set(subscription.next_due())
-        self._go_on(subscription)
+        if subscription.takes:
+            self._go_on(subscription)
 
     def _redeliver(self, subscription: Subscription) -> None:
         subscription.overdue(self._context.clock.now())
@@ -476,9 +516,18 @@ class SubscriptionService:
         subscription = self._find(caller, request.subscription)
         self._held.get(caller.id, set()).discard(subscription.number)
         self._leave(subscription, caller.id)
-        if not subscription.request.name:
-            self._forget(subscription)
-        caller.answer(request.id, DONE)
+        written = self._forget(subscription) if not subscription.request.name else None
+        if written is None:
+            caller.answer(request.id, DONE)
+            return
+
+        def done(ticket: Ticket) -> None:
+            if self._taken_meanwhile(subscription.number, ticket):  # who has it by now would keep it for its grace
+                self.again(caller, request)
+            else:
+                caller.answer(request.id, DONE)
+
+        written.on_done(done)
 
     def _detached(self, client: int) -> None:
         for number in self._held.pop(client, ()):
@@ -503,18 +552,22 @@ class SubscriptionService:
     def _start_grace(self, subscription: Subscription) -> None:
         subscription.grace_over.set(self._context.clock.now() + (subscription.request.durable_grace or 0.0))
 
-    def _end(self, subscription: Subscription) -> None:
+    def _end(self, subscription: Subscription) -> Ticket | None:
         subscription.ended = True
         while subscription.takes:
-            self._answer(subscription, subscription.takes.popleft(), ())
+            self._answer(subscription, subscription.takes.popleft())
+        return self._forget(subscription)
+
+    def _expire(self, subscription: Subscription) -> None:
+        # nobody has come back in time
         self._forget(subscription)
 
-    def _forget(self, subscription: Subscription) -> None:
-        if self._drop(subscription) and subscription.durable:
-            number = subscription.number
-            gone = removed_rows(number, range(len(subscription.cursors)))
-            gone += self._homes.removed(number, subscription.topic, subscription.request.name)
-            self._store.submit(Unit(puts=gone, requires=subscription.guard, synced=False))
+    def _forget(self, subscription: Subscription) -> Ticket | None:
+        if not self._drop(subscription) or not subscription.durable:
+            return None
+        gone = removed_rows(subscription.number, range(len(subscription.cursors)))
+        gone += self.names.removed(subscription.topic, subscription.request.name)
+        return self._store.submit(Unit(puts=gone, requires=subscription.guard, synced=False))
 
     def _drop(self, subscription: Subscription) -> bool:
         # have it no more; False if that was so before
@@ -533,7 +586,7 @@ class SubscriptionService:
         return True
 
     async def close(self) -> None:
-        if self._homes.shared:  # one by one: what another has taken does not apply
+        if self.names.shared:  # one by one: what another has taken does not apply
             for subscription in list(self._subscriptions.values()):
                 await self._write_last(subscription.unwritten_rows(), subscription.guard)
             return
@@ -585,6 +638,6 @@ def _first_offset(request: Subscribe, bounds: PartitionState) -> int:
 
 
 def _count_settled(recorder: Recorder, caller: Caller, message: Outstanding) -> None:
-    meta, _inner = message.run.meta_of(message.index)
-    size = len(message.run.columns.value(message.index))
-    recorder.acknowledged(meta.route, caller.listener.name, 1, size)
+    run, index = message.run, message.index
+    meta = run.batches[0][2] if len(run.batches) == 1 else run.meta_of(index)[0]
+    recorder.acknowledged(meta.route, caller.listener.name, 1, run.columns.size_of(index))

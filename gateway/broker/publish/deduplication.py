@@ -10,6 +10,10 @@ The ring is stored in segments, in the unit that appends the messages: both are 
 requires that the segments are as they were when it was found out what is new: of two gateways on one log that are sent the
 same, and of two batches of which the first could not be stored, one is told to send again, and then it is known. What a
 plain client sends never has such marks, and a source belongs to the listener and the principal it came by.
+
+Whoever forwards may send a batch before the one before it is answered, and says so: which message it comes after. It is
+taken when that message is noted, and its unit requires that this is still so when it is stored: what comes after something
+that could not be stored is not stored either, so that nothing overtakes what is sent again.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ from gateway.broker.publish.door import Doors
 from gateway.broker.publish.publication import Publication
 from gateway.broker.service import Caller, Clock
 from gateway.envelope import Copies
-from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, Throttled
-from gateway.store.interface import Durability, Put, Require, Store, Unit
+from gateway.errors import ConditionFailed, GatewayError, InvalidRequest, OutOfTurn, Throttled
+from gateway.store.interface import Put, Require, Store, Unit
 
 TABLE = "copies"
 SLOTS = 1 << 16
@@ -50,9 +54,17 @@ def marks_of(copies: Copies) -> list[int]:
     """A number for each message that no other message at its offset has; never 0."""
     marks: list[int] = []
     for _offset, batch_id, index, count in copies.ranges:
-        mark = int.from_bytes(batch_id[:8], "big") ^ int.from_bytes(batch_id[8:], "big") * 3
+        mark = _mark_of_batch(batch_id)
         marks += [(mark + number * _STEP) & _MASK or 1 for number in range(index, index + count)]
     return marks
+
+
+def _mark(batch_id: bytes, index: int) -> int:
+    return (_mark_of_batch(batch_id) + index * _STEP) & _MASK or 1
+
+
+def _mark_of_batch(batch_id: bytes) -> int:
+    return int.from_bytes(batch_id[:8], "big") ^ int.from_bytes(batch_id[8:], "big") * 3
 
 
 def offsets_of(copies: Copies) -> list[int]:
@@ -63,6 +75,8 @@ def offsets_of(copies: Copies) -> list[int]:
 class Window:
     segments: dict[int, array[int]] = attrs.Factory(dict)
     """The ring, as far as it was ever used."""
+    fleeting: dict[int, array[int]] = attrs.Factory(dict)
+    """A second one, for what went to memory: it is in no row, and no row's condition may have it."""
     storing: set[int] = attrs.Factory(set)
     """Slots of messages that are on their way into the log."""
     used_ms: int = 0
@@ -70,16 +84,12 @@ class Window:
     stale: bool = False
     """Another gateway has written it meanwhile, or nobody knows what became of a write: it is read again before it is used."""
 
-    def mark(self, slot: int) -> int:
-        """What is noted in a slot; 0 is nothing."""
-        segment = self.segments.get(slot // SEGMENT)
-        return segment[slot % SEGMENT] if segment is not None else 0
+    @property
+    def held(self) -> int:
+        return len(self.segments) + len(self.fleeting)
 
-    def note(self, slot: int, mark: int) -> None:
-        segment = self.segments.get(slot // SEGMENT)
-        if segment is None:
-            segment = self.segments[slot // SEGMENT] = array("Q", bytes(8 * SEGMENT))
-        segment[slot % SEGMENT] = mark
+    def knows(self, slot: int, mark: int) -> bool:
+        return _noted(self.segments, slot) == mark or (bool(self.fleeting) and _noted(self.fleeting, slot) == mark)
 
     def rows(self, numbers: Iterable[int]) -> dict[int, bytes | None]:
         """The stored form of segments; one in which nothing is noted has no row."""
@@ -88,6 +98,19 @@ class Window:
             segment = self.segments.get(number)
             found[number] = segment.tobytes() if segment is not None and any(segment) else None
         return found
+
+
+def _noted(ring: Mapping[int, array[int]], slot: int) -> int:
+    """What is noted in a slot; 0 is nothing."""
+    segment = ring.get(slot // SEGMENT)
+    return segment[slot % SEGMENT] if segment is not None else 0
+
+
+def _note(ring: dict[int, array[int]], slot: int, mark: int) -> None:
+    segment = ring.get(slot // SEGMENT)
+    if segment is None:
+        segment = ring[slot // SEGMENT] = array("Q", bytes(8 * SEGMENT))
+    segment[slot % SEGMENT] = mark
 
 
 @attrs.define(eq=False)
@@ -102,6 +125,10 @@ class _Claim:
     """Slots that nobody else may write until it is known how this batch ends."""
     before: dict[int, int] = attrs.Factory(dict)
     """What was noted in the slots that it has written."""
+    fleeting: bool = False
+    """They are of the second ring."""
+    after: int | None = None
+    """The slot of what it comes after, which is noted and may not be stored yet."""
 
 
 class Deduplication:
@@ -135,7 +162,11 @@ class Deduplication:
     def leave_out(self, publication: Publication) -> None:
         """Leave out what is stored already. What a broker elsewhere answers is not stored here: it could not come twice."""
         copies = publication.batch.copies
-        if copies is None or any(part.route.proxy is not None for part in publication.parts):
+        if copies is None:
+            return
+        if any(part.route.proxy is not None for part in publication.parts):
+            if copies.after is not None:
+                raise OutOfTurn("nobody here knows what a broker elsewhere has")
             return
         if copies.count != publication.batch.columns.count:
             raise InvalidRequest("not as many copies as messages")
@@ -149,9 +180,15 @@ class Deduplication:
         if window.stale:
             self._read_again(source, window)
         claim = _Claim(source, window, {})
+        if copies.after is not None:
+            slot, mark = copies.after[0] % SLOTS, _mark(*copies.after[1:])
+            if not window.knows(slot, mark):
+                self._leave(source, window)
+                raise OutOfTurn("what it comes after is not here")
+            claim.after = slot
         here: dict[int, int] = {}
         for index, (slot, mark) in enumerate(zip(slots, marks_of(copies), strict=True)):
-            if window.mark(slot) != mark and here.get(slot) != mark:
+            if not window.knows(slot, mark) and here.get(slot) != mark:
                 here[slot] = mark
                 claim.marks[index] = slot, mark
         for part in publication.parts:
@@ -167,23 +204,33 @@ class Deduplication:
         claim = publication.claim
         if claim is None:
             return
-        window, refused = claim.window, publication.refused
+        window, refused, after = claim.window, publication.refused, claim.after
+        durable = publication.durable(self._store)
+        in_rows = durable and not (after is not None and _noted(window.fleeting, after))
+        if after in window.storing and publication.appends and not in_rows:
+            raise OutOfTurn(
+                "what it comes after is not stored yet"
+            )  # and nothing that is stored with this could require it
         claim.marks = {index: place for index, place in claim.marks.items() if index not in refused}
-        held = len(window.segments)
+        held = window.held
+        claim.fleeting = not durable
+        ring = window.segments if durable else window.fleeting
         numbers = dict.fromkeys(slot // SEGMENT for slot, _mark in claim.marks.values())
-        known = window.rows(numbers)
+        known = window.rows(numbers if after is None else {after // SEGMENT: None, **numbers})
         for slot, mark in claim.marks.values():
-            claim.before[slot] = window.mark(slot)
-            window.note(slot, mark)  # known before it is stored: the slots are claimed until that is sure
-        if len(window.segments) > held:
-            self._held += len(window.segments) - held
+            claim.before[slot] = _noted(ring, slot)
+            _note(ring, slot, mark)  # known before it is stored: the slots are claimed until that is sure
+        if window.held > held:
+            self._held += window.held - held
             self._make_room()
         # in the same unit as the messages: after a crash either both are there or neither
-        if claim.marks and self._durable(publication):
+        if claim.marks and durable:
             publication.puts += self._puts(claim, numbers)
             if publication.plain:  # others are units of several batches, of which one may build on another
                 publication.requires += [
-                    Require(TABLE, _KEY.pack(claim.source, number), value) for number, value in known.items()
+                    Require(TABLE, _KEY.pack(claim.source, number), value)
+                    for number, value in known.items()
+                    if value is not None or not self._alone  # who alone writes makes the first row of a segment
                 ]
 
     @staticmethod
@@ -200,19 +247,22 @@ class Deduplication:
         window.storing.difference_update(claim.slots)
         if error is not None:
             for slot, mark in claim.before.items():
-                window.note(slot, mark)
+                _note(window.fleeting if claim.fleeting else window.segments, slot, mark)
             # the row that says when it was used last may not have been written either
             window.written_ms = 0
             window.stale = not self._alone
-        if not window.segments and not window.storing and not window.stale:  # nothing of it was taken
-            self._windows.pop(claim.source, None)
+        self._leave(claim.source, window)
+
+    def _leave(self, source: bytes, window: Window) -> None:
+        if not window.held and not window.storing and not window.stale:  # nothing of it was taken
+            self._windows.pop(source, None)
 
     def _make_room(self) -> None:
         while self._held > MAX_SEGMENTS:
             idle = next((source for source, window in self._windows.items() if not window.storing), None)
             if idle is None:  # all of them are at work: soon one is not
                 break
-            self._held -= len(self._windows[idle].segments)
+            self._held -= self._windows[idle].held
             self._forget(idle)
 
     def _forget(self, source: bytes) -> None:
@@ -223,22 +273,12 @@ class Deduplication:
     def _puts(self, claim: _Claim, numbers: Iterable[int]) -> list[Put]:
         window = claim.window
         rows = window.rows(numbers)
-        puts = [Put(TABLE, _KEY.pack(claim.source, number), value) for number, value in rows.items()]
+        puts = [Put(TABLE, _KEY.pack(claim.source, number), value, at_start=True) for number, value in rows.items()]
         window.used_ms = self._clock.now_ms()
         if window.used_ms >= window.written_ms + TOUCH_MS:
             window.written_ms = window.used_ms
-            puts.append(Put(TABLE, claim.source, _USED.pack(window.used_ms)))
+            puts.append(Put(TABLE, claim.source, _USED.pack(window.used_ms), at_start=True))
         return puts
-
-    def _durable(self, publication: Publication) -> bool:
-        # what goes to memory is gone after a crash, and may be stored again then
-        created = {create.topic: create.config for create in publication.creates}
-        for append in publication.appends:
-            state = self._store.topics.get(append.topic)
-            config = state.config if state is not None else created[append.topic]
-            if config.durability is not Durability.MEMORY:
-                return True
-        return False
 
     def _written_elsewhere(self, rows: Mapping[bytes, bytes | None]) -> None:
         # another gateway has stored something of these sources, or forgotten them
@@ -251,7 +291,7 @@ class Deduplication:
                 held = len(window.segments)
                 self._load(window, key, value)
                 self._held += len(window.segments) - held
-            if window.segments or window.storing or window.stale:
+            if window.held or window.storing or window.stale:
                 self._windows[source] = window
 
     def _read_again(self, source: bytes, window: Window) -> None:

@@ -18,6 +18,7 @@ same for those in a few lines, with what was found out when the connection first
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,7 +46,7 @@ from gateway.broker.publish.publication import (
 )
 from gateway.broker.publish.transactions import TransactionService
 from gateway.broker.publish.validation import Pause, SchemaGate
-from gateway.broker.service import Caller, Clock, Handler
+from gateway.broker.service import NOTHING_ALONG, Caller, Clock, Handler
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin
 from gateway.errors import Conflict, GatewayError, NotRouted, UnknownTopic, Unsupported
 from gateway.recorder import MOST_LATENCIES, PublishMeter, Recorder
@@ -260,12 +261,15 @@ class Pipeline:
             else:
                 caller.answer(request.id, prepared.finish(ticket.placements))
 
-        requires = caller.guard() if caller.guard is not None else ()
+        along = caller.along() if caller.along is not None else NOTHING_ALONG
         if publication.proxied:
-            commit = partial(self._appending.commit, requires=requires)
+            commit = partial(self._appending.commit, requires=along.requires)
             self._proxying.start(publication, prepared, request, commit)
         elif prepared.appends:
-            self._appending.commit((prepared,), requires=requires, done=done, source=caller.id)
+            # rows stay where the messages do
+            whole = along.puts and not publication.refused and publication.durable(self._store)
+            puts = along.puts if whole else ()
+            self._appending.commit((prepared,), puts, along.requires, done, caller.id)
         else:  # all of it was filtered or refused, or is here already
             publication.end(None)
             address, now_ms = request.batch.address, self._clock.now_ms()
@@ -303,43 +307,47 @@ class Pipeline:
             self.tap(caller.origin, batch.address, way.route, columns, None)
         count = columns.count
         size = len(columns.packed) - 4 * count
-        started = clock.now()
         door.received += count
         door.committing += count
         meter.received_messages += count
         meter.received_bytes += size
-
-        def done(ticket: Ticket) -> None:
-            door.committing -= count
-            error = ticket.error
-            if error is None:
-                door.stored += count
-                meter.stored_messages += count
-                meter.stored_bytes += size
-                latencies = meter.latencies
-                latencies.append(clock.now() - started)
-                if len(latencies) >= MOST_LATENCIES:
-                    meter.collect()
-                placement = ticket.placements[0]
-                reply = Published(batch.address, placement.timestamp_ms, partition, placement.base_offset)
-                if placement.offsets is not None:
-                    reply = published(batch, placement, partition)
-                caller.answer(request.id, reply)
-            else:
-                door.held += count
-                self._doors.refuse(way.route, count, error)
-                caller.answer(request.id, error)
-
         batch_id = batch.id or self._ids.next(clock.now_ms())
         meta = BatchMeta(batch_id, caller.origin, way.route, batch.delivery)
+        # not a closure: what it would be made of costs more than to hand it on
+        done = partial(self._appended_plainly, caller, request, way, partition, time.perf_counter())
         self._store.submit(Unit((Append(topic.name, partition, columns, meta),), source=caller.id), done)
         return True
+
+    def _appended_plainly(
+        self, caller: Caller, request: Publish, way: PlainWay, partition: int, began: float, ticket: Ticket
+    ) -> None:
+        batch, door, meter = request.batch, way.door, way.meter
+        columns = batch.columns
+        count = columns.count
+        door.committing -= count
+        error = ticket.error
+        if error is None:
+            door.stored += count
+            meter.stored_messages += count
+            meter.stored_bytes += len(columns.packed) - 4 * count
+            latencies = meter.latencies
+            latencies.append(time.perf_counter() - began)
+            if len(latencies) >= MOST_LATENCIES:
+                meter.collect()
+            placement = ticket.placements[0]
+            reply = Published(batch.address, placement.timestamp_ms, partition, placement.base_offset)
+            if placement.offsets is not None:
+                reply = published(batch, placement, partition)
+            caller.answer(request.id, reply)
+        else:
+            door.held += count
+            self._doors.refuse(way.route, count, error)
+            caller.answer(request.id, error)
 
     def _remember_way(self, caller: Caller, address: str, route: ResolvedRoute) -> None:
         if route.transform is not None or len(route.topics) != 1 or route.proxy is not None:
             return
-        # another gateway may take over what is required here: it has to be asked each time
-        if caller.guard is not None and caller.guard():
+        if caller.along is not None:  # it has to be asked each time
             return
         topic = self._store.topics.get(route.topic)
         if topic is None or self._table.topic_config(route.topic).schema:

@@ -16,7 +16,7 @@ from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
 from gateway.requests import Publish, Published
 from gateway.routing.table import ResolvedRoute
-from gateway.store.interface import Append, MakeTopic, Placement, Put, Require
+from gateway.store.interface import Append, Durability, MakeTopic, Placement, Put, Require, Store
 
 TRANSFORM = "transform"
 """The reason of a dead letter that its route could not transform."""
@@ -138,6 +138,16 @@ class Publication:
             self.puts,
             self.requires,
         )
+
+    def durable(self, store: Store) -> bool:
+        """Whether a crash leaves anything of it: what goes to memory is gone then."""
+        created = {create.topic: create.config for create in self.creates}
+        for append in self.appends:
+            state = store.topics.get(append.topic)
+            config = state.config if state is not None else created[append.topic]
+            if config.durability is not Durability.MEMORY:
+                return True
+        return False
 
     def end(self, error: GatewayError | None) -> None:
         for callback in self.ended:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -34,13 +34,17 @@ from gateway.store.kafka.slots import SLOTS
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
 """Seconds after which what a broker does not know yet is asked again."""
+LONGEST_PAUSE_SECONDS = 0.5
+BUSY_SECONDS = 60.0
+"""How long a start waits for a broker to know what its controller has made: one that has just been told of a thousand topics
+makes their files first, and knows nothing newer meanwhile.
+"""
 Bounds = tuple[int, int]
 """The first offset there is, and the one behind the last that is decided."""
 
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.INVALID_CONFIG,
         KafkaError.POLICY_VIOLATION,
@@ -112,17 +116,17 @@ class KafkaCluster:
         except KafkaException as error:
             raise translated(error) from error
 
-    def members(self, group: str) -> Sequence[str]:
-        """What the clients are called that are members of a group now."""
+    def members(self, group: str) -> Mapping[str, frozenset[int]]:
+        """What the clients are called that are members of a group now, and which partitions of its topic each has."""
         until = time.monotonic() + self._options.timeout
         while True:
             found = self._admin.describe_consumer_groups([group], request_timeout=self._options.timeout)[group]
             try:
-                return [member.client_id for member in found.result().members]
+                return {one.client_id: _assigned(one.assignment) for one in found.result().members}
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.GROUP_ID_NOT_FOUND:
-                    return []
+                    return {}
                 if code not in COORDINATOR_MOVES | {TRANSPORT} or time.monotonic() > until:
                     raise translated(error) from error
             self._pause.wait(PAUSE_SECONDS)
@@ -139,14 +143,16 @@ class KafkaCluster:
                 one = _wait(future)
             except UnknownTopic:
                 continue
-            found[name] = Known(_epoch(one.topic_id), len(one.partitions), all(_led(each) for each in one.partitions))
+            found[name] = Known(
+                _epoch(one.topic_id), len(one.partitions), all(_has_leader(each) for each in one.partitions)
+            )
         return found
 
     def create(self, name: str, config: TopicConfig) -> Known:
-        return self._create(name, config.partitions, settings_of(config, self._options))
+        return self._create(name, config.partitions, settings_of(config, self._options), self._options.timeout)
 
-    def create_state(self) -> None:
-        """The log of the state, and the topic that says who owns what."""
+    def create_state(self) -> Bounds:
+        """The log of the state, the line for turns, and the topic that says who owns what. Returns where the first is."""
         compacted = {
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.3",
@@ -154,12 +160,14 @@ class KafkaCluster:
             "min.insync.replicas": str(self._options.min_insync),
             "max.message.bytes": str(self._options.largest + RECORD_ROOM),
         }
-        self._create(self._options.state_topic, 1, compacted)
+        self._create(self._options.state_topic, 1, compacted, BUSY_SECONDS)
         short = {"retention.ms": "3600000", "min.insync.replicas": str(self._options.min_insync)}
-        self._create(self._options.turns_topic, 1, short)
-        self._create(self._options.owners_topic, SLOTS, {"min.insync.replicas": "1"})
+        self._create(self._options.turns_topic, 1, short, BUSY_SECONDS)
+        self._create(self._options.owners_topic, SLOTS, {"min.insync.replicas": "1"}, BUSY_SECONDS)
+        state = self._options.state_topic, 0
+        return self._known(state[0], BUSY_SECONDS, lambda: self.bounds([state]).get(state))
 
-    def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Known:
+    def _create(self, name: str, partitions: int, settings: Mapping[str, str], patience: float) -> Known:
         new = NewTopic(name, partitions, self._options.replication, config=dict(settings))
         future = self._admin.create_topics([new], request_timeout=self._options.timeout)[name]
         try:
@@ -167,16 +175,24 @@ class KafkaCluster:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translated(error) from error
-        return self._when_there(name)
+        return self.when_there(name, patience)
 
-    def _when_there(self, name: str) -> Known:
-        # brokers learn of a topic one after the other
-        until = time.monotonic() + self._options.timeout
+    def when_there(self, name: str, patience: float) -> Known:
+        """A topic that the controller has made: brokers learn of it one after the other."""
+        return self._known(name, patience, lambda: self._led(name))
+
+    def _led(self, name: str) -> Known | None:
+        found = self.describe([name]).get(name)
+        return found if found is not None and found.led else None
+
+    def _known(self, name: str, patience: float, look: Callable[[], T | None]) -> T:
+        until, pause = time.monotonic() + patience, PAUSE_SECONDS
         while time.monotonic() < until:
-            found = self.describe([name])
-            if name in found and found[name].led:
-                return found[name]
-            self._pause.wait(PAUSE_SECONDS)
+            found = look()
+            if found is not None:
+                return found
+            self._pause.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         raise StoreReadOnly(f"Kafka has made the topic {name}, and does not know it")
 
     def alter(self, name: str, config: TopicConfig, more: bool) -> None:
@@ -192,10 +208,29 @@ class KafkaCluster:
 
     def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:
         """Where partitions begin and end; those that are gone are left out."""
-        if not partitions:
-            return {}
-        first = self._offsets(partitions, OffsetSpec.earliest())
+        return self._bounds(partitions, self._offsets(partitions, OffsetSpec.latest()))
+
+    def settled_bounds(
+        self, partitions: Sequence[tuple[str, int]], patience: float
+    ) -> tuple[dict[tuple[str, int], Bounds], Sequence[tuple[str, int]]]:
+        """The same, once all that is written by now is decided, or so many seconds are over; and of which it is not decided then.
+        Kafka answers a commit before its partitions hear of it, and nothing behind a transaction counts until that is over.
+        """
+        written = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         last = self._offsets(partitions, OffsetSpec.latest())
+        until, pause = time.monotonic() + patience, PAUSE_SECONDS
+        while (
+            open_ones := [key for key, end in last.items() if end < written.get(key, 0)]
+        ) and time.monotonic() < until:
+            self._pause.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            last |= self._offsets(open_ones, OffsetSpec.latest())
+        return self._bounds(partitions, last), open_ones
+
+    def _bounds(
+        self, partitions: Sequence[tuple[str, int]], last: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], Bounds]:
+        first = self._offsets(partitions, OffsetSpec.earliest())
         found: dict[tuple[str, int], Bounds] = {}
         for key in partitions:
             begin, end = first.get(key), last.get(key)
@@ -281,6 +316,12 @@ class KafkaCluster:
         return found
 
 
+def _assigned(assignment: Any) -> frozenset[int]:
+    return (
+        frozenset(place.partition for place in assignment.topic_partitions) if assignment is not None else frozenset()
+    )
+
+
 def _wait(future: Future[T]) -> T:
     try:
         return future.result()
@@ -288,7 +329,7 @@ def _wait(future: Future[T]) -> T:
         raise translated(error) from error
 
 
-def _led(partition: Any) -> bool:
+def _has_leader(partition: Any) -> bool:
     return partition.leader is not None and partition.leader.id >= 0
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -126,13 +127,16 @@ class KafkaStore:
         self.tables = Tables()
         self._gates = Gates()
         self._sender = Sender(options, self._arrived)
-        self._transactions = Transactions(options)
+        self.member = secrets.token_bytes(16)
+        self._transactions = Transactions(options, self.member)
         self._transacting = trio.CapacityLimiter(1)
         self._units: list[_Job] = []
         self._unit_waits = trio.Event()
         self._pool = ReaderPool(options)
         self._budget = CacheBudget(options.tail_cache)
         self._slots: Slots | None = None
+        self._handed_out: frozenset[int] = frozenset()
+        self._assigned: Callable[[frozenset[int]], None] = lambda _slots: None
         self._state: Follower | None = None
         self._tails: Follower | None = None
         self._visible: list[Callable[[Iterable[tuple[str, int]]], None]] = []
@@ -163,8 +167,7 @@ class KafkaStore:
 
     async def start(self) -> None:
         """Read all that is shared. Raises StoreReadOnly if Kafka is not there."""
-        await self._in_thread(self.cluster.create_state)
-        ((begin, end),) = (await self._bounds([(self._options.state_topic, 0)])).values()
+        begin, end = await self._in_thread(self.cluster.create_state)
         self._state = Follower(self._options, self._took_state, ROWS, **STATE_FETCHES)
         self._state.add([(self._options.state_topic, 0, begin)])
         self._tails = Follower(self._options, self._took_tails, MESSAGES, **{"fetch.wait.max.ms": 100})
@@ -436,9 +439,12 @@ class KafkaStore:
             try:
                 await self._commit(planned)
             except GatewayError as error:
-                self._failed(error)
+                if not self._transactions.fenced:
+                    self._failed(error)
                 for one in planned:
                     one.error = one.error or error
+            if self._transactions.fenced:
+                self._taken_for_dead()
             self._end([(one.job, one.placements, one.error) for one in planned])
 
     async def _commit(self, planned: Sequence[_Planned]) -> None:
@@ -730,11 +736,19 @@ class KafkaStore:
             self._pool.tidy(5.0, trio.current_time())
             if not self.health.writable:
                 await self._probe()
+            if self._slots is not None and self._slots.absent:
+                await self._find_out(self._slots)
             since = (since + 1) % 10
             try:
                 await self._look(whole=not since)
             except GatewayError:
                 continue
+
+    async def _find_out(self, slots: Slots) -> None:
+        # does the group have this gateway, as one that has come back or was never missed?
+        with contextlib.suppress(GatewayError):
+            if self.member in await self.serving():
+                slots.present()
 
     async def _look(self, *, whole: bool) -> None:
         # Which topics there are, as others make and drop them. `whole`: also whether one was made again.
@@ -907,12 +921,31 @@ class KafkaStore:
     def slots(self) -> int:
         return SLOTS
 
-    def on_slots(self, callback: Callable[[frozenset[int]], None], name: bytes) -> None:
-        self._slots = Slots(self._options, callback, name)
+    def on_slots(self, callback: Callable[[frozenset[int]], None]) -> None:
+        self._assigned = callback
+        self._slots = Slots(self._options, self._hand_out, self._transactions.begin_anew, self.member)
 
-    async def serving(self) -> Collection[bytes]:
+    def _hand_out(self, slots: frozenset[int]) -> None:
+        self._handed_out = slots
+        self._assigned(slots)
+
+    def _taken_for_dead(self) -> None:
+        # whoever fenced this gateway goes on with what was its own; what Kafka still hands out to it, it takes again
+        self._transactions.fenced = False
+        handed_out = self._handed_out
+        self._hand_out(frozenset())
+        self._hand_out(handed_out)
+
+    async def serving(self) -> Mapping[bytes, frozenset[int]]:
         clients = await self._in_thread(self.cluster.members, self._options.owners_group)
-        return {name for name in map(member_name, clients) if name is not None}
+        return {name: slots for client, slots in clients.items() if (name := member_name(client)) is not None}
+
+    @property
+    def taken_for_dead(self) -> bool:
+        return self._slots is not None and self._slots.absent
+
+    async def fence(self, member: bytes) -> None:
+        await self._in_thread(self._transactions.fence, member)
 
     def current(self, topic: str) -> bool:
         """Whether the ends of a topic's partitions are known as of now."""

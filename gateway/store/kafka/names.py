@@ -1,4 +1,6 @@
-"""What Kafka calls a topic: the prefix and its name, with `_xHH` for each byte that no name of Kafka's may have."""
+"""What Kafka calls a topic: the prefix and its name, with `_xHH` for each byte that no name of Kafka's may have; and what a log
+on Kafka is called.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import re
 
 from gateway.errors import InvalidRequest
 
+KAFKA_URL = "kafka://"
 LONGEST = 249
 _FORBIDDEN = re.compile(rb"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{2})")
 _ESCAPED = re.compile(rb"_x([0-9A-F]{2})")
@@ -29,3 +32,12 @@ def topic_name(prefix: str, name: str) -> str | None:
         return topic if topic and kafka_name(prefix, topic) == name else None
     except (UnicodeDecodeError, InvalidRequest):
         return None
+
+
+def log_address(text: str) -> tuple[list[str], str]:
+    """The brokers and the prefix of `kafka://host:port,host:port/prefix`. Raises InvalidRequest."""
+    brokers, _slash, prefix = text.removeprefix(KAFKA_URL).partition("/")
+    pairs = [one.rpartition(":") for one in brokers.split(",")]
+    if not text.startswith(KAFKA_URL) or not all(host and port.isdecimal() for host, _colon, port in pairs):
+        raise InvalidRequest(f"{text!r}: brokers are host:port, with commas between them")
+    return brokers.split(","), prefix or "gw."

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from gateway.errors import GatewayError
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.store.kafka.engine import KafkaStore
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.sqlite import wall_clock
@@ -27,7 +27,7 @@ async def open_kafka_store(
     """
     problem: GatewayError | None = None
     async with trio.open_nursery() as nursery:
-        store = KafkaStore(options, now_ms, recorder or NullRecorder(), nursery)
+        store = KafkaStore(options, now_ms, recorder or Recorder(), nursery)
         try:
             try:
                 await store.start()

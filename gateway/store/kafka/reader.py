@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, StoreReadOnly, UnknownTopic, Unsupported
 from gateway.librdkafka.codes import NO_SUCH_OFFSET, PARTITION_END
-from gateway.librdkafka.threads import together
+from gateway.librdkafka.threads import look_up, together
 from gateway.store.interface import Stored, TopicConfig
-from gateway.store.kafka.cluster import KafkaCluster, Known, translated
+from gateway.store.kafka.cluster import Bounds, KafkaCluster, Known, translated
 from gateway.store.kafka.names import kafka_name, topic_name
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import AT_ONCE, RunReader
@@ -33,14 +33,21 @@ STEP = 0.2
 
 
 class KafkaLogReader(ReadableLog):
-    """A log on Kafka. Raises StoreReadOnly where its brokers cannot be reached."""
+    """A log on Kafka. Raises StoreReadOnly where its brokers cannot be reached.
+
+    What was acknowledged when it is asked where the log ends is there: for that it waits up to `timeout` for transactions under
+    way. Behind one that nobody ends there may be more, which counts when Kafka has ended it.
+    """
 
     dense_offsets = False
     has_chunks = False
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, *, whole: bool = False, patience: float | None = None) -> None:
+        """`whole`: raise StoreReadOnly, too, where a transaction is not over in time; `patience`: another one for that."""
         super().__init__(f"under {options.prefix} on Kafka")
         self._options = options
+        self._whole = whole
+        self._patience = options.timeout if patience is None else patience
         self._cluster = KafkaCluster(options)
         self._consumer: Consumer | None = None
         self._read_tables: Tables | None = None
@@ -71,7 +78,7 @@ class KafkaLogReader(ReadableLog):
         for begin in range(0, len(asked), ASKED_AT_ONCE):
             described |= self._cluster.describe(asked[begin : begin + ASKED_AT_ONCE])
         places = [(name, number) for name, one in described.items() for number in range(one.partitions)]
-        bounds = self._cluster.bounds(places)
+        bounds = self._bounds(places)
         found: dict[str, StoredTopic] = {}
         for name, one in described.items():
             partitions = [
@@ -80,6 +87,16 @@ class KafkaLogReader(ReadableLog):
             ]
             found[names[name]] = StoredTopic(names[name], one.epoch, TopicConfig(one.partitions), partitions)
         return found
+
+    def _bounds(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Bounds]:
+        bounds, undecided = self._cluster.settled_bounds(places, self._patience)
+        if undecided and self._whole:
+            name, number = undecided[0]
+            raise StoreReadOnly(
+                f"a transaction that nobody ends is open in {name}/{number} from offset {bounds[name, number][1]} on, and what"
+                " was acknowledged may stand behind it. Kafka ends it by itself when its time is over"
+            )
+        return bounds
 
     def configured(self, topic: StoredTopic) -> TopicConfig:
         """What a topic is set to: as a gateway has said, or else as Kafka has it."""
@@ -120,7 +137,7 @@ class KafkaLogReader(ReadableLog):
         if self._read_tables is None:
             self._read_tables = Tables()
             state = self._options.state_topic
-            bounds = self._cluster.bounds([(state, 0)]).get((state, 0)) if state in self._cluster.names() else None
+            bounds = self._bounds([(state, 0)]).get((state, 0)) if state in self._cluster.names() else None
             if bounds is not None and bounds[0] < bounds[1]:
                 consumer = self._reading()
                 consumer.assign([TopicPartition(state, 0, bounds[0])])
@@ -143,8 +160,9 @@ class KafkaLogReader(ReadableLog):
             return
         if offset < found.start:
             raise OffsetOutOfRange(first=found.start, next_offset=found.end)
-        consumer = self._reading()
-        consumer.assign([TopicPartition(kafka_name(self._options.prefix, topic), partition, offset)])
+        consumer, place = self._reading(), TopicPartition(kafka_name(self._options.prefix, topic), partition, offset)
+        look_up(consumer, place.topic)
+        consumer.assign([place])
         decoder = RunReader(topic, partition, known.epoch)
         for messages in self._batches(consumer, stop, found):
             yield from decoder.take(messages)[0]
@@ -163,7 +181,9 @@ class KafkaLogReader(ReadableLog):
 
     def _reading(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = Consumer(self._options.consumer(**{"queued.max.messages.kbytes": 16 << 10}))
+            # a question that Kafka holds back at the end of one partition holds up the first one about the next
+            settings = {"fetch.wait.max.ms": 20, "queued.max.messages.kbytes": 16 << 10}
+            self._consumer = Consumer(self._options.consumer(**settings))
         return self._consumer
 
     def _batches(self, consumer: Consumer, stop: int, found: StoredPartition) -> Iterator[list[Any]]:

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from gateway.envelope import Run, total_count
 from gateway.errors import GatewayError, OffsetOutOfRange, StoreError, UnknownTopic
 from gateway.librdkafka.codes import NO_SUCH_OFFSET, NOT_THERE
+from gateway.librdkafka.threads import look_up
 from gateway.store.cut import gather, value_bytes
 from gateway.store.interface import ReadResult
 from gateway.store.kafka.following import end_of
@@ -67,6 +68,7 @@ class _Reader:
                 }
             )
         )
+        self._looked_up = ""
         self.place: KafkaPartition | None = None
         self._decoder = RunReader("", 0, 0)
         self._runs: list[Run] = []
@@ -143,6 +145,9 @@ class _Reader:
         return count, size
 
     def _seek(self, place: KafkaPartition, offset: int) -> None:
+        if place.kafka != self._looked_up:
+            look_up(self._consumer, place.kafka)
+            self._looked_up = place.kafka
         self._runs = []
         self._decoder = RunReader(place.topic, place.partition, place.epoch)
         self.place, self._from, self._next = place, offset, offset

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from gateway.envelope import NO_HEADERS, BatchMeta, Columns, Delivery, Headers, Origin, Run
+from gateway.librdkafka.codes import NO_TEXT, headers_of
 from gateway.store.interface import Append
 
 ID, ORIGIN, EXPIRES, RUN = "gw.id", "gw.origin", "gw.expires", "gw.run"
@@ -33,6 +34,10 @@ ABSENT = ("gw.absent", b"value")
 """A header of a record that has no value at all (a deletion, in a compacted topic)."""
 ID_BYTES = 16
 MOST_INDEX = 1 << 32
+MOST_DIGITS = 15
+"""Of what is told in milliseconds: a column has microseconds, in 64 bits."""
+MOST_TIME_MS = ((1 << 63) - 1) // 1_000
+"""The last moment of such a column: what somebody else has said to be later is then."""
 _FOREIGN = Origin(FOREIGN, FOREIGN)
 
 
@@ -159,7 +164,9 @@ class _Building:
             [headers.get(at, NO_HEADERS) for at in places] if headers else None,
             [expires.get(at, 0) for at in places] if expires else None,
         )
-        times = self.times if min(self.times) >= 0 else [max(at, 0) for at in self.times]
+        times = self.times
+        if min(times) < 0 or max(times) > MOST_TIME_MS:
+            times = [min(max(at, 0), MOST_TIME_MS) for at in times]
         return Run(topic, partition, self.base, columns, times, self.batches)
 
 
@@ -172,6 +179,8 @@ class RunReader:
         self._epoch = epoch
         self._announced: tuple[bytes, bytes, int] = b"", b"", -1
         """A batch, its source, and up to which index its records are said to have nothing of their own."""
+        self._unreadable: Any = None
+        """A message that was looked at ahead, and is not to be asked again."""
 
     def take(self, messages: Sequence[Any]) -> tuple[list[Run], int]:
         """The next of them; also how many there were that no envelope can be made of."""
@@ -186,10 +195,13 @@ class RunReader:
         while at < len(messages):
             message = messages[at]
             at += 1
+            if message is self._unreadable:
+                unreadable += 1
+                continue
             offset: int = message.offset()
             try:
-                headers = message.headers()
-            except UnicodeDecodeError:
+                headers = headers_of(message)
+            except NO_TEXT:
                 unreadable += 1
                 continue
             value = message.value()
@@ -211,7 +223,7 @@ class RunReader:
             mine: Headers = ()
             known = _known(headers) if headers else None
             if known is not None:
-                mine = tuple(headers[known.count :])
+                mine = tuple(_whole(headers[known.count :]))
                 if known.expires:
                     building.expires[place] = known.expires
                 source, batch, index = known.source, known.batch, known.index
@@ -226,7 +238,7 @@ class RunReader:
                     self._announced = batch, source, index + known.run
             else:
                 if headers:
-                    mine = tuple([(key, b"" if header is None else header) for key, header in headers])
+                    mine = tuple(_whole(headers))
                 building.batches.append((place, 0, BatchMeta(self._foreign_id(offset), _FOREIGN, FOREIGN)))
                 expected, last_id = b"", b""
             if value is None:
@@ -256,8 +268,9 @@ class RunReader:
         if last.offset() != messages[at - 1].offset() + count:
             return 0
         try:
-            headers = last.headers()
-        except UnicodeDecodeError:
+            headers = headers_of(last)
+        except NO_TEXT:
+            self._unreadable = last
             return 0
         known = _known(headers) if headers else None
         if known is None or (known.batch, known.source, known.index) != (batch, source, before.index + count):
@@ -289,6 +302,18 @@ class _Known(msgspec.Struct, frozen=True):
     run: int = 0
 
 
+def _whole(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+    # Kafka has headers without a value, also behind those of a gateway: anybody may copy these
+    return [(key, b"" if header is None else header) for key, header in headers]
+
+
+def _number(text: bytes) -> int:
+    # anybody may have written it: what is longer is no time that there will be, and more than a column holds
+    if not text.isdigit() or len(text) > MOST_DIGITS:
+        raise ValueError
+    return int(text)
+
+
 def _known(headers: Sequence[tuple[str, bytes | None]]) -> _Known | None:
     # if a gateway has written them
     if len(headers) < 2 or headers[0][0] != ID or headers[1][0] != ORIGIN:
@@ -301,9 +326,9 @@ def _known(headers: Sequence[tuple[str, bytes | None]]) -> _Known | None:
         _source(source)
         more, number = headers[2] if len(headers) > 2 else ("", None)
         if number is not None and more == EXPIRES:
-            return _Known(batch, index, source, 3, expires=int(number))
+            return _Known(batch, index, source, 3, expires=_number(number))
         if number is not None and more == RUN:
-            return _Known(batch, index, source, 3, run=max(0, min(int(number), MOST_INDEX - 1 - index)))
+            return _Known(batch, index, source, 3, run=max(0, min(_number(number), MOST_INDEX - 1 - index)))
     except ValueError:  # msgspec's errors are such too
         return None
     return _Known(batch, index, source, 2)

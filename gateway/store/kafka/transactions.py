@@ -5,13 +5,15 @@ Everything here blocks, and is called by one thread at a time.
 
 from __future__ import annotations
 
-import uuid
+import time
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from gateway.errors import CommitFailed, GatewayError, OutcomeUnknown, TooLarge, UnknownTopic
+from gateway.errors import CommitFailed, GatewayError, OutcomeUnknown, StoreReadOnly, TooLarge, UnknownTopic
+from gateway.librdkafka.codes import FENCED
 from gateway.librdkafka.threads import RAISED_WHEN_FATAL
+from gateway.store.kafka.cluster import BUSY_SECONDS
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import KafkaRecord
 from gateway.store.kafka.sending import translated
@@ -21,34 +23,64 @@ Placed = list[tuple[int, int]]
 
 
 class Transactions:
-    """The producer of this process's transactions. Nobody else ever uses its name: what a process leaves open when it dies or
-    is frozen ends by Kafka's own clock, and from then on it can end nothing of it.
+    """The producer of this gateway's transactions. Its transactional id is the gateway's, and Kafka lets only the latest that
+    began under an id end anything: whoever takes over from a gateway that died or froze begins under its id (`fence`).
     """
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, member: bytes) -> None:
         self._options = options
+        self._member = member
         self._producer: Producer | None = None
         self._problem: KafkaError | None = None
+        self._anew = False
+        self._begun = False
+        """Whether there was a coordinator to begin with, since this gateway was started."""
+        self.fenced = False
+        """Whether Kafka has refused something since somebody looked, because another began under this id."""
+
+    def fence(self, member: bytes) -> None:
+        """Whatever a gateway has begun is not stored when this returns, or was committed before; it can end nothing of it any
+        more. Raises StoreReadOnly if that is not to be had.
+        """
+        try:
+            self._made(member)
+        except KafkaException as error:
+            raise StoreReadOnly(f"Kafka does not end another gateway's transactions: {error.args[0].str()}") from error
+
+    def begin_anew(self) -> None:
+        """The next transaction: by a producer that nobody can have fenced yet."""
+        self._anew = True
 
     def begin(self) -> None:
         """Raises CommitFailed."""
         self._problem = None
+        if self._anew:
+            self._producer, self._anew = None, False
         try:
             if self._producer is None:
-                self._producer = self._made()
+                self._producer = self._made(self._member)
             self._producer.begin_transaction()
         except KafkaException as error:
-            self._producer = None
+            self._gone(error)
             raise CommitFailed(f"no transaction can be begun: {error.args[0].str()}") from error
 
-    def _made(self) -> Producer:
+    def _made(self, member: bytes) -> Producer:
         limit = int(self._options.timeout * 1000)
-        name = self._options.transactions + uuid.uuid4().hex
+        name = self._options.transactions + member.hex()
         settings = self._options.producer(**{"transactional.id": name, "transaction.timeout.ms": limit})
         del settings["enable.gapless.guarantee"]  # a transaction is whole or nothing anyway
         made = Producer(settings)
-        made.init_transactions(self._options.timeout)
-        return made
+        until = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                made.init_transactions(self._options.timeout)
+            except KafkaException as error:
+                # whoever is the first on a cluster waits for it to make the log of its coordinators, and to read it
+                if self._begun or not error.args[0].retriable() or time.monotonic() > until:
+                    raise
+            else:
+                self._begun = True
+                return made
 
     def write(self, topic: str, partition: int, records: Iterable[KafkaRecord]) -> Placed:
         placed: Placed = []
@@ -99,7 +131,7 @@ class Transactions:
                 if problem.txn_requires_abort():
                     self.abort()
                     raise CommitFailed(f"Kafka has not committed it: {problem.str()}") from error
-                self._producer = None
+                self._gone(error)
                 if problem.fatal():
                     raise OutcomeUnknown(f"this gateway was taken for dead: {problem.str()}") from error
                 raise OutcomeUnknown(f"Kafka has not said whether it is committed: {problem.str()}") from error
@@ -111,8 +143,13 @@ class Transactions:
         try:
             self._producer.purge()
             self._producer.abort_transaction(self._options.timeout)
-        except KafkaException:
-            self._producer = None  # it ends by itself
+        except KafkaException as error:
+            self._gone(error)  # it ends by itself
+
+    def _gone(self, error: KafkaException) -> None:
+        # the next transaction needs another producer
+        self._producer = None
+        self.fenced = self.fenced or error.args[0].code() in FENCED
 
     def _failed(self, problem: KafkaError | Exception | None) -> GatewayError:
         # end it; what to tell whoever wanted it
