@@ -151,9 +151,10 @@ async def open_bridges(
             table,
             proxies.connected,
         )
+        mirrors = Mirrors(MirrorContext(store, house.pump, house.clock, recorder, house.owners, start_soon))
         bridges = Bridges(
             forwards,
-            Mirrors(MirrorContext(store, house.pump, house.clock, recorder)),
+            mirrors,
             ingests,
             proxies,
             Upstreams(nursery, house.pump, recorder, chance),
@@ -164,7 +165,10 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
-        of_jobs = house.owners.on_change(forwards.owned), house.owners.on_change(lambda: ingests.owned(start_soon))
+        of_jobs = [
+            house.owners.on_change(changed)
+            for changed in (forwards.owned, mirrors.owned, lambda: ingests.owned(start_soon))
+        ]
         house.proxying.sender = proxies
         try:
             yield bridges

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Sequence
 
 import attrs
 
+from gateway.bridges.chain import Chain, ChainedRequest
 from gateway.bridges.forward_rows import cursor_row
 from gateway.bridges.lanes import LaneEntry, Lanes, Sending, stretches
-from gateway.bridges.pool import UpstreamPool
+from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.consume.consumer import MAX_DELIVERIES, Consumer, ConsumerContext, ConsumerPlace, Tally
 from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.ownership import Owners
@@ -27,6 +29,7 @@ from gateway.store.interface import PartitionState, Put, Require
 REQUEST_BYTES = 1 << 20
 LATE_CHECK = 1.0
 """Seconds between two looks at what has waited for too long."""
+_again = operator.attrgetter("again")
 REFUSED, OUTAGE = "refused", "outage"
 """Reasons of letters: the upstream does not take it, or was away for too long."""
 
@@ -72,6 +75,9 @@ class PartitionForward(Consumer):
         self._lanes = Lanes(
             target.retry, atomic=carries.batch_atomic, gives_up=bool(self.letters_topic), chance=context.chance
         )
+        self._chain = Chain()
+        self._fresh_from = place.topic.partitions[place.partition].end
+        """What comes before may have been sent by an earlier process, or by another gateway."""
         self.in_flight = 0
         self.stopped = ""
         """Why it does not read on, although there is more."""
@@ -195,39 +201,55 @@ class PartitionForward(Consumer):
         runs = self.read_on(bounds, max(64, 2 * window - going))
         tried = self.window.outstanding
         for run in runs or ():
+            again = run.base_offset < self._fresh_from
             for index in range(run.count):
-                lanes.push(LaneEntry(run, index, tried.get(run.base_offset + index, 0) if tried else 0))
+                attempts = tried.get(run.base_offset + index, 0) if tried else 0
+                lanes.push(LaneEntry(run, index, attempts, again=again))
         return runs is not None
 
     # --- sending ---
 
     def _send(self) -> bool:
         sent = False
-        while self.pool.ready:
+        while self._lanes.held and self.pool.ready:
             # what is acknowledged and not written would be sent again after a crash: the window bounds that, too
             room = self.target.window - self.in_flight - self.unsaved
-            entries = self._choose(room)
+            goes_on = self._chain.connection
+            entries = self._choose(room, behind=goes_on is not None and self._chain.short)
             if not entries:
                 break
-            batch = self._sending.batch(entries)
+            again = any(map(_again, entries))
+            if again:
+                goes_on = None
+                self._chain.leave()
+            connection = goes_on or self.pool.choose()
+            assert connection is not None  # the pool is ready
+            batch = self._sending.batch(entries, self._chain.after)
             count = batch.columns.count
             if count < len(entries):
-                self._lanes.put_back(entries[count:], entries[:count])
+                self._lanes.put_back(entries[count:])
             self.in_flight += count
-            self._deliver(entries[:count], batch)
+            self._deliver(entries[:count], batch, connection, again=again)
             sent = True
         return sent
 
-    def _deliver(self, entries: Sequence[LaneEntry], batch: Batch) -> None:
+    def _deliver(
+        self, entries: Sequence[LaneEntry], batch: Batch, connection: PooledConnection, *, again: bool
+    ) -> None:
         size, route = batch.columns.value_bytes, self.rule.route
         self._recorder.delivered(route, self.pool.name, len(entries), size)
         times = sorted([entry.run.times[entry.index] for entry in entries])  # lanes may have changed their order
         self._latencies.add(route, self.topic, self.pool.spec.name, times, self._clock.now_ms())
-        self.pool.submit(lambda number: Publish(number, batch), lambda outcome: self._ended(entries, size, outcome))
+        request = self._chain.add(connection, batch.copies, len(entries), again=again)
+        self.pool.submit_on(
+            connection,
+            lambda number: Publish(number, batch),
+            lambda outcome: self._ended(request, entries, size, outcome),
+        )
 
-    def _choose(self, room: int) -> list[LaneEntry]:
+    def _choose(self, room: int, *, behind: bool) -> list[LaneEntry]:
         # what may go out now, without what expired while it waited
-        while room > 0 and (entries := self._lanes.choose(room, REQUEST_BYTES, self._clock.now())):
+        while room > 0 and (entries := self._lanes.choose(room, REQUEST_BYTES, self._clock.now(), behind=behind)):
             now_ms = self._clock.now_ms()
             expired = [entry for entry in entries if 0 < _expires(entry) <= now_ms]
             if not expired:
@@ -235,15 +257,17 @@ class PartitionForward(Consumer):
             for entry in expired:
                 self.expire(entry.offset, entry.offset + 1)
             fresh = [entry for entry in entries if entry not in expired]
-            self._lanes.put_back((), fresh, expired)
+            self._lanes.put_back((), gone=expired)
             if fresh:
                 return fresh
         return []
 
-    def _ended(self, entries: Sequence[LaneEntry], size: int, outcome: Outcome) -> None:
+    def _ended(self, request: ChainedRequest, entries: Sequence[LaneEntry], size: int, outcome: Outcome) -> None:
         self.in_flight -= len(entries)
         now = self._clock.now()
-        if isinstance(outcome, GatewayError):
+        if self._chain.ended(request, outcome):
+            self._lanes.put_back(entries)
+        elif isinstance(outcome, GatewayError):
             self._tried(entries, self._lanes.failed(entries, outcome, now))
         elif isinstance(outcome, Published) and outcome.refused:
             taken = [entry for index, entry in enumerate(entries) if index not in outcome.refused]

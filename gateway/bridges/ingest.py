@@ -21,29 +21,29 @@ from __future__ import annotations
 
 import enum
 import random
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
 
+from gateway.bridges.bookmark import Bookmark, Places
 from gateway.bridges.breaker import BACKOFF, jittered, refuses_login
 from gateway.bridges.ingest_entry import IngestEntry, Stored
 from gateway.bridges.ingest_memory import IngestMemory
 from gateway.bridges.pool import PooledConnection, UpstreamPool
 from gateway.broker.ownership import Owners
-from gateway.broker.service import Clock, Guard
+from gateway.broker.service import NOTHING_ALONG, Clock, Guard
 from gateway.broker.timers import Alarm, Pump
 from gateway.errors import (
+    Conflict,
     GatewayError,
     OffsetOutOfRange,
     Status,
-    StoreDamaged,
     TargetLost,
     TargetRefused,
     Unsupported,
 )
-from gateway.protocols.registry import ReaderPosition
+from gateway.protocols.registry import ProtocolSpec, ReaderPosition
 from gateway.recorder import IngestPlace, Recorder
 from gateway.requests import (
     Delivered,
@@ -51,6 +51,7 @@ from gateway.requests import (
     Request,
     Resume,
     Settle,
+    Settled,
     Start,
     Subscribe,
     Subscribed,
@@ -58,15 +59,15 @@ from gateway.requests import (
     Taken,
     Unsubscribe,
 )
-from gateway.store.interface import Put, Store, Ticket, Unit
+from gateway.store.interface import Store
 
-TABLE = "ingests"
 _KEPT_HERE = (ReaderPosition.OWN, ReaderPosition.NUMBERED)
-_NUMBER = struct.Struct(">Q")
 RESUME_SECONDS = 5.0
 """How long a subscription from before is given to show that it is still there. Longer than the first few redeliveries take."""
 LOOK_AGAIN = 0.5
 """Seconds until a target that was not ready is looked at again."""
+NOTE_SECONDS = 5.0
+"""Seconds until it is written down by itself what the remote was told."""
 LONGEST_HOLD = 5.0
 """Seconds an empty Take waits at most; half the upstream's time-out where that is less."""
 FOR_PEOPLE = (Status.DENIED, Status.UNSUPPORTED, Status.INVALID)
@@ -115,38 +116,6 @@ class Intake:
         return min(now + patience, self.fallback_at)
 
 
-class Bookmark:
-    """How far one remote address is for one group, where the broker elsewhere does not remember it: a row beside the log.
-
-    A row is one number. For a broker that keeps subscriptions under numbers of its own it is that number; for one that keeps
-    nothing it is the next offset to ask for.
-    """
-
-    def __init__(self, store: Store, upstream: str, group: str, address: str, guard: Guard) -> None:
-        self._store = store
-        self._guard = guard
-        self._key = b"\0".join((upstream.encode(), group.encode(), address.encode()))
-        kept = store.table(TABLE).get(self._key)
-        if kept is not None and len(kept) != _NUMBER.size:
-            raise StoreDamaged("the place of an ingest cannot be read")
-        lost = store.lost.found(TABLE, self._key, f"the place of the ingest of {address}") if kept is None else None
-        self.lost = lost.message if lost is not None else ""
-        """Why nobody knows how far it was."""
-        self.number: int | None = _NUMBER.unpack(kept)[0] if kept is not None else None
-
-    def start(self, position: ReaderPosition) -> Start | int:
-        """Where to begin: what the remote keeps under our name counts there; nothing that it has is left out otherwise."""
-        if position is ReaderPosition.OWN and self.number is not None:
-            return self.number
-        return Start.LATEST if position is ReaderPosition.NUMBERED else Start.EARLIEST
-
-    def move(self, number: int | None, *, synced: bool = False) -> Ticket:
-        """Remember another number (None: forget it). Unsynced it may be lost by a power cut, and then more is repeated."""
-        self.number = number
-        value = _NUMBER.pack(number) if number is not None else None
-        return self._store.submit(Unit(puts=[Put(TABLE, self._key, value)], requires=self._guard(), synced=synced))
-
-
 class Source:
     def __init__(
         self,
@@ -165,8 +134,12 @@ class Source:
         self._source, self._group, self.remote = names
         self._entry = entry
         self._obstacle = obstacle
-        self._bookmark = Bookmark(context.store, pool.name, self._group, self.remote, guard)
+        self._guard = guard
+        of = pool.name, self._group, self.remote
+        self._bookmark = Bookmark(context.store, *of, guard)
         self._position = pool.spec.reader_position
+        self._places = Places(context.store, *of, guard) if remembers_offsets(pool.spec) else None
+        self._noting: Callable[[], None] | None = None
         self.state = IngestState.WAITING
         self._blocked = ""
         self._refused = ""
@@ -229,6 +202,12 @@ class Source:
         self._alarm.set(None)
 
     def close(self) -> None:
+        if self._intake is not None:  # the connections may stay: what came over them would be nobody's
+            self._leave(self._intake)
+        if self._noting is not None:
+            self._noting()
+        if self._places is not None and not self._storing:
+            self._places.note()
         self._entry.close()
         self._held.close()
 
@@ -387,13 +366,37 @@ class Source:
         self._taken.clear()
         self._storing = True
         self._held.storing()
-        self._entry.store(deliveries, lambda stored: self._stored(intake, deliveries, stored))
+        fresh, along = deliveries, NOTHING_ALONG
+        if self._places is not None:
+            fresh = self._places.fresh(deliveries)
+            along = self._places.along(fresh)
+        elif intake.replays:
+            along = self._bookmark.along(fresh)
+
+        def ended(stored: Stored) -> None:
+            if not stored.fenced:
+                self._moved(intake, fresh)
+            self._stored(intake, deliveries, stored)
+
+        if fresh:
+            self._entry.store(fresh, along, ended)
+        else:
+            ended(Stored())
+
+    def _moved(self, intake: Intake, stored: Sequence[Delivered]) -> None:
+        if self._places is not None:
+            self._places.stored(stored)
+        elif intake.replays:
+            self._bookmark.number = stored[-1].run.next_offset
 
     def _stored(self, intake: Intake, deliveries: Sequence[Delivered], stored: Stored) -> None:
         # Stored, or in the dead letters: the remote may forget them. `IngestEntry` has not given up before.
         def settled(outcome: Outcome) -> None:
             # a tag that cannot be settled any more is delivered again: that is all there is to it
             self._settling -= 1
+            if self._places is not None and isinstance(outcome, Settled) and not any(outcome.results):
+                self._places.settled(deliveries)
+                self._note_later()
             if isinstance(outcome, GatewayError) and self._intake is intake and not self._closing:
                 self._failed(intake, outcome)
 
@@ -405,11 +408,13 @@ class Source:
         recorder.ingested(self._pool.name, self._source, stored.messages)
         if stored.fenced:
             self._leave(intake)
-            self.stop()
+            table = self._context.store.table
+            if any(table(one.table).get(one.key) != one.value for one in self._guard()):
+                self.stop()
+            else:  # it was stored after all by an attempt of which nobody knew what became: what comes again is known now
+                (self._places or self._bookmark).read_again()
+                self._failed(intake, Conflict("some of it is stored already"))
             return
-        if intake.replays:
-            last = deliveries[-1].run
-            self._bookmark.move(last.next_offset)
         if self._intake is intake:  # or else its tags mean nothing any more, and it all comes again
             tags = [one.first_tag + index for one in deliveries for index in range(one.run.count)]
             self._settling += 1
@@ -418,6 +423,23 @@ class Source:
                 lambda number: Settle(number, intake.subscription, tags),
                 settled,
             )
+        self.wake()
+
+    def _note_later(self) -> None:
+        if self._noting is None and not self._closing:
+            self._noting = self._context.pump.call_at(self._context.clock.now() + NOTE_SECONDS, self._note)
+
+    def _note(self) -> None:
+        # what is stored next has the row of before as a condition: not both at once
+        self._noting = None
+        if self._storing:
+            self._note_later()
+        elif self._places is not None and (ticket := self._places.note()) is not None:
+            self._storing = True
+            ticket.on_done(lambda _ticket: self._noted())
+
+    def _noted(self) -> None:
+        self._storing = False
         self.wake()
 
     # --- endings ---
@@ -445,7 +467,12 @@ class Source:
         self.state = IngestState.WAITING
         self._taken.clear()
         self._held.forget()
-        if intake.subscription and not intake.connection.over.is_set():
+        # by its number it is gone on with, here or by whoever has it now
+        if (
+            self._position is not ReaderPosition.NUMBERED
+            and intake.subscription
+            and not intake.connection.over.is_set()
+        ):
             number = intake.subscription
             self._pool.submit_on(intake.connection, lambda request: Unsubscribe(request, number), lambda _outcome: None)
 
@@ -455,3 +482,8 @@ class Source:
                 ended(outcome)
 
         self._pool.submit_on(intake.connection, make, current)
+
+
+def remembers_offsets(spec: ProtocolSpec) -> bool:
+    """Whether a broker elsewhere numbers its messages, and remembers our group."""
+    return spec.carries.offset and spec.reader_position is ReaderPosition.NAMED

@@ -19,7 +19,7 @@ from gateway.bridges.breaker import BACKOFF, jittered
 from gateway.bridges.lanes import is_final
 from gateway.broker.broker import Broker
 from gateway.broker.letters import Letters
-from gateway.broker.service import Clock, Guard, ListenerInfo
+from gateway.broker.service import Along, Clock, Guard, ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.envelope import Batch, BatchIds, BatchMeta, Columns, Origin
 from gateway.errors import ConditionFailed, GatewayError
@@ -62,6 +62,7 @@ class _Task:
     batch: Batch
     done: Callable[[], None]
     stored: Stored
+    along: Along
     attempts: int = 0
 
 
@@ -69,13 +70,23 @@ class IngestEntry:
     """A connection to the broker, for one remote address: its messages come in under the upstream's name."""
 
     def __init__(
-        self, context: EntryContext, upstream: str, protocol: str, peer: str, address: str, guard: Guard
+        self,
+        context: EntryContext,
+        upstream: str,
+        protocol: str,
+        peer: str,
+        address: str,
+        guard: Guard,
+        *,
+        rows: bool,
     ) -> None:
+        """`rows`: some are written with what is stored."""
         self._context = context
         self._guard = guard
         self.address = address
         self._origin = Origin(protocol, upstream, "", peer)
-        self._side = context.broker.attach(ListenerInfo(upstream, protocol, AuthNone()), peer, self._completed, guard)
+        along = self._along if rows or guard() else None
+        self._side = context.broker.attach(ListenerInfo(upstream, protocol, AuthNone()), peer, self._completed, along)
         self._ids = itertools.count(1)
         self._task: _Task | None = None
         self._cancel: Callable[[], None] | None = None
@@ -88,8 +99,8 @@ class IngestEntry:
             self._cancel()
         self._side.detach()
 
-    def store(self, deliveries: Sequence[Delivered], done: Callable[[Stored], None]) -> None:
-        """Store them all, in order; call back when the last one is."""
+    def store(self, deliveries: Sequence[Delivered], along: Along, done: Callable[[Stored], None]) -> None:
+        """Store them all, in order, the last ones with rows; call back when those are."""
         stored = Stored()
         batches = [
             Batch(self.address, Columns.concat([one.run.columns for one in group]), delivery)
@@ -103,12 +114,18 @@ class IngestEntry:
             batch = batches.pop(0)
             # one id for all attempts: it names the messages for good
             batch = replace(batch, id=self._context.ids.next(self._context.clock.now_ms()))
-            self._task = _Task(batch, following, stored)
+            self._task = _Task(batch, following, stored, along if not batches else Along(requires=along.requires))
             self._try()
 
         following()
 
     # --- inside ---
+
+    def _along(self) -> Along:
+        task = self._task
+        if task is None:
+            return Along(requires=self._guard())
+        return Along(task.along.puts, (*self._guard(), *task.along.requires))
 
     def _try(self) -> None:
         self._cancel = None
@@ -162,7 +179,7 @@ class IngestEntry:
         if not final:
             go_on()
             return
-        unit = self._letters(task, columns, final)
+        unit = self._letters(task, columns, final, last=rest is None)
 
         def write() -> None:
             self._cancel = None
@@ -184,12 +201,13 @@ class IngestEntry:
 
         write()
 
-    def _letters(self, task: _Task, columns: Columns, final: Mapping[int, GatewayError]) -> Unit:
+    def _letters(self, task: _Task, columns: Columns, final: Mapping[int, GatewayError], *, last: bool) -> Unit:
         topic = self.address if not complaint(self.address) else self._origin.listener
         meta = BatchMeta(task.batch.id, self._origin, "", task.batch.delivery)
         letters = self._context.dead_letters
         creates, append = letters.of_refused(topic, columns, meta, final, REFUSED, task.attempts)
-        return Unit(appends=[append], creates=creates, requires=self._guard())
+        along = self._along()
+        return Unit([append], along.puts if last else (), along.requires, creates)
 
     def _give_up(self, task: _Task) -> None:
         task.stored.fenced = True

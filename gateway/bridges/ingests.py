@@ -14,10 +14,11 @@ from functools import partial
 
 import trio
 
-from gateway.bridges.ingest import IngestContext, IngestState, Source
+from gateway.bridges.ingest import IngestContext, IngestState, Source, remembers_offsets
 from gateway.bridges.ingest_entry import EntryContext, IngestEntry
 from gateway.bridges.pool import UpstreamPool
 from gateway.errors import GatewayError, Status
+from gateway.protocols.registry import ReaderPosition
 from gateway.recorder import IngestPlace
 from gateway.requests import DescribeTopics, Outcome, Request, Topics
 from gateway.routing.address import is_reserved
@@ -90,7 +91,9 @@ class RunningIngest:
 
     def show(self) -> None:
         running = self.pool.connected and any(source.running for source in self.sources)
-        state = "refused" if self.problem else "running" if running else "waiting"
+        self._show("refused" if self.problem else "running" if running else "waiting")
+
+    def _show(self, state: str) -> None:
         for each in ("waiting", "running", "refused"):
             labels = {"upstream": self.pool.name, "source": self.name, "state": each}
             self._context.recorder.gauge("gateway_ingest_state", float(each == state), **labels)
@@ -125,6 +128,7 @@ class RunningIngest:
     def close(self) -> None:
         for source in self.sources:
             source.close()
+        self._show("")
 
     # --- finding remote addresses ---
 
@@ -176,7 +180,9 @@ class RunningIngest:
             return
         host, port = self.pool.upstream.addresses[0]
         guard = partial(self._context.owners.guard, job_of(self.pool.name, self.rule))
-        door = IngestEntry(self._entries, self.pool.name, self.pool.spec.name, f"{host}:{port}", address, guard)
+        spec = self.pool.spec
+        rows = remembers_offsets(spec) or spec.reader_position is ReaderPosition.OWN
+        door = IngestEntry(self._entries, self.pool.name, spec.name, f"{host}:{port}", address, guard, rows=rows)
         names = (self.name, self.rule.ingest.group, remote)
         source = Source(self._context, self.pool, names, door, lambda: self._obstacle(address), guard)
         self._sources[remote] = source

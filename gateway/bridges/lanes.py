@@ -1,8 +1,9 @@
 """Messages on their way to a target, in a lane per key: what may be sent next, and what becomes of what failed.
 
-Order within a key is never broken: of a lane only one request is under way. A target that takes a request whole or not at
-all is given many messages of a key in one; any other is given one message of a key at a time. Messages without a key are
-one lane; there a target that refuses single messages out of a request may get them later than their neighbours.
+Order within a key is never broken: of a lane only one request is under way, unless the target stores what comes behind it
+after it or not at all (`Chain`). A target that takes a request whole or not at all is given many messages of a key in one; any
+other is given one message of a key at a time. Messages without a key are one lane; there a target that refuses single messages
+out of a request may get them later than their neighbours.
 
 A lane whose head failed is parked until its back-off is over, and then sends its head alone. The other lanes go on.
 """
@@ -13,8 +14,8 @@ import heapq
 import itertools
 import operator
 import random
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -47,6 +48,7 @@ PARK_BYTES = 16 << 20
 _PASSING = (Throttled, ShuttingDown)
 _first_record = operator.itemgetter(0)
 _offset = operator.attrgetter("offset")
+_key = operator.attrgetter("key")
 
 
 def is_final(error: GatewayError) -> bool:
@@ -57,15 +59,17 @@ def is_final(error: GatewayError) -> bool:
 
 
 class LaneEntry(ConsumedMessage):
-    __slots__ = ("alone", "key", "losses", "size")
+    __slots__ = ("again", "alone", "key", "losses", "size")
 
-    def __init__(self, run: Run, index: int, attempts: int = 0) -> None:
+    def __init__(self, run: Run, index: int, attempts: int = 0, *, again: bool = False) -> None:
         super().__init__(run, index, attempts)
         columns = run.columns
         self.key = columns.key(index)
         self.size = columns.ends[index] - (columns.ends[index - 1] if index else 0)
         self.losses = 0
         """How often it was under way when its connection was lost."""
+        self.again = again
+        """It may have been sent before."""
         self.alone = False
         """It was in a request that was refused for good as a whole: alone it turns out whether it was the reason."""
 
@@ -92,14 +96,17 @@ class LaneEntry(ConsumedMessage):
 class KeyLane:
     """The messages of one key, in order."""
 
-    __slots__ = ("busy", "due", "key", "parked", "queue")
+    __slots__ = ("busy", "due", "key", "listed", "parked", "queue")
 
     def __init__(self, key: bytes | None) -> None:
         self.key = key
         self.queue: deque[LaneEntry] = deque()
-        self.busy = False
+        self.busy = 0
+        """Messages that are under way."""
         self.parked = False
         self.due = 0.0
+        self.listed = False
+        """It is looked at when something may go out, or its time is waited for."""
 
 
 class Lanes:
@@ -114,7 +121,7 @@ class Lanes:
         self._delayed: list[tuple[float, int, KeyLane]] = []
         self._numbers = itertools.count()
         self._busy = 0
-        """Lanes of which something is under way."""
+        """Messages that are under way."""
         self._feared_under_way = False
         self.held = 0
         """Messages in lanes, not those under way."""
@@ -137,14 +144,17 @@ class Lanes:
         lane = self._lanes.get(entry.key)
         if lane is None:
             lane = self._lanes[entry.key] = KeyLane(entry.key)
-            self._ready.append(lane)
         lane.queue.append(entry)
         self.held += 1
         if lane.parked:
             self._count_parked(entry)
+        if not lane.listed:
+            self._list(lane)
 
-    def choose(self, most: int, most_bytes: int, now: float) -> list[LaneEntry]:
-        """What may go out in one request now, in the order of the log."""
+    def choose(self, most: int, most_bytes: int, now: float, *, behind: bool = False) -> list[LaneEntry]:
+        """What may go out in one request now, in the order of the log. `behind`: it is stored behind all that is under way, or
+        not at all, so that a lane need not wait for an answer.
+        """
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.appendleft(heapq.heappop(self._delayed)[2])
         chosen: list[LaneEntry] = []
@@ -153,24 +163,38 @@ class Lanes:
             return chosen
         while ready and len(chosen) < most and most_bytes > 0:
             lane = ready[0]
-            if lane.queue[0].feared:
-                if not self._busy:
-                    ready.popleft()
-                    self._feared_under_way = True
-                    return [self._take(lane)]
-                break
-            if lane.queue[0].suspect:
+            head = lane.queue[0]
+            suspect = head.suspect
+            if lane.busy and (suspect or head.again or lane.parked or not behind):
+                ready.popleft()
+                lane.listed = False  # until something of it is answered, or there is more
+                continue
+            if lane.due > now:  # it failed while it was looked at
+                ready.popleft()
+                self._list(lane)
+                continue
+            if behind and head.again:  # no chain is made of what may be there already
                 if chosen:
                     break
+                behind = False
+            if suspect:
+                feared = head.feared
+                if chosen or (feared and self._busy):
+                    break
                 ready.popleft()
+                lane.listed = False
+                self._feared_under_way = feared
                 return [self._take(lane)]
             ready.popleft()
+            lane.listed = False
             while len(chosen) < most and most_bytes > 0 and lane.queue and not lane.queue[0].suspect:
                 entry = self._take(lane)
                 most_bytes -= entry.size
                 chosen.append(entry)
                 if not self._atomic and entry.key is not None:
                     break
+            if behind and lane.queue:
+                self._list(lane)
         chosen.sort(key=_offset)
         return chosen
 
@@ -214,19 +238,16 @@ class Lanes:
         self.free(sent)
         return given_up
 
-    def put_back(
-        self, back: Sequence[LaneEntry], kept: Sequence[LaneEntry] = (), gone: Sequence[LaneEntry] = ()
-    ) -> None:
-        """Of what was chosen, some is not sent after all; `kept` is, and `gone` never will be."""
+    def put_back(self, back: Sequence[LaneEntry], gone: Sequence[LaneEntry] = ()) -> None:
+        """Of what was chosen some is not sent after all, or was not looked at by who got it; `gone` never will be sent."""
         self._return(back)
-        busy = {entry.key for entry in kept}
-        self.free([entry for entry in (*back, *gone) if entry.key not in busy])
+        self.free([*back, *gone])
 
     # --- inside ---
 
     def _take(self, lane: KeyLane) -> LaneEntry:
-        self._busy += not lane.busy
-        lane.busy = True
+        self._busy += 1
+        lane.busy += 1
         entry = lane.queue.popleft()
         self.held -= 1
         if lane.parked:
@@ -237,7 +258,12 @@ class Lanes:
     def _return(self, entries: Sequence[LaneEntry]) -> None:
         for entry in reversed(entries):
             lane = self._lanes[entry.key]
-            lane.queue.appendleft(entry)
+            entry.again = True
+            queue = lane.queue
+            if queue and queue[0].offset < entry.offset:  # what was sent before it is back already
+                queue.insert(bisect_left(queue, entry.offset, key=_offset), entry)
+            else:
+                queue.appendleft(entry)
             self.held += 1
             if lane.parked:
                 self._count_parked(entry)
@@ -258,22 +284,30 @@ class Lanes:
         self.parked_bytes += entry.size
 
     def free(self, entries: Iterable[LaneEntry]) -> None:
-        for key in {entry.key: None for entry in entries}:
+        """They are not under way any more."""
+        for key, count in Counter(map(_key, entries)).items():
             lane = self._lanes[key]
-            self._busy -= lane.busy
-            lane.busy = self._feared_under_way = False
+            self._busy -= count
+            lane.busy -= count
+            self._feared_under_way = False
             if not lane.queue:
-                del self._lanes[key]
+                if not lane.busy:
+                    del self._lanes[key]
                 continue
             if lane.parked and not lane.queue[0].attempts:  # what held it is gone
                 lane.parked = False
                 lane.due = 0.0
                 self.parked -= len(lane.queue)
                 self.parked_bytes -= sum(entry.size for entry in lane.queue)
-            if lane.due:
-                heapq.heappush(self._delayed, (lane.due, next(self._numbers), lane))
-            else:
-                self._ready.append(lane)
+            if not lane.listed:
+                self._list(lane)
+
+    def _list(self, lane: KeyLane) -> None:
+        lane.listed = True
+        if lane.due:
+            heapq.heappush(self._delayed, (lane.due, next(self._numbers), lane))
+        else:
+            self._ready.append(lane)
 
 
 def stretches(entries: Sequence[LaneEntry]) -> Iterator[tuple[Run, int, int]]:
@@ -301,16 +335,18 @@ def marked_columns_of(entries: Sequence[LaneEntry], identity: bytes) -> Columns:
     return Columns(found.packed, found.ends, found.keys, headers, found.expires)
 
 
-def copies_of(source: bytes, identity: bytes, entries: Sequence[LaneEntry]) -> Copies:
+def copies_of(
+    source: bytes, identity: bytes, entries: Sequence[LaneEntry], after: tuple[int, bytes, int] | None = None
+) -> Copies:
     """Where the messages are in the log, their ids, and the gateways they came by, for a target that can tell by them what it
-    was sent before, and what goes in circles. It ends before the first that came by others.
+    was sent before, and what goes in circles. It ends before the first that came by others. `after`: of what is under way.
     """
     via = _via(entries[0].run, entries[0].index)
     ranges: list[tuple[int, bytes, int, int]] = []
     for run, start, stop in stretches(entries):
         while start < stop:
             if _via(run, start) != via:
-                return Copies(source, ranges, path_on(via, identity))
+                return Copies(source, ranges, path_on(via, identity), after)
             meta, inner = run.meta_of(start)
             known = bisect_right(run.batches, start, key=_first_record)
             end = min(stop, run.batches[known][0]) if known < len(run.batches) else stop
@@ -318,7 +354,7 @@ def copies_of(source: bytes, identity: bytes, entries: Sequence[LaneEntry]) -> C
                 end = next((at for at in range(start + 1, end) if _via(run, at) != via), end)
             ranges.append((run.base_offset + start, meta.id, inner, end - start))
             start = end
-    return Copies(source, ranges, path_on(via, identity))
+    return Copies(source, ranges, path_on(via, identity), after)
 
 
 @attrs.frozen(eq=False)
@@ -346,9 +382,11 @@ class Sending:
         source = source_of(store, name, topic.name, topic.epoch, partition, repeated) if pool.carries.copies else b""
         return cls(pool, rule.remote_address(topic.name) or topic.name, source, identity_of(store))
 
-    def batch(self, entries: Sequence[LaneEntry]) -> Batch:
-        """The messages as a request, from the first of them; those that it cannot say the way of are not in it."""
-        copies = copies_of(self.source, self.identity, entries) if self.source else None
+    def batch(self, entries: Sequence[LaneEntry], after: tuple[int, bytes, int] | None = None) -> Batch:
+        """The messages as a request, from the first of them; those that it cannot say the way of are not in it. `after`: as in
+        `Copies`.
+        """
+        copies = copies_of(self.source, self.identity, entries, after) if self.source else None
         if copies is not None:
             entries = entries[: copies.count]
         marked = self.pool.marks_by_header

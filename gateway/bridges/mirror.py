@@ -2,14 +2,16 @@
 
 A mirror reads what was stored from memory at the moment it becomes visible, chooses by key (or by the message's id, without
 one), and keeps what it chose in a bounded buffer. It has no durable cursor, holds no retention and tries nothing twice: what
-does not fit or is not taken is counted, and that is what a mirror is for.
+does not fit or is not taken is counted, and that is what a mirror is for. Where several gateways serve a log, one of them has a
+partition to mirror: it follows that, and asks the log for what came before it did.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -17,16 +19,17 @@ import attrs
 from gateway.bridges.lanes import LaneEntry, Sending
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.letters import SUFFIX
+from gateway.broker.ownership import Owners
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.envelope import PREFIX, Run
-from gateway.errors import GatewayError, RequestError, TargetRefused
+from gateway.errors import GatewayError, OffsetOutOfRange, RequestError, TargetRefused
 from gateway.model import Compare, Mirror
 from gateway.recorder import MirrorPlace, Recorder
 from gateway.requests import Fetch, Fetched, Outcome, Publish, Published
 from gateway.routing.address import is_reserved
 from gateway.routing.table import RemoteRule
-from gateway.store.interface import Store
+from gateway.store.interface import ReadResult, Store
 
 BUFFER_MESSAGES = 4_096
 BUFFER_BYTES = 4 << 20
@@ -54,18 +57,33 @@ def chosen(run: Run, index: int, percent: float) -> bool:
     return zlib.crc32(key) % 10_000 < percent * 100
 
 
+def mirror_job(rule: RemoteRule, topic: str, partition: int) -> str:
+    """The name under which one gateway at a time owns it."""
+    return f"mirror {rule.route} {rule.target.upstream} {topic} {partition}"
+
+
 @attrs.frozen(eq=False)
 class MirrorContext:
     store: Store
     pump: Pump
     clock: Clock
     recorder: Recorder
+    owners: Owners
+    start_soon: Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class PartitionMirror:
     def __init__(
-        self, context: MirrorContext, rule: RemoteRule, pool: UpstreamPool, topic: str, epoch: int, partition: int
+        self,
+        context: MirrorContext,
+        rule: RemoteRule,
+        pool: UpstreamPool,
+        topic: str,
+        epoch: int,
+        partition: int,
+        begin: int | None,
     ) -> None:
+        """`begin`: without one it chooses of what comes from now on."""
         target = rule.target
         assert isinstance(target, Mirror)
         self.epoch = epoch
@@ -77,13 +95,20 @@ class PartitionMirror:
         self._partition = partition
         state, name = context.store.topics[topic], f"mirror {rule.route} {target.upstream}"
         self._sending = Sending.to(pool, context.store, rule, name, state, partition)
-        self.next = state.partitions[partition].end
+        self.next = state.partitions[partition].end if begin is None else begin
         """From where it chooses: earlier than the log's end if the topic is new, or somebody else was there before."""
+        self._alone = context.store.capabilities.single_writer
+        self._loaded: ReadResult | None = None
+        self._reading = False
         self._buffer: deque[tuple[LaneEntry, float]] = deque()
         self._messages = 0
         self._bytes = 0
         self._requests = 0
         self._stopped = False
+        context.store.watch(topic)
+        if begin is None and not self._alone:  # others have written what this gateway has not heard of
+            self._reading = True
+            context.start_soon(self._find_end)
 
     def does(self, rule: RemoteRule, pool: UpstreamPool) -> bool:
         return self.pool is pool and self._rule.meaning == rule.meaning
@@ -104,6 +129,8 @@ class PartitionMirror:
 
     def stop(self) -> None:
         """Choose and send nothing more. What was sent is still counted."""
+        if not self._stopped:
+            self._context.store.unwatch(self._topic)
         self._stopped = True
         if self._buffer:
             self._count(DROPPED, len(self._buffer))
@@ -120,19 +147,53 @@ class PartitionMirror:
         if self._stopped or state is None or state.epoch != self.epoch:
             return
         end = state.partitions[self._partition].end
-        while self.next < end:
-            result = self._context.store.read_cached(
-                self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
-            )
+        while self.next < end and not self._reading:
+            result, self._loaded = self._loaded, None
+            if result is None:
+                result = self._context.store.read_cached(
+                    self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
+                )
+            if result is None and not self._alone:  # it begins, or has just lost what it follows
+                self._reading = True
+                self._context.start_soon(self._load)
+                break
             if result is None:  # not in memory any more: a mirror does not make anybody wait for the disk
-                self._count(DROPPED, end - self.next)
-                self.next = end
+                self._pass_over(end)
                 break
             now = self._context.clock.now()
             for run in result.runs:
                 self._choose(run, now)
             self.next = result.next_offset
         self._send()
+
+    def _pass_over(self, end: int) -> None:
+        if self.next < end:  # at most so many: a log need not have a record at each offset
+            self._count(DROPPED, end - self.next)
+            self.next = end
+
+    async def _find_end(self) -> None:
+        store = self._context.store
+        with suppress(GatewayError):  # then it is where it was known to be
+            await store.refresh(self._topic)
+        state = store.topics.get(self._topic)
+        if state is not None and state.epoch == self.epoch:
+            self.next = max(self.next, state.partitions[self._partition].end)
+        self._reading = False
+        self.grown()
+
+    async def _load(self) -> None:
+        context, state = self._context, self._context.store.topics.get(self._topic)
+        try:
+            self._loaded = await context.store.read(
+                self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, context.clock.now_ms()
+            )
+        except OffsetOutOfRange as error:
+            self._pass_over(error.first)
+        except GatewayError:
+            if state is not None:
+                self._pass_over(state.partitions[self._partition].end)
+        self._reading = False
+        self.grown()
 
     def _choose(self, run: Run, now: float) -> None:
         percent, limits = self._target.percent, self.pool.carries
@@ -267,6 +328,15 @@ class Mirrors:
         for one in {one for mirrors in before.values() for one in mirrors} - staying:
             one.stop()
 
+    def owned(self) -> None:
+        """Some are this gateway's from here on, others are not any more."""
+        for (topic, partition), before in list(self._running.items()):
+            if topic in self._context.store.topics:
+                running = self._look_at(topic, partition, before)
+                for one in before:
+                    if one not in running:
+                        one.stop()
+
     def places(self) -> Iterator[MirrorPlace]:
         """How far each is, partition by partition; one without a topic is there, too."""
         running = [one for mirrors in self._running.values() for one in mirrors]
@@ -285,17 +355,21 @@ class Mirrors:
         for topic, partition in pairs:
             state = self._context.store.topics.get(topic)
             if state is None:
-                self._running.pop((topic, partition), None)
+                for one in self._running.pop((topic, partition), ()):
+                    one.stop()
                 continue
             running = self._running.get((topic, partition))
             if running is None or (running and running[0].epoch != state.epoch):
-                running = self._look_at(topic, partition)
-                for one in running:  # what is new is mirrored from its beginning
-                    one.next = state.partitions[partition].start
+                for one in running or ():
+                    one.stop()
+                # what is new is mirrored from its beginning
+                running = self._look_at(topic, partition, begin=state.partitions[partition].start)
             for one in running:
                 one.grown()
 
-    def _look_at(self, topic: str, partition: int, before: Iterable[PartitionMirror] = ()) -> list[PartitionMirror]:
+    def _look_at(
+        self, topic: str, partition: int, before: Iterable[PartitionMirror] = (), begin: int | None = None
+    ) -> list[PartitionMirror]:
         state = self._context.store.topics[topic]
         running: list[PartitionMirror] = []
         self._running[topic, partition] = running
@@ -303,11 +377,12 @@ class Mirrors:
         for rule in self._rules:
             if is_reserved(topic) or topic.endswith(SUFFIX) or rule.remote_address(topic) is None:
                 continue
+            if not self._context.owners.owns(mirror_job(rule, topic, partition)):
+                continue
             pool = self._pools[rule.target.upstream]
             same = next((one for one in known if one.does(rule, pool)), None)
             if same is None:
-                same = PartitionMirror(self._context, rule, pool, topic, state.epoch, partition)
-                if was := [one.next for one in known if one.mirrors(rule)]:
-                    same.next = was[0]
+                was = next((one.next for one in known if one.mirrors(rule)), begin)
+                same = PartitionMirror(self._context, rule, pool, topic, state.epoch, partition, was)
             running.append(same)
         return running

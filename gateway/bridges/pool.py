@@ -18,7 +18,7 @@ import trio
 from gateway import model
 from gateway.bridges.breaker import BACKOFF, Breaker, Circuit, Preference, is_outage, jittered, refuses_login
 from gateway.broker.timers import Pump
-from gateway.errors import GatewayError, TargetError, TargetLost, TargetRefused
+from gateway.errors import GatewayError, TargetError, TargetLost, TargetOutOfTurn, TargetRefused
 from gateway.protocols.registry import Carries, ProtocolSpec, Remote, Transport
 from gateway.recorder import Recorder
 from gateway.requests import Completion, DescribeTopics, Outcome, Request, Take
@@ -64,9 +64,21 @@ class PooledConnection:
         """The request that only finds out whether somebody is there, while nobody has answered it."""
         self.useful = False
         """Whether the upstream ever took something on it."""
+        self.out_of_turn = False
+        """It would not store something behind what it had taken: for some address it keeps no turns."""
         self._retiring = False
         self._heard = self._lost = False
         self._timer: Callable[[], None] | None = None
+
+    @property
+    def of_use(self) -> bool:
+        """Whether more may be sent on it."""
+        return not (self._retiring or self.over.is_set())
+
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether what says what it comes after is stored behind that, or not at all."""
+        return not self.out_of_turn and self.driver is not None and self.driver.keeps_turns
 
     @property
     def deaf(self) -> bool:
@@ -228,6 +240,8 @@ class UpstreamPool:
     def ready(self) -> bool:
         if not self._connections:
             return False
+        if self.breaker.state is Circuit.CLOSED:
+            return True
         now = trio.current_time()
         if self.breaker.allows(now, self.in_flight):
             return True
@@ -245,7 +259,10 @@ class UpstreamPool:
 
     def choose(self) -> PooledConnection | None:
         """The connection with the least to do; None if no request would be sent now."""
-        return min(self._connections, key=lambda one: len(one.waiting)) if self.ready else None
+        if not self.ready:
+            return None
+        connections = self._connections
+        return connections[0] if len(connections) == 1 else min(connections, key=lambda one: len(one.waiting))
 
     def submit_on(self, connection: PooledConnection, make: Callable[[int], Request], ended: Ended) -> None:
         """Send a request on this connection and no other: what it is about exists only there."""
@@ -271,6 +288,8 @@ class UpstreamPool:
                 # who was held back may send again: soon, not from inside the answer that is being gone through
                 self.timers.call_at(trio.current_time(), self._try_again)
             self.breaker.succeeded()
+        elif isinstance(outcome, TargetOutOfTurn):
+            pass  # what it was to come after has been judged
         elif isinstance(outcome, TargetError) and not getattr(outcome, "final", False):
             self.breaker.failed(trio.current_time())
 
@@ -449,4 +468,5 @@ class UpstreamPool:
             ),
             tls=client_tls(self.upstream, self.upstream.transport or self.spec.transport),
             timeout=self.upstream.timeout,
+            soon=self.timers.soon,
         )

@@ -20,7 +20,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.broker.timers import Pump
 from gateway.model import Config, Forward, Upstream
 from gateway.protocols.registry import protocol
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable
 
 
@@ -86,7 +86,7 @@ class Upstreams:
                     upstream,
                     protocol(upstream.protocol),
                     self._pump,
-                    NullRecorder(),
+                    Recorder(),
                     self._chance,
                     caller=f"gateway-{name}-{use.value}",
                 )
@@ -96,9 +96,9 @@ class Upstreams:
         for question, pool in before.items():
             if self._pools.get(question) is not pool:
                 self._retired.append((question[0], pool))
-                pool.report_to(NullRecorder())
+                pool.report_to(Recorder())
         for pool in self._pools.values():
-            pool.report_to(self._recorder if self.first[pool.name] is pool else NullRecorder())
+            pool.report_to(self._recorder if self.first[pool.name] is pool else Recorder())
 
     async def close_retired(self, uses: Container[Use], in_use: Callable[[UpstreamPool], bool]) -> None:
         """Close what is out of these uses, each as soon as nobody needs it any more."""

@@ -106,6 +106,11 @@ class Remote(Protocol):
         """It has said something: that a connection was taken is no sign of it, the system does so by itself."""
         ...
 
+    @property
+    def keeps_turns(self) -> bool:
+        """Whether it stores a publish that says what it comes after (`Copies.after`) behind that, or not at all."""
+        ...
+
     async def refusal(self, timeout: float) -> GatewayError | None:
         """Wait until the broker has let us in; or why it has not."""
         ...

@@ -56,10 +56,10 @@ STREAMS: Mapping[tuple[StreamState, StreamEvent], StreamState] = {
     (StreamState.CLOSED, StreamEvent.FAIL): StreamState.CLOSED,
 }
 
-PARSING = frozenset({StreamState.OPEN, StreamState.LAST})
-KEEPING = frozenset({StreamState.OPEN, StreamState.HELD, StreamState.LAST_HELD})
-READING = frozenset({StreamState.OPEN, StreamState.HELD})
-LEAVING = frozenset({StreamState.LAST, StreamState.FAILED})
+PARSING = (StreamState.OPEN, StreamState.LAST)
+KEEPING = (StreamState.OPEN, StreamState.HELD, StreamState.LAST_HELD)
+READING = (StreamState.OPEN, StreamState.HELD)
+LEAVING = (StreamState.LAST, StreamState.FAILED)
 
 
 class FeedState(Named):

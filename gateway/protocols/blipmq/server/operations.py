@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
+import msgspec
 
 from gateway.envelope import Batch, Columns, Delivery
 from gateway.errors import GatewayError, Status
@@ -38,8 +39,7 @@ from gateway.wire.ordering import ReplyQueue
 from gateway.wire.session import Requests, SessionContext
 
 
-@attrs.frozen
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """A frame where it lies: its payload is data[start:end]."""
 
     data: bytes
@@ -81,7 +81,6 @@ class Operations:
             FrameType.SUBSCRIBE: self._subscribe,
             FrameType.ACK: self._ack,
             FrameType.NACK: self._ignored,
-            FrameType.PING: self._ping,
             FrameType.PONG: self._ignored,
             FrameType.POLL: self._poll,
         }
@@ -94,13 +93,34 @@ class Operations:
     def handle(self, kind: FrameType, frame: Frame) -> Requests:
         return self._handlers[kind](frame)
 
+    def lone(self, data: bytes, now: float) -> Requests | None:
+        """What is asked for by one POLL or ACK that came alone, and nothing is under way before it: as `handle` and `advance`
+        would say, in one step, which is the whole way of a client that takes message after message. None: it is not so.
+        """
+        if self._replies.slots or self.polls.groups:
+            return None
+        kind, cid, subscription = codec.decode_lone(data)
+        if kind == FrameType.ACK:
+            tags = [cid]
+            settle = Settle(next(self._ids), subscription, tags)
+            self._waiting[settle.id] = partial(self._settled, self._replies.take(), tags)
+            return (settle,)
+        if kind == FrameType.POLL:
+            self.polls.add(subscription, cid, now + self._settings.poll_hold)
+            take = self.advance(now, stalled=False)
+            return (take,) if take is not None else ()
+        return None
+
     def complete(self, request_id: int, outcome: Outcome) -> Requests:
         # A request ended. Nobody waits for a Cancel, nor for the Settle of a QoS 0 delivery.
         ended = self._waiting.pop(request_id, None)
         return ended(outcome) if ended is not None else ()
 
     def reply(self, data: bytes) -> None:
-        self._fill(self._replies.take(), data)
+        replies, polls = self._replies, self.polls
+        replies.put(data)
+        if polls.impatient < (slot := replies.last):
+            polls.impatient = slot
 
     def release(self, out: list[bytes]) -> None:
         out += self._replies.ready()
@@ -164,6 +184,9 @@ class Operations:
             refusal = mapping.publish_refusal(outcome)
             replies = [codec.nack(int.from_bytes(cids[at : at + 8]), refusal) for at in range(0, len(cids), 8)]
         elif isinstance(outcome, Published):
+            if not outcome.refused:  # as nearly always
+                self._replies.fill(slot, b"")
+                return ()
             replies = [
                 codec.nack(int.from_bytes(cids[8 * index : 8 * index + 8]), mapping.publish_refusal(error))
                 for index, error in sorted(outcome.refused.items())
@@ -206,16 +229,15 @@ class Operations:
 
     def _settled(self, slot: int, tags: Sequence[int], outcome: Outcome) -> Requests:
         results = outcome.results if isinstance(outcome, Settled) else [outcome] * len(tags)
+        if not any(results):  # as nearly always
+            self._replies.fill(slot, b"")
+            return ()
         refused = [
             codec.nack(tag, mapping.UNKNOWN_TAG if error.status is Status.NOT_FOUND else mapping.refusal(error))
             for tag, error in zip(tags, results, strict=True)
             if isinstance(error, GatewayError)
         ]
         self._fill(slot, b"".join(refused))
-        return ()
-
-    def _ping(self, frame: Frame) -> Requests:
-        self.reply(codec.pong(frame.cid))
         return ()
 
     def _ignored(self, frame: Frame) -> Requests:

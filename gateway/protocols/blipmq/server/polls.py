@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from gateway.envelope import Delivery
+from gateway.envelope import PREFIX, Delivery
 from gateway.errors import GatewayError, Status
 from gateway.protocols.blipmq.wire import codec, mapping
 from gateway.requests import Cancel, Outcome, Request, Settle, Take, Taken
@@ -124,8 +124,18 @@ class Polls:
         settled: list[int] = []
         for delivered in taken.deliveries:
             run = delivered.run
-            values = run.columns.values()
             topic = taken.address or run.topic
+            if run.columns.count == 1:  # for who takes message after message lists of one would be half of the work
+                at_once = run.batches[0][2].delivery is not Delivery.AT_LEAST_ONCE
+                cid, value = group.cids.popleft(), run.columns.packed[PREFIX:]
+                if taken.acknowledge and not at_once:
+                    group.parts.append(codec.publish(delivered.first_tag, 1, topic, value))
+                else:
+                    group.parts.append(codec.publish(cid, 0, topic, value))
+                    if taken.acknowledge:
+                        settled.append(delivered.first_tag)
+                continue
+            values = run.columns.values()
             borders = [*(first for first, _, _ in run.batches[1:]), run.columns.count]
             for (first, _, meta), stop in zip(run.batches, borders, strict=True):
                 tags = range(delivered.first_tag + first, delivered.first_tag + stop)

@@ -50,6 +50,13 @@ class BlipmqServer(ServerBasics):
         if self._ending:
             return ()
         buffer = self._buffer
+        if (
+            len(data) == codec.LONE
+            and self._machine.state is State.READY
+            and not (buffer.size or buffer.wanted or self._out or self._stalled)
+            and (asked := self._operations.lone(data, now)) is not None
+        ):
+            return asked
         return self._parse(buffer.feed(data) if buffer.size or buffer.wanted else data, now)
 
     def eof(self, channel: int, now: float) -> Requests:
@@ -72,6 +79,25 @@ class BlipmqServer(ServerBasics):
         self._advance(requests, len(requests), now)
         return requests
 
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes:
+        operations = self._operations
+        if self._closed or self._machine.state is not State.READY:
+            requests = self.complete(request_id, outcome, now)
+        else:
+            requests = operations.complete(request_id, outcome)
+            if self._polls.groups:
+                requests = list(requests)
+                self._advance(requests, len(requests), now)
+            else:
+                operations.release(self._out)
+        busy = operations.in_flight or self._buffer.size or self._ending or self._notify or self._closed
+        if requests or busy or self._machine.state is not State.READY:
+            return requests
+        data = b"".join(self._out)
+        self._out.clear()
+        self._unsent += len(data)
+        return data
+
     def room(self, channel: int, now: float) -> Requests:
         self._stalled = False
         requests: list[Request] = []
@@ -86,7 +112,6 @@ class BlipmqServer(ServerBasics):
         if self._closed:
             return ()
         outputs: list[Output] = []
-        self._operations.release(self._out)
         if self._out:
             data = b"".join(self._out)
             self._out.clear()
@@ -106,7 +131,7 @@ class BlipmqServer(ServerBasics):
     @property
     def held(self) -> bool:
         # a peer that goes on sending while its key is checked is not read
-        return self._checking and self._buffer.size > _MOST_HELD
+        return self._buffer.size > _MOST_HELD and self._checking
 
     @property
     def kept(self) -> int:
@@ -162,9 +187,14 @@ class BlipmqServer(ServerBasics):
             if not self._machine.allows(event):
                 raise RefusedFrame(REFUSALS[self._machine.state, event])
             if kind is FrameType.PUBLISH:
+                self.answer_due = False  # nobody hears of a PUBLISH that is taken
                 run = codec.scan_publishes(data, position, end)
                 requests.append(self._operations.publish(run))
                 return run.end
+            if kind is FrameType.PING:  # behind every run of PUBLISHes of who waits for it
+                self._operations.reply(codec.pong(codec.frame_cid(data, position)))
+                self.answer_due = True
+                return end
             frame = Frame(data, codec.frame_cid(data, position), position + HEAD, end, now)
             requests += self._operations.handle(kind, frame)
         except RefusedFrame as error:
@@ -179,10 +209,13 @@ class BlipmqServer(ServerBasics):
         return requests
 
     def _advance(self, requests: list[Request], where: int, now: float) -> None:
-        self._operations.release(self._out)
-        if self._polls.groups and self._out and not self._stalled:
+        operations = self._operations
+        operations.release(self._out)
+        if not self._polls.groups:
+            return
+        if self._out and not self._stalled:
             unsent = self._unsent + sum(map(len, self._out))
             self._stalled = self._notify = unsent >= self._limits.output // 4
-        request = self._operations.advance(now, stalled=self._stalled)
+        request = operations.advance(now, stalled=self._stalled)
         if request is not None:
             requests.insert(where, request)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 
-import attrs
+import msgspec
 
 from gateway.errors import FrameTooLarge, WireError
 from gateway.protocols.blipmq.wire import mapping
@@ -40,6 +41,11 @@ _TYPES: dict[int, FrameType] = {kind.value: kind for kind in FrameType}
 _PUBLISH = FrameType.PUBLISH.value
 _CID = LENGTH_BYTES + 1
 """Where a frame's cid begins."""
+
+
+_LONE = struct.Struct(">IBQQ")
+LONE = _LONE.size
+"""Bytes of a POLL, and of an ACK."""
 
 
 class RefusedFrame(WireError):
@@ -196,6 +202,12 @@ def decode(data: bytes) -> Frame:
             return Poll(cid, decode_subscription(data, HEAD, end, mapping.POLL_INVALID))
 
 
+def decode_lone(data: bytes) -> tuple[int, int, int]:
+    """(type, cid, subscription) of so many bytes as a POLL or an ACK has: if they are one, and it can be served."""
+    length, kind, cid, subscription = _LONE.unpack(data)
+    return (kind if length == LONE - LENGTH_BYTES and subscription else 0), cid, subscription
+
+
 # --- encoding ---
 
 
@@ -227,7 +239,7 @@ def ping(cid: int) -> bytes:
 
 
 def pong(cid: int) -> bytes:
-    return _frame(FrameType.PONG, cid)
+    return _HEAD.pack(MIN_LENGTH, FrameType.PONG, cid)
 
 
 def poll(cid: int, subscription: int) -> bytes:
@@ -235,7 +247,9 @@ def poll(cid: int, subscription: int) -> bytes:
 
 
 def publish(cid: int, qos: int, topic: str, message: bytes) -> bytes:
-    return b"".join(publishes((cid,), publish_prefix(qos, topic), (message,)))
+    raw = topic.encode()
+    fixed = MIN_LENGTH + _QOS_TOPIC.size + len(raw)
+    return b"".join((_HEAD.pack(fixed + len(message), _PUBLISH, cid), _QOS_TOPIC.pack(qos, len(raw)), raw, message))
 
 
 def publish_prefix(qos: int, topic: str) -> bytes:
@@ -256,8 +270,7 @@ def publishes(cids: Iterable[int], prefix: bytes, messages: Iterable[bytes]) -> 
 # --- many PUBLISH frames at once ---
 
 
-@attrs.frozen
-class PublishRun:
+class PublishRun(msgspec.Struct, frozen=True):
     """Consecutive PUBLISH frames of one qos and topic."""
 
     qos: int
@@ -273,6 +286,8 @@ _WINDOW = 256
 """Frames looked at together."""
 _WORTH_A_LOOK = 16
 """A look that finds fewer is dearer than parsing them one by one; the next look then waits twice as long."""
+_TOGETHER = 16
+"""Of those that are alike, so many are cut at once."""
 _LONGEST_PREFIX = 64
 """A look costs a strided slice per byte of the prefix."""
 
@@ -297,10 +312,16 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
         if not singles:
             alike = _alike(data, position, step, prefix)
             if alike:
-                stop = position + alike * step
-                messages += [data[at + skip : at + step] for at in range(position, stop, step)]
-                cids += _columns(data, position + _CID, stop, step, alike)
-                position = stop
+                cut = _cut(skip, step)
+                for _ in range(alike // _TOGETHER):
+                    parts = cut.unpack_from(data, position)
+                    messages += parts[1::2]
+                    cids += b"".join(parts[::2])
+                    position += cut.size
+                for at in range(position, position + alike % _TOGETHER * step, step):
+                    append(data[at + skip : at + step])
+                    cids += data[at + _CID : at + HEAD]
+                position += alike % _TOGETHER * step
             patience = 1 if alike >= _WORTH_A_LOOK else patience * 2
             singles = 0 if alike == _WINDOW else patience
             continue
@@ -340,9 +361,8 @@ def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
     return count
 
 
-def _columns(data: bytes, start: int, stop: int, step: int, count: int) -> bytearray:
-    # eight bytes of each of `count` frames of one size, column by column
-    columns = bytearray(8 * count)
-    for index in range(8):
-        columns[index::8] = data[start + index : stop : step]
-    return columns
+@functools.lru_cache(maxsize=64)
+def _cut(skip: int, step: int) -> struct.Struct:
+    # the cids and messages of frames of one size, in one call for so many: a slice for each takes three times as long
+    one = f"{_CID}x{HEAD - _CID}s{skip - HEAD}x{step - skip}s"
+    return struct.Struct(one * _TOGETHER)

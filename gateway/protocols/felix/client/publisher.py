@@ -6,14 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from gateway import requests
 from gateway.envelope import MOST_MESSAGES, PREFIX, Columns, Copies
-from gateway.errors import GatewayError, TooLarge, WireError
+from gateway.errors import GatewayError, TargetOutOfTurn, TooLarge, WireError
 from gateway.protocols.felix.client.streams import Line, Login
 from gateway.protocols.felix.wire import codec
 from gateway.protocols.felix.wire.binary import decode_ack, encode_batch, encode_names, encoded_size
-from gateway.protocols.felix.wire.frames import ACK, ACKED, COPIES, MAX_PAYLOAD
+from gateway.protocols.felix.wire.frames import ACK, ACKED, AFTER, COPIES, MAX_PAYLOAD
 from gateway.protocols.felix.wire.mapping import names_of, refused
 from gateway.requests import Outcome
 
@@ -57,6 +58,10 @@ class Publisher:
 
     def _send_batch(self, line: Line, request: requests.Publish) -> None:
         names = names_of(request.batch.address, self._scope)
+        turns = bool(self._login.server_flags & AFTER)
+        if request.batch.copies is not None and request.batch.copies.after is not None and not turns:
+            self._finish(request.id, TargetOutOfTurn("the server keeps no turns"))
+            return
         try:
             head = encode_names(names)
             acked_binary = not self._document and self._login.server_flags & ACKED
@@ -70,9 +75,12 @@ class Publisher:
             self._finish(request.id, error)
             return
         publishing = _Publishing(request, len(parts))
-        first = 0
+        first, before = 0, None
         for part in parts:
             copied = some(copies, first, first + part.count) if copies is not None and len(parts) > 1 else copies
+            if copied is not None and first and turns:
+                copied = replace(copied, after=before)
+            before = copied.last if copied is not None else None
             first += part.count
             request_id = None if self._document else next(self._ids)
             if acked_binary:
@@ -113,7 +121,7 @@ def some(copies: Copies, start: int, stop: int) -> Copies:
         if begin < end:
             ranges.append((offset + begin, batch_id, index + begin, end - begin))
         first += count
-    return Copies(copies.source, ranges, copies.path)
+    return Copies(copies.source, ranges, copies.path, copies.after if not start else None)
 
 
 def split(columns: Columns, room: int, largest: int) -> Sequence[Columns]:

@@ -23,7 +23,7 @@ from gateway.protocols.felix.client.streams import Line, Login
 from gateway.protocols.felix.client.subscriptions import Inflows
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.protocols.felix.wire import codec
-from gateway.protocols.felix.wire.frames import COPIES, KNOWN, OFFSETS
+from gateway.protocols.felix.wire.frames import BETWEEN_GATEWAYS, KNOWN, OFFSETS
 from gateway.protocols.felix.wire.mapping import DEFAULT_SCOPE, escape, names_of, refused, unescape
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect
@@ -39,7 +39,7 @@ class FelixClient:
             scope = f"{escape(credentials.tenant)}/{scope.partition('/')[2]}"
         self._scope = scope
         tenant = credentials.tenant or unescape(scope.partition("/")[0])
-        flags = KNOWN | COPIES if context.says_copies and context.dialect is Dialect.AUTO else KNOWN
+        flags = KNOWN | BETWEEN_GATEWAYS if context.says_copies and context.dialect is Dialect.AUTO else KNOWN
         auth = None if self._document else codec.Auth(tenant, credentials.token, flags)
         self._login = Login(auth)
         self._outputs: list[Output] = []
@@ -116,6 +116,8 @@ class FelixClient:
         return self._completions()
 
     def timeout_at(self) -> float | None:
+        if not self._inflows.any:
+            return None
         times = [t for t in (i.take.hold_until for i in self._inflows.taking() if i.take) if t is not None]
         soonest = min(times, default=float("inf"))
         return soonest if soonest < float("inf") else None
@@ -130,6 +132,8 @@ class FelixClient:
     def outputs(self) -> Sequence[Output]:
         if not self._up:
             return ()
+        if not self._outputs:
+            return ()
         queued = list(self._outputs)
         self._outputs.clear()  # shared with lines and inflows, so never replaced
         return queued
@@ -143,6 +147,10 @@ class FelixClient:
         # streams log in one by one, each with its first request
         return self._up
 
+    @property
+    def keeps_turns(self) -> bool:
+        return self._login.server_flags & BETWEEN_GATEWAYS == BETWEEN_GATEWAYS
+
     # --- inside ---
 
     def _finish(self, request_id: int, outcome: Outcome) -> None:
@@ -151,8 +159,7 @@ class FelixClient:
             self._done.append((request_id, outcome))
 
     def _completions(self) -> Completions:
-        done = list(self._done)
-        self._done.clear()
+        done, self._done = self._done, []
         return done
 
     def _end(self, error: GatewayError) -> None:

@@ -12,7 +12,7 @@ import attrs
 
 from gateway.errors import GatewayError, Status, TargetLost, TargetRefused, WireError
 from gateway.protocols.felix.wire.codec import Auth, AuthOk, Error, Ok, decode_server, encode
-from gateway.protocols.felix.wire.frames import COPIES, HEADER, HEADER_SIZE, KNOWN, UNADVERTISED, check_header
+from gateway.protocols.felix.wire.frames import BETWEEN_GATEWAYS, HEADER, HEADER_SIZE, KNOWN, UNADVERTISED, check_header
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.session import Finish, Kind, Open, Output, Send
 
@@ -106,7 +106,7 @@ class Line:
     def _logged_in(self, payload: bytes) -> None:
         match decode_server(payload):
             case AuthOk(server_flags=flags):
-                self._login.server_flags = flags & (KNOWN | COPIES)
+                self._login.server_flags = flags & (KNOWN | BETWEEN_GATEWAYS)
             case Ok():
                 self._login.server_flags = UNADVERTISED
             case Error(message=text):

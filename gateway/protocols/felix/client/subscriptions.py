@@ -89,6 +89,11 @@ class Inflows:
         self._by_number[number] = inflow
         self._serve(inflow)
 
+    @property
+    def any(self) -> bool:
+        """Whether there are subscriptions."""
+        return bool(self._by_number)
+
     def get(self, number: int) -> Inflow | None:
         return self._by_number.get(number)
 

@@ -59,6 +59,10 @@ class Answering(enum.Enum):
     BINARY = "a binary acknowledgement"
 
 
+SILENT, PLAIN, STOCK, BINARY = Answering
+"""Asked for with each publish: to look a member up in its class costs as much as a call."""
+
+
 class PublishSender(msgspec.Struct, frozen=True):
     """How the sender of one publish is answered."""
 
@@ -66,7 +70,7 @@ class PublishSender(msgspec.Struct, frozen=True):
     request_id: Id | None = None
 
 
-UNANSWERED = PublishSender(Answering.SILENT)
+UNANSWERED = PublishSender(SILENT)
 
 
 def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> PublishSender:
@@ -74,16 +78,16 @@ def sender_of(request_id: Id | None, *, acked: bool, document: bool) -> PublishS
     if not acked:
         return UNANSWERED
     stock = isinstance(request_id, int) and not document
-    return PublishSender(Answering.STOCK if stock else Answering.PLAIN, request_id)
+    return PublishSender(STOCK if stock else PLAIN, request_id)
 
 
 def success(sender: PublishSender) -> bytes:
     answering, request_id = sender.answering, sender.request_id
-    if answering is Answering.BINARY and isinstance(request_id, int):
+    if answering is BINARY and isinstance(request_id, int):
         return encode_ack(request_id)
-    if answering is Answering.STOCK and request_id is not None:
+    if answering is STOCK and request_id is not None:
         return encode(PublishOk(request_id))
-    return encode(Ok(request_id)) if answering is Answering.PLAIN else b""
+    return encode(Ok(request_id)) if answering is PLAIN else b""
 
 
 def failure(sender: PublishSender, text: str, *, document: bool) -> bytes:

@@ -9,9 +9,20 @@ from gateway.protocols.felix.server.peer import Peer
 from gateway.protocols.felix.server.stream import ClientStream
 from gateway.protocols.felix.server.subscriptions import Feeds
 from gateway.protocols.felix.settings import FelixSettings
-from gateway.requests import Outcome
+from gateway.requests import Outcome, Published
 from gateway.settings import Dialect
-from gateway.wire.session import BEFORE_LOGIN, LISTENER, Close, Finish, Kind, Output, Requests, SessionContext, Spoken
+from gateway.wire.session import (
+    BEFORE_LOGIN,
+    LISTENER,
+    Close,
+    Finish,
+    Kind,
+    Output,
+    Requests,
+    Send,
+    SessionContext,
+    Spoken,
+)
 
 GOODBYE = "broker shutting down"
 """Reason of the close at a shutdown, with application code 0 (Felix wire 1.2)."""
@@ -24,6 +35,9 @@ MAX_BEFORE_LOGIN = 4 * BEFORE_LOGIN
 
 
 class FelixServer:
+    unsaid = False
+    answer_due = False
+
     def __init__(self, context: SessionContext) -> None:
         settings = context.settings if context.settings is not None else FelixSettings()
         self._peer = Peer(settings, context.dialect, context.auth_required)
@@ -87,6 +101,24 @@ class FelixServer:
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         self._peer.finish(request_id, outcome, now)
         return self._requests()
+
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | Send:
+        requests, peer = self.complete(request_id, outcome, now), self._peer
+        if (
+            type(outcome) is not Published
+            or len(peer.outputs) != 1
+            or requests
+            or peer.owed
+            or peer.held
+            or self._incomplete
+            or self._draining
+        ):
+            return requests
+        said = peer.outputs[0]
+        if type(said) is not Send or said.notify or said.alone:
+            return requests
+        peer.outputs = []
+        return said
 
     def room(self, channel: int, now: float) -> Requests:
         stream, feed = self._streams.get(channel), self._feeds.get(channel)

@@ -12,7 +12,7 @@ from gateway.errors import WireError
 from gateway.protocols.felix.server import replies
 from gateway.protocols.felix.server.caching import scope_of, serve_cache
 from gateway.protocols.felix.server.peer import Peer
-from gateway.protocols.felix.server.replies import UNANSWERED, Answering, PublishSender, sender_of, success
+from gateway.protocols.felix.server.replies import SILENT, UNANSWERED, Answering, PublishSender, sender_of, success
 from gateway.protocols.felix.server.subscriptions import MAX_FEEDS, Feed, Feeds
 from gateway.protocols.felix.states import KEEPING, LEAVING, PARSING, READING, STREAMS, StreamEvent, StreamState
 from gateway.protocols.felix.wire import codec
@@ -30,7 +30,9 @@ from gateway.protocols.felix.wire.binary import (
 )
 from gateway.protocols.felix.wire.frames import (
     ACKED,
+    AFTER,
     BATCH,
+    BETWEEN_GATEWAYS,
     COPIES,
     HEADER,
     HEADER_SIZE,
@@ -56,6 +58,10 @@ PROTOCOL_VIOLATION = 1
 
 LARGE_REPLY = 64 << 10
 """Bytes of a cache's value from which on the next request waits until it has left."""
+PUBLISHES = (codec.Publish, codec.PublishBatch)
+# asked for with each message: to look a member up in its class costs as much as a call
+OPEN, STOCK_DIALECT = StreamState.OPEN, Dialect.STOCK
+UNCERTAIN, CERTAIN = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE
 _NOTHING_IS_ENOUGH = 1 << 62
 """Wanted by a held stream: bytes are only collected until it is released."""
 
@@ -69,6 +75,8 @@ class Gathering(msgspec.Struct):
     """Of what they are copies; empty for what no other gateway forwards."""
     path: tuple[bytes, ...]
     """By which gateways they came."""
+    after: tuple[int, bytes, int] | None = None
+    """The message that they are to be stored behind."""
     copies: list[tuple[int, bytes, int, int]] = []
     columns: list[Columns] = []
     values: list[bytes] = []
@@ -76,12 +84,14 @@ class Gathering(msgspec.Struct):
     """Who is to be answered, and for how many messages, in order."""
 
     def joined(self) -> Columns:
+        if not self.columns:
+            return Columns.of(self.values)
         if self.values:
             self.gather_values()
         return self.columns[0] if len(self.columns) == 1 else Columns.concat(self.columns)
 
     def copied(self) -> Copies:
-        return Copies(self.source, self.copies, self.path)
+        return Copies(self.source, self.copies, self.path, self.after)
 
     def gather_values(self) -> None:
         self.columns.append(Columns.of(self.values))
@@ -116,7 +126,9 @@ class ClientStream:
             whole = buffer.feed(data) if buffer.size or buffer.wanted else data
             if whole:
                 self._parse(whole)
-        self._settle()
+        slots = self._replies.slots
+        if not slots or slots[0] is not None:
+            self._settle()
 
     def overflow(self) -> None:
         """Too many bytes wait, on all streams together."""
@@ -183,7 +195,7 @@ class ClientStream:
         # the end of a read ends the batch: nobody waits for messages that may never come
         if self._gathering is not None:
             self._publish()
-        if position == size and machine.state is StreamState.OPEN:
+        if position == size and machine.state is OPEN:
             return
         if machine.state in KEEPING:
             held = machine.state is not StreamState.OPEN
@@ -256,7 +268,8 @@ class ClientStream:
             start += REQUEST_SIZE
         try:
             if flags & COPIES and (self._peer.flags or 0) & COPIES:
-                copies, start = decode_copies(data, start, end)
+                after = bool(flags & AFTER & (self._peer.flags or 0))
+                copies, start = decode_copies(data, start, end, after=after)
             # most batches of a stream go to one place: its names are decoded once, and then compared as they lie
             if not self._head or not data.startswith(self._head, start):
                 head = data[start : names_end(data, start, end)]
@@ -277,7 +290,7 @@ class ClientStream:
     def _publish_json(self, message: codec.Publish | codec.PublishBatch) -> None:
         peer = self._peer
         acked = message.ack != "none" and self._answers
-        if peer.dialect is Dialect.STOCK and acked and message.request_id is None:
+        if peer.dialect is STOCK_DIALECT and acked and message.request_id is None:
             kind = "publish" if isinstance(message, codec.Publish) else "publish batch"
             self._say(replies.error(f"missing request_id for acked {kind}"))
             return
@@ -298,8 +311,7 @@ class ClientStream:
         if not count:
             self._say(success(sender))  # nothing to store; an acknowledged one is acknowledged
             return
-        silent = sender.answering is Answering.SILENT
-        delivery = Delivery.AT_MOST_ONCE if silent else Delivery.AT_LEAST_ONCE
+        delivery = UNCERTAIN if sender.answering is SILENT else CERTAIN
         gathering = self._gathering
         source, path = (copies.source, copies.path) if copies is not None else (b"", ())
         if (
@@ -309,10 +321,13 @@ class ClientStream:
             or gathering.source != source
             or gathering.path != path
             or gathering.names != names
+            # it is said of a batch as a whole what comes before it
+            or (copies is not None and copies.after is not None and copies.after != gathering.copied().last)
         ):
             if gathering is not None:
                 self._publish()
             gathering = self._gathering = Gathering(names, delivery, source, path)
+            gathering.after = copies.after if copies is not None else None
         if copies is not None:
             gathering.copies.extend(copies.ranges)
         gathering.senders.append((sender, count))
@@ -360,7 +375,7 @@ class ClientStream:
 
     def _message(self, payload: bytes, flags: int) -> None:
         peer = self._peer
-        if max(payload.count(b","), payload.count(b"["), payload.count(b":")) > MOST_MESSAGES:
+        if len(payload) > MOST_MESSAGES and max(map(payload.count, (b",", b"[", b":"))) > MOST_MESSAGES:
             raise codec.BadMessage(f"invalid message: {TOO_MANY}")  # before anything is made of it
         message = codec.decode_client(payload, repair=flags == 0 and not peer.document)
         if isinstance(message, codec.Auth):
@@ -369,9 +384,9 @@ class ClientStream:
         if peer.auth_required and self._tenant is None:
             # before the message is looked into: what it would be refused for is none of a stranger's business
             raise WireError("auth required")
-        if peer.dialect is Dialect.STOCK and codec.document_shape(message):
+        if peer.dialect is STOCK_DIALECT and codec.document_shape(message):
             raise codec.BadMessage("invalid message: not of the stock shape")
-        if isinstance(message, codec.Publish | codec.PublishBatch):
+        if isinstance(message, PUBLISHES):
             self._publish_json(message)
             return
         if not self._answers:  # a unidirectional stream may only publish (Felix wire 2.2)
@@ -409,7 +424,7 @@ class ClientStream:
         if message.client_flags is None:
             self._replies.fill(slot, codec.encode(codec.Ok()))
         else:
-            peer.flags = (KNOWN | COPIES) & message.client_flags
+            peer.flags = (KNOWN | BETWEEN_GATEWAYS) & message.client_flags
             self._replies.fill(slot, codec.encode(codec.AuthOk(peer.flags)))
         self._go_on()
         self._settle()

@@ -17,6 +17,7 @@ from gateway.protocols.felix.wire.frames import (
     ACK,
     ACKED,
     BATCH,
+    BETWEEN_GATEWAYS,
     COPIES,
     EVENTS,
     HEADER,
@@ -33,6 +34,7 @@ _U64 = struct.Struct(">Q")
 _REQUEST = struct.Struct(">QB")  # request id, acknowledgement mode
 _COPIES = struct.Struct(">16sI")  # source, number of ranges
 _RANGE = struct.Struct(">Q16sII")  # first offset, batch id, index in it, how many
+_AFTER = struct.Struct(">Q16sI")  # offset, batch id, index in it
 _ACK = struct.Struct(">BQH")  # status, request id, length of the text
 _ACK_FRAME = struct.Struct(">IHHIBQH")  # the same behind its header
 
@@ -134,14 +136,18 @@ def encode_names(names: Names) -> bytes:
     return b"".join(parts)
 
 
-def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
-    """What the messages of a batch with flag COPIES are copies of, and where the names begin. A range of no messages names,
-    in the place of a batch, a gateway that they came by.
+def decode_copies(data: bytes, start: int, end: int, *, after: bool = False) -> tuple[Copies, int]:
+    """What the messages of a batch with flag COPIES are copies of (with AFTER: and after which message), and where the names
+    begin. A range of no messages names, in the place of a batch, a gateway that they came by.
     """
-    if start + _COPIES.size > end:
+    if start + _COPIES.size + (_AFTER.size if after else 0) > end:
         raise MalformedBatch
     source, count = _COPIES.unpack_from(data, start)
     start += _COPIES.size
+    before = None
+    if after:
+        before = _AFTER.unpack_from(data, start)
+        start += _AFTER.size
     following = start + count * _RANGE.size
     if following > end:
         raise MalformedBatch
@@ -149,17 +155,19 @@ def decode_copies(data: bytes, start: int, end: int) -> tuple[Copies, int]:
         raise MalformedBatch(f"malformed publish batch: {TOO_MANY}")
     said = tuple(_RANGE.iter_unpack(data[start:following]))
     ranges = tuple(one for one in said if one[3])
-    if len(ranges) == len(said):
-        return Copies(source, ranges), following
-    return Copies(source, ranges, tuple(one[1] for one in said if not one[3])), following
+    path = tuple(one[1] for one in said if not one[3]) if len(ranges) < len(said) else ()
+    return Copies(source, ranges, path, before), following
 
 
 def encoded_size(copies: Copies) -> int:
-    return _COPIES.size + (len(copies.ranges) + len(copies.path)) * _RANGE.size
+    """At most."""
+    return _COPIES.size + _AFTER.size + (len(copies.ranges) + len(copies.path)) * _RANGE.size
 
 
 def encode_copies(copies: Copies) -> bytes:
     parts = [_COPIES.pack(copies.source, len(copies.ranges) + len(copies.path))]
+    if copies.after is not None:
+        parts.append(_AFTER.pack(*copies.after))
     parts += [_RANGE.pack(0, gateway, 0, 0) for gateway in copies.path]
     parts += [_RANGE.pack(*one) for one in copies.ranges]
     return b"".join(parts)
@@ -171,7 +179,7 @@ def encode_batch(names: bytes, columns: Columns, request_id: int | None = None, 
     flags = BATCH if request_id is None else BATCH | ACKED
     if copies is not None:
         head += encode_copies(copies)
-        flags |= COPIES
+        flags |= COPIES if copies.after is None else BETWEEN_GATEWAYS
     size = len(head) + len(names) + 4 + len(columns.packed)
     header = HEADER.pack(MAGIC, VERSION, flags, size)
     return b"".join((header, head, names, _U32.pack(columns.count), columns.packed))

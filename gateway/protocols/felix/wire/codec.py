@@ -301,15 +301,15 @@ def _check_numbers(message: ClientMessage) -> None:
     most = U64_MAX
     numbers: list[Id | None]
     match message:
-        case Auth():
-            numbers, most = [message.client_flags], 0xFFFF
+        case Publish() | PublishBatch() | CacheGet():  # by far the most are one of these
+            numbers = [message.request_id]
+        case CachePut():
+            numbers = [message.request_id, message.ttl_ms]
         case Subscribe():
             start = message.start
             numbers = [message.subscription_id, start.offset if isinstance(start, At) else None]
-        case CachePut():
-            numbers = [message.request_id, message.ttl_ms]
-        case Publish() | PublishBatch() | CacheGet():
-            numbers = [message.request_id]
+        case Auth():
+            numbers, most = [message.client_flags], 0xFFFF
     for number in numbers:
         if isinstance(number, int) and not 0 <= number <= most:
             raise BadMessage(f"invalid message: {number} is out of range")

@@ -35,6 +35,11 @@ COPIES = 0x4000
 """With BATCH and ACKED, between gateways only: which messages of another log these are comes before the names. Named at
 login by both sides before it is used, so that no other peer ever sees it."""
 
+AFTER = 0x2000
+"""With COPIES: the message that these are stored behind, or not at all, comes before the ranges. Named at login as that."""
+
+BETWEEN_GATEWAYS = COPIES | AFTER
+
 KNOWN = BATCH | EVENTS | SHARED_EVENTS | ACKED | ACK | OFFSETS
 
 UNADVERTISED = BATCH | EVENTS | SHARED_EVENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.errors import GatewayError, Status, TargetRefused
+from gateway.errors import GatewayError, OutOfTurn, Status, TargetOutOfTurn, TargetRefused
 from gateway.protocols.felix.settings import FelixSettings
 from gateway.protocols.felix.wire.binary import Names
 
@@ -40,10 +40,15 @@ UNAUTHORIZED = "unauthorized"
 NOT_LOGGED_IN = ("auth required", "auth failed")
 """What a server says to who is not, or not with these words, let in (Felix wire 2.5)."""
 
+OUT_OF_TURN = "out of turn"
+"""How one gateway says to another that what was to come before is not there."""
+
 FINAL_REFUSALS = ("stream not found", "forbidden", "tenant mismatch")
 
 
 def text_of(error: GatewayError, subject: str, *, document: bool) -> str:
+    if isinstance(error, OutOfTurn):
+        return f"{OUT_OF_TURN}: {error.message}"
     if document and error.status is Status.DENIED:
         return UNAUTHORIZED
     return TEXTS[error.status].format(subject, error.message)
@@ -63,6 +68,8 @@ def refused(text: str) -> TargetRefused:
     """A server's refusal as a client session reports it. Felix has no codes: an unknown scope or a denial is final."""
     if text.startswith(NOT_LOGGED_IN):
         return TargetRefused(text, refusal=Status.UNAUTHENTICATED, final=True)
+    if text.startswith(OUT_OF_TURN):
+        return TargetOutOfTurn(text, refusal=Status.CONFLICT)
     for start, status in ((FINAL_REFUSALS[0], Status.NOT_FOUND), *((f, Status.DENIED) for f in FINAL_REFUSALS[1:])):
         if text.startswith(start):
             return TargetRefused(text, refusal=status, final=True)

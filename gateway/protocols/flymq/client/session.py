@@ -46,6 +46,8 @@ _Waiting = _Asking | PublishedRun | _Login
 
 
 class FlymqClient:
+    keeps_turns = False
+
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._machine = Machine(CLIENT, ClientPhase.DIALLING)

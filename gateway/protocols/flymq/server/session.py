@@ -45,6 +45,7 @@ from gateway.wire.ordering import ReplyQueue
 from gateway.wire.session import (
     BEFORE_LOGIN,
     NO_REQUESTS,
+    TURN_BYTES,
     Close,
     Output,
     Requests,
@@ -65,6 +66,8 @@ OPERATIONS: Operations = {
 
 BACKLOG = 1 << 20
 """Bytes kept unread behind an operation that bars the way before the connection counts as full."""
+SHORT = 1 << 17
+"""Bytes that no answer to one PRODUCE has: the name of its topic and little else."""
 MOST_READS = 4
 """Reads under way per connection: each may answer with `codec_fetch.FETCH_BYTES` and more."""
 MOST_OPERATIONS = 1_000
@@ -96,6 +99,9 @@ class FlymqServer(ServerBasics):
         self._unsent = 0
         self._now = 0.0
         self._holds = 0
+        self._lone = 0
+        """The PRODUCE that is all there is under way, and has no place in the order of answers yet."""
+        self._most_unsent = max(context.limits.output - SHORT, 0)
         self._pause = 0
         """The request after which reading goes on: much was read at once."""
         self._barring: Call | None = None
@@ -133,10 +139,24 @@ class FlymqServer(ServerBasics):
 
     def rests_until(self) -> float | None:
         # what is held is behind bytes that are kept
-        return None if self._pending or self._expected or self._buffer.size or self._holds else math.inf
+        busy = self._pending or self._expected or self._buffer.size or self._holds or self._replies.slots
+        return None if busy else math.inf
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
         state = self._machine.state
+        if (
+            not self._pending
+            and not self._buffer.size
+            and state is State.READY
+            and not self._expected
+            and self._unsent < self._most_unsent
+        ):
+            # who waits for each answer sends one PRODUCE a read, mostly to where the one before it went
+            run = self._collector.lone(data)
+            if run is not None:
+                self._lone = number = self._ids()
+                self._pending[number] = run
+                return (Publish(number, run.batch()),)
         if state is not State.READY and state is not State.BARRED:  # not a set: hashing an enum is a call
             return NO_REQUESTS
         self._now = now
@@ -146,6 +166,8 @@ class FlymqServer(ServerBasics):
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         self._now = now
+        if self._lone:
+            self._line_up()
         entry = self._pending.pop(request_id, None)
         if request_id == self._pause:
             self._pause = 0
@@ -162,6 +184,29 @@ class FlymqServer(ServerBasics):
             requests.extend(self._resume())
         return requests
 
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes:
+        if request_id == self._lone and type(outcome) is Published and not outcome.refused:
+            self._lone = 0
+            run = self._pending.pop(request_id)
+            assert type(run) is ProduceRun
+            data = run.target.answer(outcome, 0, -1, len(run.pieces[0]) - 4)
+        else:
+            requests = self.complete(request_id, outcome, now)
+            replies = self._replies
+            full = self._unsent + replies.size >= self._context.limits.output
+            busy = self._pending or self._expected or self._buffer.size or self._holds or len(replies.slots) != 1
+            if requests or full or busy or self._machine.state is not State.READY:
+                return requests
+            data = b"".join(replies.ready())
+        self._unsent += len(data)
+        return data
+
+    def _line_up(self) -> None:
+        # others come behind it, or it ends otherwise than most do: it takes its place in the order of answers
+        run, self._lone = self._pending[self._lone], 0
+        assert type(run) is ProduceRun
+        run.slot = self._replies.take()
+
     def _let_in(self, outcome: Outcome) -> None:
         if isinstance(outcome, Identity):
             if outcome.authenticated:
@@ -173,7 +218,9 @@ class FlymqServer(ServerBasics):
 
     def outputs(self) -> Sequence[Output]:
         outputs: list[Output] = []
-        if ready := self._replies.ready():
+        ready = self._replies.ready(TURN_BYTES)
+        self.unsaid = self._replies.held_back
+        if ready:
             data = ready[0] if len(ready) == 1 else b"".join(ready)
             self._unsent += len(data)
             outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
@@ -203,6 +250,7 @@ class FlymqServer(ServerBasics):
         self._machine.step(Event.CLOSE)
         self._buffer.clear()
         self._pending.clear()
+        self._lone = 0
         self._held.clear()
         self._reading.clear()
         return NO_REQUESTS
@@ -219,7 +267,7 @@ class FlymqServer(ServerBasics):
             self._machine.state is not State.READY
             or len(self._pending) >= limits.in_flight
             or len(self._reading) >= MOST_READS
-            or self._unsent >= limits.output
+            or self._unsent + self._replies.size >= limits.output
             or self._pause != 0
         )
 
@@ -230,6 +278,8 @@ class FlymqServer(ServerBasics):
         return self._parse(self._buffer.feed(b""))
 
     def _parse(self, data: bytes) -> list[Request]:
+        if self._lone:
+            self._line_up()
         requests: list[Request] = []
         size = len(data)
         left = MOST_OPERATIONS
@@ -278,6 +328,8 @@ class FlymqServer(ServerBasics):
         return requests
 
     def _finish(self) -> list[Request]:
+        if self._lone:
+            self._line_up()
         self._machine.step(Event.FINISH)
         self._buffer.clear()
         return self._release()

@@ -21,6 +21,7 @@ from gateway.requests import Published
 
 WORD = MAGIC << 24 | VERSION << 16 | Op.PRODUCE << 8
 """A PRODUCE header's first four bytes as a number; the flags are added: 0x01, or 0x00 from one shipped client."""
+FLAGGED = WORD | 1
 MAX_KEY = 65_535
 """A key picks the partition by a hash over all its bytes: a bound keeps that a matter of milliseconds."""
 
@@ -32,13 +33,18 @@ _METADATA_SIZE = 28
 class ProduceTarget:
     """A topic as one connection writes to it: its name in bytes, and its answer's beginning, both made once."""
 
-    __slots__ = ("_head", "_pack", "address")
+    __slots__ = ("_head", "_pack", "address", "least", "prefix", "unpack", "value_at")
 
     def __init__(self, prefix: bytes) -> None:
         try:
             self.address = prefix[2:].decode()
         except UnicodeDecodeError:
             raise WireError("invalid binary format") from None
+        self.prefix = prefix
+        self.unpack = struct.Struct(f">II{len(prefix)}sII").unpack_from
+        """Of a frame without a key all but the value and the partition."""
+        self.value_at = HEADER_SIZE + len(prefix) + 4
+        self.least = self.value_at + 8
         self._head = HEADER.pack(MAGIC, VERSION, Op.PRODUCE, 1, len(prefix) + _METADATA_SIZE) + prefix
         self._pack = struct.Struct(f">{len(self._head)}siQqii").pack
 
@@ -104,11 +110,12 @@ class ProduceRun(msgspec.Struct, eq=False):
 class Collector:
     """Reads runs of PRODUCE frames. One per connection: it remembers the topics it has seen."""
 
-    __slots__ = ("_targets",)
+    __slots__ = ("_last", "_targets")
     KNOWN = 1024
 
     def __init__(self) -> None:
         self._targets: dict[bytes, ProduceTarget] = {}
+        self._last: ProduceTarget | None = None
 
     def target(self, prefix: bytes) -> ProduceTarget:
         target = self._targets.get(prefix)
@@ -177,7 +184,27 @@ class Collector:
             target = self._targets.get(prefix) or self.target(prefix)
         except WireError:
             return None, first
+        self._last = target
         return ProduceRun(target, int.from_bytes(where, "big", signed=True), pieces, keys), position
+
+    def lone(self, data: bytes) -> ProduceRun | None:
+        """The run of a read that is one PRODUCE, without a key, to where the one before it went. None of any other: `collect`
+        finds what it is.
+        """
+        target, size = self._last, len(data)
+        if target is None or size < target.least:
+            return None
+        word, length, prefix, key_size, value_size = target.unpack(data)
+        if (
+            word != FLAGGED
+            or length + HEADER_SIZE != size
+            or prefix != target.prefix
+            or key_size
+            or value_size + target.least != size
+        ):
+            return None
+        partition = int.from_bytes(data[-4:], "big", signed=True)
+        return ProduceRun(target, partition, [data[target.value_at : -4]], None) if partition >= -1 else None
 
     def single(self, payload: bytes) -> ProduceRun:
         """The run of one frame that came compressed or did not read well: raises what is wrong with it."""

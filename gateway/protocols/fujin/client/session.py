@@ -39,6 +39,8 @@ PONG = bytes((Op.PING,))
 
 
 class FujinClient:
+    keeps_turns = False
+
     def __init__(self, context: ClientContext) -> None:
         self._core = ClientCore(context.dialect)
         self._context = context

@@ -21,7 +21,7 @@ from gateway.protocols.fujin.wire import mapping
 from gateway.protocols.fujin.wire.bound_frames import PING_FAILED_STRICTLY, BoundOp, BoundReply
 from gateway.protocols.fujin.wire.frames import PING_FAILED, V1_ALPN, Op
 from gateway.protocols.fujin.wire.outbox import Outbox
-from gateway.requests import Outcome
+from gateway.requests import Outcome, Published
 from gateway.settings import Dialect, Transport
 from gateway.wire.session import (
     CONNECTION,
@@ -32,6 +32,7 @@ from gateway.wire.session import (
     Open,
     Output,
     Requests,
+    Send,
     SessionContext,
     Spoken,
     StopSending,
@@ -56,6 +57,9 @@ MAX_INCOMPLETE = 32 << 20
 
 
 class FujinServer:
+    unsaid = False
+    answer_due = False
+
     def __init__(self, context: SessionContext) -> None:
         settings: FujinSettings = context.settings
         self._ping = settings.ping
@@ -156,6 +160,14 @@ class FujinServer:
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         self._outbox.complete(request_id, outcome, now)
         return self._outbox.requests()
+
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | Send:
+        outbox = self._outbox
+        outbox.complete(request_id, outcome, now)
+        said = None
+        if type(outcome) is Published and not (outbox.waiting or self._incomplete or self._draining):
+            said = outbox.alone()
+        return outbox.requests() if said is None else said
 
     def room(self, channel: int, now: float) -> Requests:
         stream = self._streams.get(channel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 
-from gateway.envelope import Batch, Delivery
+from gateway.envelope import Batch
 from gateway.errors import GatewayError, WireError
 from gateway.protocols.fujin.server.seed_stream import SeedStream
 from gateway.protocols.fujin.settings import FujinSettings, WriteHeaders
@@ -21,6 +21,8 @@ from gateway.requests import Begin, Begun, Commit, Outcome, Publish, Published, 
 from gateway.settings import Dialect
 
 _U32 = struct.Struct(">I")
+WRITE = Op.WRITE.value
+"""Asked for with each command: the member would be looked up in its class, and compared as an enumeration."""
 
 _AFTER_NUMBER = frozenset({Op.WRITE, Op.BEGIN, Op.COMMIT, Op.ROLLBACK, Op.DISCONNECT})
 """What can follow a CONNECT WRITER whose id is a number (wire 1.5, row 1)."""
@@ -55,7 +57,7 @@ class SeedWriter:
         stream.machine.step(Event.CONNECT_WRITER)
 
     def command(self, op: int, data: bytes, at: int, now: float) -> int:
-        if op == Op.WRITE:
+        if op == WRITE:
             return self._write(data, at)
         cid = codec.decode_cid(data, at)
         in_tx = self._stream.machine.state is State.IN_TX
@@ -95,7 +97,7 @@ class SeedWriter:
         except UnicodeDecodeError:
             self._answer(run.cids, dict.fromkeys(range(run.columns.count), mapping.WRITER_NOT_FOUND))
             return run.end
-        batch = Batch(topic, run.columns, Delivery.AT_LEAST_ONCE)
+        batch = Batch(topic, run.columns)
         publish = partial(Publish, batch=batch, transaction=self._transaction)
         self._stream.ask(publish, partial(self._published, run.cids))
         return run.end

@@ -82,11 +82,6 @@ def subscribe(cid: int, route: bytes, *, auto: bool, headered: bool) -> bytes:
     return _OP_U32.pack(op, cid) + bytes((auto,)) + string(route)
 
 
-def bound_fetch(cid: int, route: bytes, most: int, *, auto: bool, headered: bool) -> bytes:
-    op = BoundOp.HFETCH if headered else BoundOp.FETCH
-    return _OP_U32.pack(op, cid) + bytes((auto,)) + string(route) + _U32.pack(most)
-
-
 def bound_settle(op: BoundOp, cid: int, subscription: int, ids: Sequence[bytes]) -> bytes:
     return struct.pack(">BIBI", op, cid, subscription, len(ids)) + b"".join(map(string, ids))
 
@@ -179,7 +174,7 @@ class BoundMessage:
 
 
 def decode_bound_message(data: bytes, at: int, *, auto: bool, headered: bool) -> tuple[BoundMessage, int]:
-    """What follows the subscription id of MSG and HMSG; also what the answer to a FETCH holds."""
+    """What follows the subscription id of MSG and HMSG."""
     headers: Headers = ()
     raw_id = b""
     if headered:
@@ -195,35 +190,6 @@ def decode_bound_message(data: bytes, at: int, *, auto: bool, headered: bool) ->
         raw_id, at = decode_string(data, at, LONGEST_ROUTE)
     value, at = decode_string(data, at, LARGEST_MESSAGE)
     return BoundMessage(raw_id, value, headers), at
-
-
-@attrs.frozen
-class BoundFetched:
-    """The answer to a FETCH."""
-
-    answer: BoundAnswer
-    subscription: int = 0
-    messages: tuple[BoundMessage, ...] = ()
-
-
-def decode_bound_fetched(data: bytes, at: int, most: int, *, auto: bool, headered: bool) -> BoundFetched:
-    """At most `most` bytes are waited for."""
-    answer = decode_bound_answer(data, at)
-    if answer.failure is not None:
-        return BoundFetched(answer)
-    need(data, answer.end + 5)
-    subscription, count = struct.unpack_from(">BI", data, answer.end)
-    position = answer.end + 5
-    if count > MOST_RESULTS:
-        raise WireError(f"{count} messages in one reply")
-    need(data, position + 4 * count)
-    found: list[BoundMessage] = []
-    for _ in range(count):
-        message, position = decode_bound_message(data, position, auto=auto, headered=headered)
-        found.append(message)
-        if position - at > most:
-            raise WireError(f"more than {most} bytes of messages in one reply")
-    return BoundFetched(BoundAnswer(answer.cid, None, position), subscription, tuple(found))
 
 
 def decode_bound_settled(data: bytes, at: int) -> tuple[BoundAnswer, dict[bytes, Failure | None]]:

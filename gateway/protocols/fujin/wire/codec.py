@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 
-import attrs
+import msgspec
 
 from gateway.envelope import Columns, Headers
 from gateway.errors import WireError
@@ -18,6 +18,7 @@ from gateway.protocols.fujin.wire.frames import (
     LARGEST_ERROR,
     LARGEST_MESSAGE,
     LARGEST_NAME,
+    LARGEST_READER_ERROR,
     Op,
     ReaderKind,
     Reply,
@@ -100,8 +101,7 @@ def decode_cid(data: bytes, at: int) -> int:
     return cid
 
 
-@attrs.frozen
-class ConnectReader:
+class ConnectReader(msgspec.Struct, frozen=True):
     """`02, type, auto commit, string name`."""
 
     kind: ReaderKind
@@ -144,8 +144,7 @@ def decode_settle(data: bytes, at: int) -> tuple[int, list[bytes], int]:
     return cid, ids, end
 
 
-@attrs.frozen
-class WriteRun:
+class WriteRun(msgspec.Struct, frozen=True):
     """Consecutive WRITE commands to one topic."""
 
     topic: bytes
@@ -253,13 +252,15 @@ def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
 # --- replies, from a server ---
 
 
-def reader_reply(error: str | None, largest: int = 506) -> bytes:
-    return bytes((Reply.READER,)) + error_field(error, largest)
+def reader_reply(error: str | None) -> bytes:
+    return bytes((Reply.READER,)) + error_field(error, LARGEST_READER_ERROR)
 
 
 def write_replies(cids: bytes, op: int = Reply.WRITE) -> bytes:
     """`op cid 00` for every cid, column by column."""
     count = len(cids) // 4
+    if count == 1:
+        return b"%c%b\0" % (op, cids)
     replies = bytearray(6 * count)
     replies[0::6] = bytes((op,)) * count
     for index in range(4):

@@ -62,6 +62,14 @@ class Outbox:
         self._flush(channel)
         self._outputs += outputs
 
+    def alone(self) -> Send | None:
+        """The bytes that wait for one channel, where nothing else is there to be put out or asked."""
+        parts = self._parts
+        if len(parts) != 1 or self._outputs or self._requests:
+            return None
+        channel, data = parts.popitem()
+        return Send(channel, data[0] if len(data) == 1 else b"".join(data))
+
     def outputs(self) -> Sequence[Output]:
         for channel in list(self._parts):
             self._flush(channel)

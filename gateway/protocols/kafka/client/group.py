@@ -6,22 +6,25 @@ Data flow:
                                                    │ too much: its partitions are paused
     library ◄──commit, at most one a turn of the thread── settled, in order per partition ◄──Settle
 
-What is handed out has a tag; a partition's place moves behind the tags that are settled from its beginning on. A partition that
-goes to another member takes its tags with it: whoever has it now is given again what was not settled.
+What is handed out has a tag. A partition's place moves behind the tags that are settled from its beginning on, and whoever
+settled them is answered when the group's coordinator has written that. While members come and go it refuses, and is asked again
+as long as the partition is ours. One that goes to another member takes its tags with it: whoever settles them is told so, nothing
+is written over what the other one writes, and he is given again what was not settled. (A tag that is settled before one in front
+of it moves nothing: it is remembered here, and comes again with that one if the partition goes.)
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from gateway.errors import GatewayError, TargetError, UnknownSubscription
-from gateway.librdkafka.codes import NO_TOPIC
+from gateway.librdkafka.codes import MEMBERS_MOVE, NO_TOPIC
 from gateway.librdkafka.hop import Hop
 from gateway.librdkafka.threads import together
 from gateway.protocols.kafka.wire.mapping import target_error
@@ -63,6 +66,27 @@ class TopicIntake:
     """The Take that waits: its request, its most messages and bytes."""
 
 
+@attrs.define(eq=False)
+class Settling:
+    """A Settle that is not answered."""
+
+    request: int
+    results: list[GatewayError | None]
+    unwritten: dict[Place, list[int]]
+    """Which of its tags wait for a place to be written."""
+
+    def decided(self, refused: Mapping[Place, GatewayError], open_places: Container[Place]) -> bool:
+        """Whether nothing is waited for any more."""
+        for place in [*self.unwritten]:
+            if place in refused:
+                for index in self.unwritten[place]:
+                    self.results[index] = refused[place]
+            elif place in open_places:
+                continue
+            del self.unwritten[place]
+        return not self.unwritten
+
+
 @attrs.frozen
 class Revoked:
     """Partitions that are another member's from now on."""
@@ -98,6 +122,8 @@ class GroupReader:
                 "group.id": group,
                 "auto.offset.reset": "earliest" if start is Start.EARLIEST else "latest",
                 "enable.auto.commit": False,
+                # whoever goes on where this one died need not wait for longer
+                "session.timeout.ms": 10_000,
                 "enable.partition.eof": False,
                 "isolation.level": "read_committed",
                 "partition.assignment.strategy": "cooperative-sticky",
@@ -117,7 +143,9 @@ class GroupReader:
         self._wanted: list[str] | None = None
         """Topics to subscribe to, when they are others than before."""
         self._commits: dict[Place, int] = {}
-        self._settling: list[tuple[int, Settled]] = []
+        self._settling: list[Settling] = []
+        self._leaving: Counter[Place] = Counter()
+        """Places that are another member's, of which the event loop has not heard yet: nothing is written there."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="kafka group", daemon=True)
         self._thread.start()
@@ -161,11 +189,13 @@ class GroupReader:
         topic = self._numbers[number]
         results: list[GatewayError | None] = []
         moved: dict[Place, int] = {}
+        of: dict[Place, list[int]] = {}
         for tag in tags:
             partition = topic.tags.get(tag)
             if partition is None:
-                results.append(UnknownSubscription("the partition was given to another member"))
+                results.append(given_away())
                 continue
+            of.setdefault((topic.address, partition), []).append(len(results))
             results.append(None)
             if accepted:
                 topic.out[partition].settled.add(tag)
@@ -175,9 +205,14 @@ class GroupReader:
                 out.settled.discard(tag)
                 del topic.tags[tag]
                 moved[topic.address, partition] = offset + 1
+        settling = Settling(request, results, {place: of[place] for place in moved if place in of})
         with self._lock:
-            self._commits.update(moved)
-            self._settling.append((request, Settled(results)))
+            gone = {place: given_away() for place, offset in moved.items() if not self._to_write(place, offset)}
+            decided = settling.decided(gone, moved)
+            if not decided:
+                self._settling.append(settling)
+        if decided:
+            self._answer(request, Settled(results))
         self._hand_out(topic, only_full=True)
 
     def close(self) -> None:
@@ -221,6 +256,8 @@ class GroupReader:
                 for partition in gone:
                     for tag, _offset in topic.out.pop(partition, _Out()).tags:
                         del topic.tags[tag]
+        with self._lock:
+            self._leaving -= Counter(places)
 
     def _hand_out(self, topic: TopicIntake, *, only_full: bool = False) -> None:
         if topic.waiting is None or len(topic.tags) >= MOST_OUT or (only_full and not topic.ahead):
@@ -245,7 +282,7 @@ class GroupReader:
                 topic.tags.update(dict.fromkeys(tags, run.partition))
             else:
                 with self._lock:
-                    self._commits[topic.address, run.partition] = run.next_offset
+                    self._to_write((topic.address, run.partition), run.next_offset)
         if topic.paused and topic.ahead_bytes < AHEAD_BYTES // 2 and len(topic.ahead) < AHEAD_MESSAGES // 2:
             self._pause(topic, on=False)
         self._answer(request, Taken(deliveries, address=topic.address, acknowledge=topic.acknowledge))
@@ -255,6 +292,13 @@ class GroupReader:
             request, _, _ = topic.waiting
             topic.waiting = None
             self._answer(request, Taken((), ended=ended, address=topic.address, acknowledge=topic.acknowledge))
+
+    def _to_write(self, place: Place, offset: int) -> bool:
+        # with the lock, from both sides; False if it is not ours
+        if self._leaving[place]:
+            return False
+        self._commits[place] = max(offset, self._commits.get(place, 0))
+        return True
 
     def _pause(self, topic: TopicIntake, *, on: bool) -> None:
         topic.paused = on
@@ -274,15 +318,11 @@ class GroupReader:
             self._consumer.close()
 
     def _turn(self) -> None:
+        self._write()
         with self._lock:
             wanted, self._wanted = self._wanted, None
-            commits, self._commits = self._commits, {}
-            settling, self._settling = self._settling, []
-        if commits:
-            self._commit(commits)
-        self._hop.put(settling)
         if wanted:
-            self._consumer.subscribe(wanted, on_revoke=self._lost, on_lost=self._lost)
+            self._consumer.subscribe(wanted, on_revoke=self._handed_over, on_lost=self._lost)
         elif wanted is not None:
             self._consumer.unsubscribe()
         found = together(self._consumer, POLL_SECONDS, POLL_MESSAGES)
@@ -299,14 +339,58 @@ class GroupReader:
                 return
             self._hop.put([ReaderFailed(ended)])
 
-    def _commit(self, commits: Mapping[Place, int]) -> None:
+    def _write(self) -> None:
+        with self._lock:
+            commits, self._commits = self._commits, {}
+            settling, self._settling = self._settling, []
+        refused: dict[Place, GatewayError] = {}
+        again: dict[Place, int] = {}
+        for place, error in self._commit(commits).items():
+            if error.code() in MEMBERS_MOVE:
+                again[place] = commits[place]
+            else:
+                refused[place] = target_error(error)
+        with self._lock:
+            for place, offset in again.items():
+                self._to_write(place, offset)
+            open_ones = self._tell(settling, refused, again)
+            self._settling[:0] = open_ones
+        if refused:
+            self._hop.put([ReaderFailed(next(iter(refused.values())))])
+
+    def _commit(self, commits: Mapping[Place, int]) -> Mapping[Place, Any]:
+        # what is refused, and how
+        if not commits:
+            return {}
         offsets = [self._partition(topic, number, offset) for (topic, number), offset in commits.items()]
         try:
-            self._consumer.commit(offsets=offsets, asynchronous=False)
+            told = self._consumer.commit(offsets=offsets, asynchronous=False)
         except self._broken as error:
-            code = error.args[0].code()
-            if code not in (22, 25, 27, -172, -168):  # another member has the partition: it is given that again
-                self._hop.put([ReaderFailed(target_error(error.args[0]))])
+            return dict.fromkeys(commits, error.args[0])
+        return {(one.topic, one.partition): one.error for one in told if one.error is not None}
+
+    def _tell(
+        self, settling: Sequence[Settling], refused: Mapping[Place, GatewayError], open_places: Container[Place]
+    ) -> list[Settling]:
+        # whom nothing keeps waiting; the others
+        decided = [one.decided(refused, open_places) for one in settling]
+        self._hop.put([(one.request, Settled(one.results)) for one, so in zip(settling, decided, strict=True) if so])
+        return [one for one, so in zip(settling, decided, strict=True) if not so]
+
+    def _handed_over(self, consumer: Any, places: Sequence[Any]) -> None:
+        # as long as it is asked for, and not taken, what is settled may still be written
+        self._write()
+        self._lost(consumer, places)
 
     def _lost(self, _consumer: Any, places: Sequence[Any]) -> None:
-        self._hop.put([Revoked(frozenset((one.topic, one.partition) for one in places))])
+        gone = frozenset((one.topic, one.partition) for one in places)
+        with self._lock:
+            self._leaving.update(gone)
+            for place in gone:
+                self._commits.pop(place, None)
+            self._settling = self._tell(self._settling, {place: given_away() for place in gone}, self._commits)
+        self._hop.put([Revoked(gone)])
+
+
+def given_away() -> GatewayError:
+    return UnknownSubscription("the partition was given to another member")

@@ -233,6 +233,8 @@ class Inspector:
                     "enable.partition.eof": True,
                     "isolation.level": "read_committed",
                     "auto.offset.reset": "error",
+                    # so long the broker says nothing at the end of a partition, and answers nothing else meanwhile
+                    "fetch.wait.max.ms": 100,
                 }
             )
         place = confluent_kafka.TopicPartition(request.address, request.partition, request.offset)

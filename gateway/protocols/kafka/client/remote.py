@@ -68,6 +68,8 @@ class KafkaRemote:
     nursery: trio.Nursery
     """For tasks that live as long as the connection is open."""
 
+    keeps_turns = False
+
     def __init__(self, where: Reach) -> None:
         self._where = where
         self.ended = trio.Event()

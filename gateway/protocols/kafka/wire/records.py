@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from gateway.envelope import NO_HEADERS, BatchMeta, Columns, Copies, Headers, Origin, Run
+from gateway.librdkafka.codes import NO_TEXT, headers_of
 
 MESSAGE_ID = "gateway.id"
 """The header with a message's id: that of its batch in hexadecimal, and where it is in the batch."""
@@ -68,8 +69,8 @@ def run_of(records: Sequence[LibraryRecord]) -> Run:
 
 def _headers(record: LibraryRecord) -> Headers:
     try:
-        found = record.headers()
-    except UnicodeDecodeError:
+        found: Sequence[tuple[str, bytes | None]] | None = headers_of(record)
+    except NO_TEXT:
         return UNREADABLE
     return tuple((name, value or b"") for name, value in found or NO_HEADERS)
 

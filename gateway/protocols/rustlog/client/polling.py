@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -216,8 +217,10 @@ class Poller:
         return requests.Taken(deliveries)
 
     def _settle(self, request: requests.Settle, subscription: _Subscription) -> None:
-        # Accepted: the group's offset moves behind the last of them. Given back: reading goes on at the first of them.
+        # Accepted: the group's offset moves behind the last of them, and they are settled when the broker has said so. Given
+        # back: reading goes on at the first of them.
         moved: dict[int, int] = {}
+        of: dict[int, list[int]] = {}
         results: list[GatewayError | None] = []
         for tag in request.tags:
             place = next((h for h in subscription.handed_out if h[0] <= tag < h[0] + h[1]), None)
@@ -226,11 +229,26 @@ class Poller:
                 continue
             first, _, partition, base = place
             offset = base + tag - first
+            of.setdefault(partition, []).append(len(results))
             if request.accepted:
                 moved[partition] = max(moved.get(partition, 0), offset + 1)
             else:
                 moved[partition] = min(moved.get(partition, _FAR), offset)
             results.append(None)
+        open_ones = 1
+
+        def committed(partition: int, answer: Answer) -> None:
+            if isinstance(answer, ErrorAnswer):
+                for index in of[partition]:
+                    results[index] = refused(answer.code, answer.text)
+            ended()
+
+        def ended() -> None:
+            nonlocal open_ones
+            open_ones -= 1
+            if not open_ones:
+                self._finish(request.id, requests.Settled(results))
+
         for partition, offset in moved.items():
             if not request.accepted:
                 next(c for c in subscription.cursors if c.partition == partition).offset = offset
@@ -238,8 +256,9 @@ class Poller:
             subscription.handed_out = [h for h in subscription.handed_out if h[2] != partition or h[3] + h[1] > offset]
             if subscription.request.name:
                 commit = OffsetCommit(subscription.request.name, subscription.request.address, partition, offset)
-                self._call(commit, lambda _: None)
-        self._finish(request.id, requests.Settled(results))
+                open_ones += 1
+                self._call(commit, partial(committed, partition))
+        ended()
 
     # --- subscribing: find the partitions, then where to begin in each ---
 

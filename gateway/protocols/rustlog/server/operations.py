@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import attrs
+import msgspec
 
 from gateway import requests
 from gateway.envelope import Batch
@@ -22,8 +22,7 @@ _I63_MAX = (1 << 63) - 1
 """No log ever ends behind this, and it is the largest number every store can compare."""
 
 
-@attrs.define(eq=False)
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     """A request of ours under way, and what its answer is for."""
 
     slot: int
@@ -31,15 +30,13 @@ class _Pending:
     operation: frames.Operation
 
 
-@attrs.define(eq=False)
-class _Producing(_Pending):
+class _Producing(_Pending, eq=False):
     """One batch made of several Produce requests; `counts` says how many records each had."""
 
     counts: Sequence[int]
 
 
-@attrs.define(eq=False)
-class _Fetching(_Pending):
+class _Fetching(_Pending, eq=False):
     """A read; `start` is where, whatever the client asked for."""
 
     operation: frames.Fetch
@@ -48,20 +45,19 @@ class _Fetching(_Pending):
     """The group has no offset: an unknown topic is no error then (RustLog wire 1.4)."""
 
 
-@attrs.define(eq=False)
-class _FindingGroup(_Pending):
+class _FindingGroup(_Pending, eq=False):
     """The first step of a Fetch with a group."""
 
     operation: frames.Fetch
 
 
-@attrs.define(eq=False)
-class _Listing(_Pending):
+class _Listing(_Pending, eq=False):
     """A list, of which further pages are asked for."""
 
-    found: list[tuple[str, int]] = attrs.Factory(list)
+    found: list[tuple[str, int]] = msgspec.field(default_factory=list)
 
 
+_BINARY = CODECS[frames.Encoding.BINARY].reading  # looked up once: to hash an enum is a call
 SMALL_ANSWER = 4096
 """What an answer of unknown size is taken for until it is there; then its real size counts."""
 
@@ -88,7 +84,8 @@ class Desk:
         if isinstance(operation, frames.Produce) and operation.columns.count:
             self._produce(encoding, operation)
             return
-        self.publish()
+        if self.gathering.counts:
+            self.publish()
         self._operations[type(operation)](self, encoding, operation)
 
     def finish(self, request_id: int, outcome: Outcome) -> None:
@@ -102,6 +99,56 @@ class Desk:
         if pending is not None:
             self._completions[type(pending)](self, pending, outcome)
 
+    def lone_fetch(self, data: bytes, room: int) -> requests.Fetch | None:
+        """What is asked for by one binary Fetch that is all there is to a read, with nothing under way before it: in one step, as
+        is the way of a client that reads on and on. None: it is not so, or its answer may be more than there is `room` for.
+        """
+        replies = self.replies
+        if replies.slots or self.waiting or frames.LENGTH.unpack_from(data)[0] != len(data) - frames.HEADER:
+            return None
+        operation = binary.fetch(data, frames.HEADER, len(data))
+        if operation is None or operation.group or not operation.max_bytes or operation.offset > _I63_MAX:
+            return None
+        most = min(operation.max_bytes, _BINARY.most_bytes)
+        share = max(most, SMALL_ANSWER)
+        if share >= room:
+            return None
+        request = requests.Fetch(
+            next(self._ids),
+            operation.topic,
+            operation.partition,
+            operation.offset,
+            max_messages=_BINARY.most_messages,
+            max_bytes=most,
+            record_overhead=_BINARY.record_overhead,
+            value_limit=_BINARY.value_limit,
+            allow_gaps=_BINARY.allow_gaps,
+        )
+        pending = _Fetching(replies.take(), frames.Encoding.BINARY, operation, operation.offset)
+        self._pending[request.id] = pending
+        self._shares[request.id] = self.reading = share
+        return request
+
+    def ends_alone(self, request_id: int) -> bool:
+        """Whether that was a binary Fetch, and all there is under way: then nothing is, and what was found is the answer."""
+        pendings, replies = self._pending, self.replies
+        pending = pendings.get(request_id)
+        if (
+            type(pending) is not _Fetching
+            or pending.encoding is not frames.Encoding.BINARY
+            or not pending.operation.max_bytes
+            or len(pendings) != 1
+            or len(replies.slots) != 1
+            or self.asked
+            or self.waiting
+        ):
+            return False
+        pendings.clear()
+        self._shares.clear()
+        self.reading = 0
+        replies.give_back()
+        return True
+
     def pause(self) -> None:
         # let others have the event loop before anything else is parsed
         self.publish()
@@ -112,6 +159,7 @@ class Desk:
     def forget(self) -> None:
         """The connection is gone: what the broker still completes is dropped."""
         self._pending.clear()
+        self.replies = ReplyQueue()
 
     def say(self, encoding: frames.Encoding, answer: frames.Answer) -> None:
         self.publish()
@@ -120,9 +168,9 @@ class Desk:
     def _answer(self, pending: _Pending, answer: frames.Answer) -> None:
         self.replies.fill(pending.slot, CODECS[pending.encoding].encode(answer))
 
-    def _ask(self, request: Request, pending: _Pending) -> None:
-        if not isinstance(request, requests.Publish):
-            share = max(request.max_bytes, SMALL_ANSWER) if isinstance(request, requests.Fetch) else SMALL_ANSWER
+    def _ask(self, request: Request, pending: _Pending, share: int = SMALL_ANSWER) -> None:
+        # `share`: how many bytes the answer may have
+        if share:
             self._shares[request.id] = share
             self.reading += share
         self._pending[request.id] = pending
@@ -152,14 +200,16 @@ class Desk:
         operation = frames.Produce(topic, partition, columns)
         batch = Batch(topic, columns, partition=partition)
         request = requests.Publish(next(self._ids), batch, create=False)
-        self._ask(request, _Producing(self.replies.take(), encoding, operation, counts))
+        self._ask(request, _Producing(self.replies.take(), encoding, operation, counts), 0)
 
     def _produce_nothing(self, encoding: frames.Encoding, operation: frames.Produce) -> None:
         # no records: only whether the partition is there counts (RustLog wire 1.4)
         request = requests.DescribeTopics(next(self._ids), operation.topic)
         self._ask(request, _Pending(self.replies.take(), encoding, operation))
 
-    def _fetch(self, encoding: frames.Encoding, operation: frames.Fetch) -> None:
+    def fetch(self, encoding: frames.Encoding, operation: frames.Fetch) -> None:
+        if self.gathering.counts:
+            self.publish()
         if operation.group:
             # What follows is asked after the second step, so that this read sees the writes before it and no others.
             request = requests.ReadOffset(next(self._ids), operation.topic, operation.group, operation.partition)
@@ -171,18 +221,19 @@ class Desk:
     def _read(self, pending: _Fetching) -> None:
         operation, reading = pending.operation, CODECS[pending.encoding].reading
         nothing = reading.zero_reads_nothing and operation.max_bytes == 0
+        most = max(1, min(operation.max_bytes, reading.most_bytes))
         request = requests.Fetch(
             next(self._ids),
             operation.topic,
             operation.partition,
             min(pending.start, _I63_MAX),
             max_messages=1 if nothing else reading.most_messages,
-            max_bytes=max(1, min(operation.max_bytes, reading.most_bytes)),
+            max_bytes=most,
             record_overhead=reading.record_overhead,
             value_limit=reading.value_limit,
             allow_gaps=reading.allow_gaps,
         )
-        self._ask(request, pending)
+        self._ask(request, pending, max(most, SMALL_ANSWER))
 
     def _offset_commit(self, encoding: frames.Encoding, operation: frames.OffsetCommit) -> None:
         request = requests.CommitOffset(
@@ -262,12 +313,15 @@ class Desk:
                 beyond = pending.start >= outcome.log_end
                 end = outcome.log_end if codec.reading.end_is_log_end else pending.start
                 next_offset = end if beyond else next_offset
-            elif not codec.fits_alone(runs[0].columns.value(0)):
+            elif codec.fits_alone is not None and not codec.fits_alone(runs[0].columns.value(0)):
                 first = runs[0].base_offset
                 text = f"the record at offset {first} is too large for this dialect: read on at {first + 1}"
                 self._answer(pending, frames.Refusal(TooLarge(text), operation))
                 return
-            self._answer(pending, frames.Records(runs, next_offset))
+            if pending.encoding is frames.Encoding.BINARY:
+                self.replies.fill(pending.slot, binary.records(runs, next_offset))
+            else:
+                self._answer(pending, frames.Records(runs, next_offset))
         elif pending.fresh and isinstance(outcome, NotFound) and not isinstance(outcome, UnknownPartition):
             self._answer(pending, frames.Records((), 0))
         else:
@@ -311,7 +365,7 @@ class Desk:
 
     _operations: ClassVar[Mapping[type[frames.Operation], Callable[[Any, frames.Encoding, Any], None]]] = {
         frames.Produce: _produce_nothing,
-        frames.Fetch: _fetch,
+        frames.Fetch: fetch,
         frames.OffsetCommit: _offset_commit,
         frames.OffsetFetch: _offset_fetch,
         frames.CreateTopic: _create_topic,

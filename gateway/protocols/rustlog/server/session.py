@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gateway.errors import GatewayError
-from gateway.protocols.rustlog.server.operations import Desk
+from gateway.protocols.rustlog.server.operations import SMALL_ANSWER, Desk
 from gateway.protocols.rustlog.settings import RustlogSettings
 from gateway.protocols.rustlog.states import HELD, KEEPING, LEAVING, READING, TABLE, Event, State
 from gateway.protocols.rustlog.wire import binary
@@ -20,10 +20,20 @@ from gateway.protocols.rustlog.wire.frames import (
     Undecodable,
     check_length,
 )
-from gateway.requests import Outcome
+from gateway.requests import Fetched, Outcome
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
-from gateway.wire.session import NO_REQUESTS, Close, Output, Requests, Send, ServerBasics, SessionContext, Spoken
+from gateway.wire.session import (
+    NO_REQUESTS,
+    TURN_BYTES,
+    Close,
+    Output,
+    Requests,
+    Send,
+    ServerBasics,
+    SessionContext,
+    Spoken,
+)
 
 CHANNEL = 0
 
@@ -43,22 +53,29 @@ class RustlogServer(ServerBasics):
         self._machine = Machine(TABLE, State.OPEN)
         self._buffer = ReceiveBuffer()
         self._encoding = Encoding.BINARY  # of the last frame
-        self._output: list[bytes] = []
-        self._closing = False
 
     # --- what the driver calls ---
 
     def receive(self, channel: int, data: bytes, now: float) -> Requests:
-        if self._machine.state not in READING:
+        state, buffer = self._machine.state, self._buffer
+        if (
+            state is State.OPEN
+            and len(data) > HEADER
+            and data[HEADER] == binary.FETCH
+            and not (buffer.size or buffer.wanted)
+            and (asked := self._desk.lone_fetch(data, self._limits.output - self._unsent)) is not None
+        ):
+            self._encoding = Encoding.BINARY
+            return (asked,)
+        if state not in READING:
             return NO_REQUESTS
-        buffer = self._buffer
         whole = buffer.feed(data) if buffer.size or buffer.wanted else data
         return self._parse(whole) if whole else NO_REQUESTS
 
     def eof(self, channel: int, now: float) -> Requests:
         # what was asked before is answered; a frame that was cut off is forgotten (RustLog wire 1.3)
         self._machine.step(Event.EOF)
-        return self._settle()
+        return self._take_asked()
 
     def reset(self, channel: int, code: int) -> Requests:
         # TCP has no resets of its own
@@ -68,12 +85,40 @@ class RustlogServer(ServerBasics):
         self._machine.step(Event.LOST)
         self._desk.forget()
         self._buffer.clear()
-        self._output.clear()
         return NO_REQUESTS
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         self._desk.finish(request_id, outcome)
         return self._go_on()
+
+    def answered(self, request_id: int, outcome: Outcome, now: float) -> Requests | bytes:
+        desk, machine = self._desk, self._machine
+        if (
+            type(outcome) is Fetched
+            and len(outcome.runs) == 1
+            and machine.state is State.OPEN
+            and not self._buffer.size
+            and len(outcome.runs[0].columns.packed) + self._unsent < self._limits.output // 2 - SMALL_ANSWER
+            and desk.ends_alone(request_id)
+        ):
+            data = binary.records(outcome.runs, outcome.next_offset)
+            self._unsent += len(data)
+            return data
+        desk.finish(request_id, outcome)
+        replies = desk.replies
+        if (
+            len(replies.slots) != 1
+            or replies.slots[0] is None
+            or desk.asked
+            or desk.waiting
+            or self._buffer.size
+            or machine.state is not State.OPEN
+            or self._unsent + replies.size > self._limits.output // 2
+        ):
+            return self._go_on()
+        (data,) = replies.ready()  # what `outputs` would make of it
+        self._unsent += len(data)
+        return data
 
     def room(self, channel: int, now: float) -> Requests:
         self._unsent = 0
@@ -86,7 +131,7 @@ class RustlogServer(ServerBasics):
 
     def _go_on(self) -> Requests:
         # parse on if that had stopped and nothing stands in the way any more, well below the bounds
-        settled = self._settle()
+        settled = self._take_asked()
         if self._machine.state not in HELD or self._desk.waiting or self._load > self._limits.output // 2:
             return settled
         self._machine.step(Event.RELEASE)
@@ -97,15 +142,19 @@ class RustlogServer(ServerBasics):
         # RustLog knows no goodbye: answer what is under way and close
         self._machine.step(Event.END)
         self._buffer.clear()
-        return self._settle()
+        return self._take_asked()
 
     def outputs(self) -> Sequence[Output]:
         queued: list[Output] = []
-        if self._output:
-            queued.append(Send(CHANNEL, b"".join(self._output), notify=self._unsent > self._limits.output // 2))
-            self._output.clear()
-        if self._closing:
-            self._closing = False
+        replies = self._desk.replies
+        ready = replies.ready(TURN_BYTES)
+        self.unsaid = replies.held_back
+        if ready:
+            data = ready[0] if len(ready) == 1 else b"".join(ready)
+            self._unsent += len(data)
+            queued.append(Send(CHANNEL, data, notify=self._unsent > self._limits.output // 2))
+        if not replies.slots and self._machine.state in LEAVING:
+            self._machine.step(Event.ANSWERED)
             queued.append(Close())
         return queued
 
@@ -150,7 +199,8 @@ class RustlogServer(ServerBasics):
             if end > size:
                 wanted = HEADER + length
                 break
-            if data[start] == binary.PRODUCE:
+            kind = data[start]
+            if kind == binary.PRODUCE:
                 self._encoding = Encoding.BINARY
                 taken = gathering.add_frame(data, start, end)
                 if not taken:
@@ -161,20 +211,26 @@ class RustlogServer(ServerBasics):
                     position = gathering.add_alike(data, position, end)
                     continue
             position = end
-            self._serve(data[start:end])
+            asked = binary.fetch(data, start, end) if kind == binary.FETCH else None
+            if asked is not None:
+                self._encoding = Encoding.BINARY
+                desk.fetch(Encoding.BINARY, asked)
+            else:
+                self._serve(data[start:end])
             left -= 1
             # many small operations in one read: the others have the loop in between
             if left <= 0 and not desk.waiting:
                 desk.pause()
             # answers can be far larger than what asks for them: bytes that are owed hold back the next question
-            if desk.waiting or self._load >= limit:
+            if desk.waiting or desk.reading + desk.replies.size + self._unsent >= limit:
                 machine.step(Event.HOLD)
                 wanted = _NOTHING_IS_ENOUGH
                 break
-        desk.publish()
-        if machine.state in KEEPING:
+        if gathering.counts:
+            desk.publish()
+        if (position < size or wanted) and machine.state in KEEPING:
             self._buffer.keep(data[position:] if position else data, wanted)
-        return self._settle()
+        return self._take_asked()
 
     def _break(self, length: int) -> None:
         # A frame error: one answer, after all others, and the end (RustLog wire 1.3).
@@ -195,14 +251,7 @@ class RustlogServer(ServerBasics):
         else:
             self._desk.serve(encoding, operation)
 
-    def _settle(self) -> Requests:
-        # hand out the answers whose turn it is, close when none is owed, return what is to be asked
+    def _take_asked(self) -> Requests:
         desk = self._desk
-        for reply in desk.replies.ready():
-            self._output.append(reply)
-            self._unsent += len(reply)
-        if not desk.replies and self._machine.state in LEAVING:
-            self._machine.step(Event.ANSWERED)
-            self._closing = True
         asked, desk.asked = desk.asked, []
         return asked

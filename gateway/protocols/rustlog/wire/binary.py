@@ -17,6 +17,7 @@ METRICS_FETCH, ERROR, PING = 0x09, 0xFE, 0xFF
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
+_PLACE = struct.Struct(">IQI")  # partition, offset, max_bytes
 _PRODUCED = struct.Struct(">IBQI")  # frame length 13, type, base_offset, count (RustLog wire 1.2)
 _RECORDS = struct.Struct(">IBI")  # frame length, type, count
 _FAILURE = struct.Struct(">IBHH")  # frame length, type, code, text length
@@ -78,11 +79,33 @@ def rust_text(error: UnicodeDecodeError) -> str:
     return f"invalid utf-8 sequence of {error.end - error.start} bytes from index {error.start}"
 
 
+def fetch(data: bytes, start: int, end: int) -> frames.Fetch | None:
+    """The Fetch whose payload is data[start:end], in three looks if it is whole and well formed, as nearly always."""
+    group_at = start + 3
+    group_end = group_at + (data[start + 1] << 8 | data[start + 2]) if group_at <= end else end
+    topic_at = group_end + 2
+    if topic_at > end:
+        return None
+    topic_end = topic_at + (data[group_end] << 8 | data[group_end + 1])
+    if topic_end + _PLACE.size > end:
+        return None
+    try:
+        group, topic = data[group_at:group_end].decode(), data[topic_at:topic_end].decode()
+    except UnicodeDecodeError:
+        return None
+    return frames.Fetch(group, topic, *_PLACE.unpack_from(data, topic_end))
+
+
+def _fetch(f: _Fields) -> frames.Fetch:
+    # what is wrong with one is found field by field
+    return fetch(f.data, 0, len(f.data)) or frames.Fetch(
+        f.text("group_id"), f.text("topic"), f.u32("partition"), f.u64("offset"), f.u32("max_bytes")
+    )
+
+
 REQUEST_TYPES: Mapping[int, Callable[[_Fields], frames.Operation]] = {
     PRODUCE: lambda f: frames.Produce(f.text("topic"), f.u32("partition"), f.records()),
-    FETCH: lambda f: frames.Fetch(
-        f.text("group_id"), f.text("topic"), f.u32("partition"), f.u64("offset"), f.u32("max_bytes")
-    ),
+    FETCH: _fetch,
     OFFSET_COMMIT: lambda f: frames.OffsetCommit(f.text("group"), f.text("topic"), f.u32("partition"), f.u64("offset")),
     OFFSET_FETCH: lambda f: frames.OffsetFetch(f.text("group"), f.text("topic"), f.u32("partition")),
     CREATE_TOPIC: lambda f: frames.CreateTopic(f.text("topic"), f.u32("partition count")),
@@ -119,25 +142,36 @@ def produced(base: int, counts: Sequence[int]) -> bytes:
     return b"".join(answers)
 
 
-def _records(answer: frames.Records) -> bytes:
-    runs, next_offset = fitting(answer)
-    packed = [run.columns.packed for run in runs]
-    count = sum(run.columns.count for run in runs)
-    head = _RECORDS.pack(13 + sum(map(len, packed)), FETCH, count)
-    return b"".join((head, *packed, _U64.pack(next_offset)))
+def records(runs: Sequence[Run], next_offset: int) -> bytes:
+    """The answer to a Fetch."""
+    if len(runs) == 1 and len(runs[0].columns.packed) <= frames.MAX_PACKED:  # as nearly always
+        columns = runs[0].columns
+        head = _RECORDS.pack(13 + len(columns.packed), FETCH, columns.count)
+        return b"".join((head, columns.packed, _U64.pack(next_offset)))
+    pieces, count, size = [b""], 0, 0
+    for run in runs:
+        columns = run.columns
+        pieces.append(columns.packed)
+        count += columns.count
+        size += len(columns.packed)
+    if size > frames.MAX_PACKED:
+        return records(*fitting(runs, next_offset))
+    pieces[0] = _RECORDS.pack(13 + size, FETCH, count)
+    pieces.append(_U64.pack(next_offset))
+    return b"".join(pieces)
 
 
-def fitting(answer: frames.Records) -> tuple[Sequence[Run], int]:
+def fitting(found: Sequence[Run], next_offset: int) -> tuple[Sequence[Run], int]:
     """The runs that one answer can hold, and the offset behind them (RustLog wire 8)."""
     left = frames.MAX_PACKED
-    for index, run in enumerate(answer.runs):
+    for index, run in enumerate(found):
         size = len(run.columns.packed)
         if size > left:
             fits = next((i for i, end in enumerate(run.columns.ends) if end > left), run.columns.count)
-            runs = [*answer.runs[:index], run.slice(0, fits)] if fits else answer.runs[:index]
+            runs = [*found[:index], run.slice(0, fits)] if fits else found[:index]
             return runs, run.base_offset + fits
         left -= size
-    return answer.runs, answer.next_offset
+    return found, next_offset
 
 
 def _topic_list(answer: frames.TopicList) -> bytes:
@@ -178,7 +212,7 @@ def _refusal(answer: frames.Refusal) -> bytes:
 
 _ANSWERS: Mapping[type[frames.Answer], Callable[..., bytes]] = {
     frames.Produced: lambda a: produced(a.base, (a.count,)),
-    frames.Records: _records,
+    frames.Records: lambda a: records(a.runs, a.next_offset),
     frames.Committed: lambda a: frames.frame(bytes([OFFSET_COMMIT, a.success])),
     frames.GroupPosition: lambda a: frames.frame(
         bytes([OFFSET_FETCH, 0]) if a.offset is None else bytes([OFFSET_FETCH, 1]) + _U64.pack(a.offset)

@@ -5,6 +5,7 @@ Also `Gathering`: consecutive Produce requests of one read, joined into the colu
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -42,7 +43,8 @@ class Codec:
     decode: Callable[[bytes], Operation]
     encode: Callable[[Answer], bytes]
     reading: Reading
-    fits_alone: Callable[[bytes], bool]
+    fits_alone: Callable[[bytes], bool] | None
+    """Whether an answer can hold this record; None: whichever was accepted."""
 
 
 def _json_reading(most_bytes: int, smallest_record: int, largest_value: int) -> Reading:
@@ -72,7 +74,7 @@ CODECS: Mapping[Encoding, Codec] = {
             group_overrides=True,
             end_is_log_end=False,
         ),
-        lambda _: True,
+        None,
     ),
     Encoding.SEED_JSON: Codec(
         json_seed.decode_request,
@@ -194,6 +196,10 @@ class Gathering:
 
     def take(self) -> tuple[Columns, list[int]]:
         """Everything gathered, and how many records each request had. Begins anew."""
+        if len(self._singles) == 1 and not self._columns:  # one record alone: how long it is was looked at
+            (record,) = self._singles
+            self._singles, counts, self.counts, self._head = [], self.counts, [], b""
+            return Columns(record, array("I", (len(record),))), counts
         self._gather_singles()
         taken = Columns.concat(self._columns), self.counts
         self._columns = []

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 
 from gateway.envelope import MOST_MESSAGES, Columns, Run
 from gateway.errors import FrameTooLarge, GatewayError, WireError
@@ -36,6 +37,9 @@ class Encoding(enum.Enum):
     BINARY = "binary"
     SEED_JSON = "json with the variant as key"
     TYPED_JSON = "json with a type field"
+
+    # there is one of each: the enumeration's own hash, of the name, is a call for every look
+    __hash__ = object.__hash__
 
 
 class ZeroLength(WireError):
@@ -81,20 +85,17 @@ def check_count(records: int) -> None:
 # --- operations ---
 
 
-@attrs.frozen
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """Root of what a client can ask."""
 
 
-@attrs.frozen
-class Produce(Operation):
+class Produce(Operation, frozen=True):
     topic: str
     partition: int
     columns: Columns
 
 
-@attrs.frozen
-class Fetch(Operation):
+class Fetch(Operation, frozen=True):
     """Read from a partition; an empty group means none."""
 
     group: str
@@ -104,50 +105,42 @@ class Fetch(Operation):
     max_bytes: int
 
 
-@attrs.frozen
-class OffsetCommit(Operation):
+class OffsetCommit(Operation, frozen=True):
     group: str
     topic: str
     partition: int
     offset: int
 
 
-@attrs.frozen
-class OffsetFetch(Operation):
+class OffsetFetch(Operation, frozen=True):
     group: str
     topic: str
     partition: int
 
 
-@attrs.frozen
-class CreateTopic(Operation):
+class CreateTopic(Operation, frozen=True):
     topic: str
     partitions: int
 
 
-@attrs.frozen
-class ListTopics(Operation):
+class ListTopics(Operation, frozen=True):
     """Name all topics."""
 
 
-@attrs.frozen
-class DescribeTopic(Operation):
+class DescribeTopic(Operation, frozen=True):
     topic: str
 
 
-@attrs.frozen
-class DescribePartition(Operation):
+class DescribePartition(Operation, frozen=True):
     topic: str
     partition: int
 
 
-@attrs.frozen
-class MetricsFetch(Operation):
+class MetricsFetch(Operation, frozen=True):
     """Ask for the metrics."""
 
 
-@attrs.frozen
-class Ping(Operation):
+class Ping(Operation, frozen=True):
     """Ask for a sign of life."""
 
 

@@ -5,6 +5,7 @@ The document names DescribePartition, MetricsFetch and Ping without their fields
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -98,73 +99,6 @@ class _Probe(msgspec.Struct):
     type: str
 
 
-class _ProduceResponse(_Tagged, tag="ProduceResponse"):
-    base_offset: int
-    record_count: int
-
-
-class _Record(msgspec.Struct):
-    offset: int
-    timestamp: int
-    payload: bytes
-
-
-class _OffsetCommitResponse(_Tagged, tag="OffsetCommitResponse"):
-    success: bool
-
-
-class _OffsetFetchResponse(_Tagged, tag="OffsetFetchResponse"):
-    offset: int | None
-
-
-class _CreateTopicResponse(_Tagged, tag="CreateTopicResponse"):
-    success: bool
-    partitions_created: int
-
-
-class _Topic(msgspec.Struct):
-    name: str
-    partition_count: int
-
-
-class _ListTopicsResponse(_Tagged, tag="ListTopicsResponse"):
-    topics: list[_Topic]
-
-
-class _Partition(msgspec.Struct):
-    partition: int
-    high_watermark: int
-    log_start_offset: int
-    segment_count: int
-
-
-class _DescribeTopicResponse(_Tagged, tag="DescribeTopicResponse"):
-    topic: str
-    partitions: list[_Partition]
-
-
-class _DescribePartitionResponse(_Tagged, tag="DescribePartitionResponse"):
-    topic: str
-    partition: int
-    high_watermark: int
-    log_start_offset: int
-    segment_count: int
-
-
-class _MetricsFetchResponse(_Tagged, tag="MetricsFetchResponse"):
-    metrics: str
-
-
-class _PingResponse(_Tagged, tag="PingResponse"):
-    pass
-
-
-class _Error(_Tagged, tag="Error"):
-    code: int
-    message: str
-    details: None = None
-
-
 _REQUEST = msgspec.json.Decoder(_Request)
 _PROBE = msgspec.json.Decoder(_Probe)
 _TYPES = frozenset(
@@ -219,47 +153,57 @@ def _u64(value: int) -> int:
 def encode_answer(answer: frames.Answer) -> bytes:
     if isinstance(answer, frames.Records):
         return frames.frame(_encode_records(answer))
-    return frames.frame(msgspec.json.encode(_said(answer)))
+    kind, said = _said(answer)
+    return frames.frame(msgspec.json.encode({"type": kind, **said}))
 
 
-def _said(answer: frames.Answer) -> _Tagged:
+def _said(answer: frames.Answer) -> tuple[str, Mapping[str, object]]:
+    # the type of an answer and its fields, in the order of the document
     match answer:
         case frames.Produced():
-            return _ProduceResponse(answer.base, answer.count)
+            return "ProduceResponse", {"base_offset": answer.base, "record_count": answer.count}
         case frames.Committed():
-            return _OffsetCommitResponse(answer.success)
+            return "OffsetCommitResponse", {"success": answer.success}
         case frames.GroupPosition():
-            return _OffsetFetchResponse(answer.offset)
+            return "OffsetFetchResponse", {"offset": answer.offset}
         case frames.Created():
-            return _CreateTopicResponse(answer.success, answer.partitions)
+            return "CreateTopicResponse", {"success": answer.success, "partitions_created": answer.partitions}
         case frames.TopicList():
-            return _ListTopicsResponse(_fitting(answer))
+            return "ListTopicsResponse", {"topics": _fitting(answer)}
         case frames.TopicDescription():
-            return _DescribeTopicResponse(answer.topic, [_partition(state) for state in answer.partitions])
+            return "DescribeTopicResponse", {
+                "topic": answer.topic,
+                "partitions": list(map(_partition, answer.partitions)),
+            }
         case frames.PartitionDescription(topic, state):
-            return _DescribePartitionResponse(topic, state.id, state.high_watermark, state.log_start, 1)
+            return "DescribePartitionResponse", {"topic": topic, **_partition(state)}
         case frames.Metrics():
-            return _MetricsFetchResponse(answer.text)
+            return "MetricsFetchResponse", {"metrics": answer.text}
         case frames.Pong():
-            return _PingResponse()
+            return "PingResponse", {}
         case frames.Refusal():
-            return _Error(typed_code(answer), json_error(answer))
+            return "Error", {"code": typed_code(answer), "message": json_error(answer), "details": None}
     raise TypeError(answer)
 
 
-def _partition(state: frames.PartitionState) -> _Partition:
-    return _Partition(state.id, state.high_watermark, state.log_start, 1)
+def _partition(state: frames.PartitionState) -> Mapping[str, object]:
+    return {
+        "partition": state.id,
+        "high_watermark": state.high_watermark,
+        "log_start_offset": state.log_start,
+        "segment_count": 1,
+    }
 
 
-def _fitting(answer: frames.TopicList) -> list[_Topic]:
-    topics: list[_Topic] = []
+def _fitting(answer: frames.TopicList) -> Sequence[msgspec.Raw]:
+    topics: list[msgspec.Raw] = []
     left = frames.MAX_FRAME - 64
     for name, partitions in answer.topics:
-        topic = _Topic(name, partitions)
-        left -= len(msgspec.json.encode(topic)) + 1
+        topic = msgspec.json.encode({"name": name, "partition_count": partitions})
+        left -= len(topic) + 1
         if left < 0:
             break
-        topics.append(topic)
+        topics.append(msgspec.Raw(topic))
     return topics
 
 
@@ -269,7 +213,11 @@ def _encode_records(answer: frames.Records) -> bytes:
     fitting = json_records.fitting(
         answer,
         left,
-        lambda run, index, value: _Record(run.base_offset + index, run.times[index] * 1000, value),
+        lambda run, index, value: {
+            "offset": run.base_offset + index,
+            "timestamp": run.times[index] * 1000,
+            "payload": value,
+        },
     )
     return b'{"type":"FetchResponse","records":[%b],"next_offset":%d}' % fitting
 
