@@ -1,7 +1,8 @@
 """Builds the data source for Spark's JVM, gateway/pipeline/gateway-spark.jar, from gateway/pipeline/java.
 
-Needs a JDK 17 (Debian: openjdk-17-jdk-headless) and the jars that come with the package pyspark. The jar is part of the
-repository, so that nobody else needs a compiler; the same sources give the same classes, and a test builds it again and compares.
+Needs a JDK 17 (Debian: openjdk-17-jdk-headless), the jars that come with the package pyspark, and Kafka's client, which
+`deploy/jars.sh spark-kafka` fetches. The jar is part of the repository, so that nobody else needs a compiler; the same sources
+give the same classes, and a test builds it again and compares.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "gateway" / "pipeline"
 SOURCES = ROOT / "java"
+KAFKA = Path(__file__).parent.parent / ".deps" / "jars" / "spark-kafka"
 JAR = ROOT / "gateway-spark.jar"
 RELEASE = 17
 """The oldest Java that Spark runs on."""
@@ -43,14 +45,15 @@ def classes(javac: str, directory: Path) -> dict[str, bytes]:
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None
-    jars = ":".join(map(str, sorted((Path(spark.origin).parent / "jars").glob("*.jar"))))
+    found = [*(Path(spark.origin).parent / "jars").glob("*.jar"), *KAFKA.glob("kafka-clients-*.jar")]
+    jars = ":".join(map(str, sorted(found)))
     # the annotations of Scala's classes are not on the path; errors of ours are in one file
     lint = "-Xlint:all,-classfile,-path,-serial,-auxiliaryclass,-processing"
     sources = [str(one.relative_to(SOURCES)) for one in sorted(SOURCES.rglob("*.java"))]
     options = ["--release", str(RELEASE), "-encoding", "UTF-8", "-g:source,lines", "-proc:none", lint, "-cp", jars]
     subprocess.check_call([javac, *options, "-d", str(directory), *sources], cwd=SOURCES)  # noqa: S603  # as above
-    found = {str(one.relative_to(directory)): one.read_bytes() for one in sorted(directory.rglob("*.class"))}
-    return {"META-INF/MANIFEST.MF": MANIFEST, **SERVICES, **found}
+    made = {str(one.relative_to(directory)): one.read_bytes() for one in sorted(directory.rglob("*.class"))}
+    return {"META-INF/MANIFEST.MF": MANIFEST, **SERVICES, **made}
 
 
 def build(javac: str, to: Path) -> None:

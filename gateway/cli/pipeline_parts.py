@@ -98,10 +98,17 @@ FROM = (
         "source",
         required=True,
         metavar="DIR|URL",
-        help="An archive, a table, a store, or a gateway's admin address.",
+        help="An archive, a table, a store, a gateway's admin address, or kafka://HOST:PORT,.../PREFIX.",
     ),
     click.option("--from-token", default="", envvar="GATEWAY_FROM_TOKEN", help="Of that address."),
     click.option("--from-ca", default="", metavar="FILE", help="Trust this CA (PEM) there."),
+    click.option(
+        "--from-kafka-settings",
+        default="",
+        metavar="JSON",
+        envvar="GATEWAY_FROM_KAFKA_SETTINGS",
+        help="librdkafka's settings of that Kafka: TLS, a login.",
+    ),
     CATALOG,
 )
 
@@ -111,11 +118,13 @@ def from_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_from(**options: Any) -> Any:
-        from gateway.pipeline.frames import is_endpoint, messages_at
+        from gateway.pipeline.frames import is_endpoint, is_served, messages_at
 
         place = options["source"]
-        trust = {"token": options.pop("from_token"), "ca": options.pop("from_ca")}
-        given = {name: value for name, value in trust.items() if value and is_endpoint(place)}
+        of_endpoint = {"token": options.pop("from_token"), "ca": options.pop("from_ca")}
+        of_kafka = {"kafkaSettings": options.pop("from_kafka_settings")}
+        trust = of_endpoint if is_endpoint(place) else of_kafka if is_served(place) else {}
+        given = {name: value for name, value in trust.items() if value}
         return command(messages=messages_at(place, options.pop("catalog"), **given), **options)
 
     for option in reversed(FROM):

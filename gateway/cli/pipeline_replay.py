@@ -204,12 +204,12 @@ def replay(
     was stopped before its end.
     """
     from gateway.pipeline import replay as job
-    from gateway.pipeline.frames import is_endpoint
+    from gateway.pipeline.frames import is_served
     from gateway.pipeline.options import milliseconds
     from gateway.pipeline.progress import Wanted
 
     wanted = Wanted(
-        source if is_endpoint(source) else str(Path(source).absolute()),
+        source if is_served(source) else str(Path(source).absolute()),
         url,
         topics,
         milliseconds(since) if since is not None else None,

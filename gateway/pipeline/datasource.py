@@ -64,18 +64,26 @@ class GatewayDataSource(DataSource):
     def name(cls) -> str:
         return "gateway"
 
+    def _given(self) -> ReadOptions:
+        options = ReadOptions.parse(self.options)
+        if options.kafka_reader == "spark":
+            raise InvalidRequest(
+                "kafkaReader: Spark's own source is read through the data source in the JVM, and this is the one in Python"
+            )
+        return options
+
     def schema(self) -> StructType:
         """Every column; a schema of the user's own with fewer of them reads only those."""
-        options = ReadOptions.parse(self.options)
+        options = self._given()
         columns = from_arrow_schema(WITH_EPOCH if options.history else SCHEMA).fields
         return StructType([one for one in columns if options.headers or one.name != "headers"])
 
     def reader(self, schema: StructType) -> GatewayReader:
-        options = ReadOptions.parse(self.options)
+        options = self._given()
         return GatewayReader(options, _columns(schema, WITH_EPOCH if options.history else SCHEMA))
 
     def streamReader(self, schema: StructType) -> GatewayStreamReader:  # noqa: N802  # Spark's name
-        options = ReadOptions.parse(self.options)
+        options = self._given()
         if options.history:
             raise InvalidRequest(
                 "history is for a batch: a stream reads the log; an archive is a stream of Parquet files to Spark"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gateway.errors import InvalidRequest
 from gateway.pipeline.decoding import Decoding, Undecodable, header_text, lines, registered, text
-from gateway.pipeline.frames import MessagesToRead, is_endpoint
+from gateway.pipeline.frames import MessagesToRead, is_served
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.output import appearing
 from gateway.pipeline.spark_errors import reported
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("csv", "jsonl", "parquet")
-DECODINGS = ("base64", "text", "json", "avro")
 COLUMNS = (
     "topic", "partition", "offset", "timestamp", "expires", "key", "value", "headers",
     "id", "protocol", "listener", "principal", "route", "delivery",
@@ -54,7 +53,7 @@ def decoding_for(
     """How to decode. For Avro the schemas are looked up in a store's registry: the topic's own, or the one that is named."""
     if kind != "avro":
         return Decoding(kind)
-    registry = store or next((one for one in messages.stores() if not is_endpoint(one)), "")
+    registry = store or next((one for one in messages.stores() if not is_served(one)), "")
     if not registry:
         raise InvalidRequest("schemas are in a store: say --schemas DIR")
     names = {span.topic for span in messages.spans(topics)}

@@ -16,9 +16,10 @@ from gateway.pipeline.manifest import Archive, ArchiveFile, Gap, named_topic
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.ranges import selected
 from gateway.pipeline.shelves import is_remote
-from gateway.pipeline.source import open_log
+from gateway.pipeline.source import open_log, shown
 from gateway.pipeline.table_rows import TableDay, TableVersion
 from gateway.pipeline.tables import SOURCES, accepted_in, table_there
+from gateway.store.kafka.names import KAFKA_URL, log_address
 from gateway.store.reader import LogReader
 
 if TYPE_CHECKING:
@@ -61,15 +62,16 @@ class MessagesToRead(Protocol):
 
 
 def messages_at(place: str, catalog: str = "", **trust: str) -> MessagesToRead:
-    """What the directory of an archive, a table or a store holds, or a running gateway at its admin address.
+    """What the directory of an archive, a table or a store holds, a running gateway at its admin address, or a log on Kafka
+    (`kafka://host:port,host:port/prefix`).
 
-    `catalog` is an Iceberg table's, `trust` are the options of the data source about an endpoint. Raises NotAStore if a directory
-    is none of them.
+    `catalog` is an Iceberg table's, `trust` are the options of the data source about an endpoint or a Kafka. Raises NotAStore if
+    a directory is none of them.
     """
     if not place:
         raise InvalidRequest("say where the messages are: the directory of a store or of an archive, or an endpoint")
-    if is_endpoint(place):
-        return StoredMessages({"endpoint": place, **trust})
+    if is_served(place):
+        return StoredMessages({**log_options(place), **trust})
     if not catalog and Archive(place).is_there():
         return ArchivedMessages(place.rstrip("/") if is_remote(place) else place)
     table = table_there(place, catalog)
@@ -86,12 +88,25 @@ def is_endpoint(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
+def is_served(place: str) -> bool:
+    """Whether a place is no directory, but a log that others serve: a gateway, or a Kafka."""
+    return is_endpoint(place) or place.startswith(KAFKA_URL)
+
+
+def log_options(place: str) -> dict[str, str]:
+    """The options of the data source that mean a log: a store's directory, an admin address, or a Kafka."""
+    if place.startswith(KAFKA_URL):
+        brokers, prefix = log_address(place)
+        return {"kafka": ",".join(brokers), "kafkaPrefix": prefix}
+    return {"endpoint" if is_endpoint(place) else "path": place}
+
+
 @attrs.frozen
 class StoredMessages:
     """Those of a store, live or stopped, or of a running gateway."""
 
     options: Mapping[str, str] = attrs.field(repr=False)
-    """Of the data source: `path`, or `endpoint` and how it is trusted."""
+    """Of the data source: `path`, or `endpoint` or `kafka` and how it is trusted."""
 
     def spans(self, topics: TopicSelection) -> Sequence[Span]:
         options = attrs.evolve(ReadOptions.parse(self.options), topics=topics)
@@ -110,7 +125,7 @@ class StoredMessages:
         return _within(spark, frame, spans, ["topic", "partition"]).select(*columns, EPOCH)
 
     def stores(self) -> Sequence[str]:
-        return [self.options.get("path") or self.options["endpoint"]]
+        return [shown(ReadOptions.parse(self.options).source)]
 
     def accepted(self) -> Sequence[Gap]:
         return ()

@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.files import write_whole
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -26,9 +28,7 @@ def jar() -> Path:
     path = Path(tempfile.gettempdir()) / f"gateway-spark-{os.getuid()}" / NAME
     if not path.is_file() or path.read_bytes() != data:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_bytes(data)
-        fresh.rename(path)
+        write_whole(path, data, synced=False)
     return path
 
 

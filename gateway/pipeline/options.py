@@ -25,6 +25,7 @@ NAMES = (
     "kafka",
     "kafkaPrefix",
     "kafkaSettings",
+    "kafkaReader",
     "topics",
     "subscribe",
     "subscribePattern",
@@ -48,6 +49,8 @@ NAMES = (
     "fetchOffset.retryIntervalMs",
 )
 """What a read may be told; the data source in the JVM has the same list (Options.java), and a test compares them."""
+KAFKA_READERS = ("auto", "spark", "gateway")
+"""What reads a log on Kafka: Spark's own source, the one in Python, or the first where it is to be had."""
 RECORDS_PER_PARTITION = 1_000_000
 PATIENCE_SECONDS = 10.0
 TRIGGER_DELAY_MS = 15 * 60 * 1000
@@ -167,6 +170,7 @@ class ReadOptions:
     per_partition: int = RECORDS_PER_PARTITION
     least_partitions: int = 0
     headers: bool = True
+    kafka_reader: str = "auto"
     history: str = ""
     """Where the archive is whose records come before the log's; empty: none."""
     fail_on_data_loss: bool = True
@@ -203,6 +207,7 @@ class ReadOptions:
             trigger_delay_ms=duration_ms(given.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
             per_partition=_positive(given, "maxRecordsPerPartition") or RECORDS_PER_PARTITION,
             least_partitions=_positive(given, "minPartitions") or 0,
+            kafka_reader=_kafka_reader(given),
             headers=flag(given.get("includeheaders", "true"), "includeHeaders"),
             history=history,
             fail_on_data_loss=flag(given.get("failondataloss", "true"), "failOnDataLoss"),
@@ -262,6 +267,13 @@ def _kafka(given: Mapping[str, str], brokers: str) -> KafkaLog:
     if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
         raise InvalidRequest("""kafkaSettings: JSON like {"security.protocol": "ssl"}, of librdkafka's own settings""")
     return KafkaLog(brokers, given.get("kafkaprefix", "gw."), settings)
+
+
+def _kafka_reader(given: Mapping[str, str]) -> str:
+    found = given.get("kafkareader", "auto").lower()
+    if found not in KAFKA_READERS:
+        raise InvalidRequest(f"kafkaReader: {', '.join(KAFKA_READERS[:-1])} or {KAFKA_READERS[-1]}, not {found!r}")
+    return found
 
 
 def endpoint_of(given: Mapping[str, str]) -> Endpoint:

@@ -9,9 +9,7 @@ run. A run that died behind its commit is finished by the next.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from uuid import uuid4
 import attrs
 
 from gateway.errors import AlreadyExists, GatewayError, StoreDamaged, StoreInUse
+from gateway.files import held, sync
 from gateway.pipeline.shelves import STAGING, Shelf, is_remote, shelf_at
 
 OUTPUTS = "_outputs"
@@ -64,12 +63,7 @@ def _in_directory(target: Path, overwrite: bool) -> Iterator[FreshOutput]:
     target = target.absolute()
     fresh, old = (target.with_name(f".{target.name}.{kind}") for kind in ("new", "old"))
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreInUse(f"another process writes {target}") from None
+    with held(target.with_name(f".{target.name}.lock"), StoreInUse(f"another process writes {target}")):
         if old.exists() and not target.exists():
             old.rename(target)  # it died between taking the old one away and putting the new one there
         if target.exists() and not overwrite and any(target.iterdir()):
@@ -80,10 +74,8 @@ def _in_directory(target: Path, overwrite: bool) -> Iterator[FreshOutput]:
         if target.exists():
             target.rename(old)
         fresh.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
-    finally:
-        os.close(lock)
 
 
 @contextlib.contextmanager
@@ -147,11 +139,3 @@ def _texts(value: object) -> Sequence[str]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
     return [str(one) for one in value]
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

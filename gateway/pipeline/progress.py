@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +11,8 @@ from uuid import uuid4
 import attrs
 
 from gateway.errors import Conflict, StoreDamaged
-from gateway.pipeline.frames import Span, is_endpoint
+from gateway.files import write_whole
+from gateway.pipeline.frames import Span, is_served
 from gateway.pipeline.shelves import is_remote
 
 VERSION = 1
@@ -76,7 +76,7 @@ class ProgressFile:
     def of(cls, wanted: Wanted, directory: Path | None) -> ProgressFile:
         """In a directory; by default beside the source, or in this one if the source is not on this machine."""
         source = Path(wanted.source.rstrip("/").rsplit("/", 1)[-1])
-        elsewhere = is_endpoint(wanted.source) or is_remote(wanted.source)
+        elsewhere = is_served(wanted.source) or is_remote(wanted.source)
         beside = Path.cwd() if elsewhere else Path(wanted.source).absolute().parent
         return cls((directory or beside) / f".{source.name}.replay-{wanted.digest}.json")
 
@@ -123,12 +123,7 @@ class ProgressFile:
             "spans": [attrs.astuple(span) for span in progress.spans],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")
-        with fresh.open("w") as out:
-            json.dump(made, out)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.rename(self.path)
+        write_whole(self.path, json.dumps(made).encode())
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

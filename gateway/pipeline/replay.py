@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from gateway.envelope import Columns
 from gateway.errors import Conflict, GatewayError, InvalidRequest
-from gateway.pipeline.frames import MessagesToRead, Span, is_endpoint
+from gateway.pipeline.frames import MessagesToRead, Span, is_endpoint, is_served
 from gateway.pipeline.history import EPOCH
 from gateway.pipeline.options import TopicSelection
 from gateway.pipeline.pacing import Pacer
@@ -215,6 +215,8 @@ def same_gateway(stores: Sequence[str], address: Address) -> str | None:
             if parts.port == address[1] and _resolved((parts.hostname or "", parts.port)) & there:
                 return store
             continue
+        if is_served(store):
+            continue  # a Kafka does not say who serves it
         for bound, served in served_at(Path(store)):
             here = any(map(_own, there)) if bound in ANYWHERE else bound in there
             if served == address[1] and here:

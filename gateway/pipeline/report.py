@@ -14,7 +14,14 @@ from gateway.errors import InvalidRequest
 from gateway.pipeline.audit import audit
 from gateway.pipeline.comparing import Audited
 from gateway.pipeline.deliveries import PERCENTILES, DeliveryRows
-from gateway.pipeline.frames import ArchivedMessages, MessagesToRead, StoredMessages, TableMessages, is_endpoint
+from gateway.pipeline.frames import (
+    ArchivedMessages,
+    MessagesToRead,
+    StoredMessages,
+    TableMessages,
+    is_served,
+    log_options,
+)
 from gateway.pipeline.options import ReadOptions, TopicSelection
 from gateway.pipeline.rollup import LETTERS, ORIGIN
 from gateway.pipeline.spark_errors import reported
@@ -158,12 +165,12 @@ def audit_between(
     spread: Spread | None = None,
 ) -> Audited:
     """Compare an archive or a table with its log, whichever is reported about. Raises InvalidRequest for two of a kind."""
-    other_log = {"endpoint" if is_endpoint(other) else "path": other}
+    other_log = log_options(other)
     if isinstance(messages, ArchivedMessages):
         source, archive, catalog = StoredMessages(other_log), messages.path, ""
     elif isinstance(messages, TableMessages):
         source, archive, catalog = StoredMessages(other_log), messages.table.place, messages.catalog
-    elif isinstance(messages, StoredMessages) and not is_endpoint(other):
+    elif isinstance(messages, StoredMessages) and not is_served(other):
         source, archive, catalog = messages, other, ""
     else:
         raise InvalidRequest(f"an audit compares a log with an archive, and {other} is none")

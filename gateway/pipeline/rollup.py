@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from gateway.errors import InvalidRequest
+from gateway.pipeline.checkpoints import checkpoint_at
 from gateway.pipeline.deliveries import DeliveryRows
 from gateway.pipeline.frames import MessagesToRead, StoredMessages
 from gateway.pipeline.options import TopicSelection
@@ -94,13 +95,14 @@ def follow(
         progress(written, written)
 
     messages.spans(TopicSelection.parse(topics))  # what is wrong with the place is said before Spark starts
+    checkpoint = checkpoint_at(f"{to if is_remote(to) else Path(to).absolute()}/_checkpoint")
     session = session_of(spark)
     with reported():
         frame = session.readStream.format("gateway").options(**options).load().withWatermark("timestamp", watermark)
         query = (
             _minutes(frame, lambda key: f.approx_count_distinct(key, 0.02))
             .writeStream.outputMode("append")
-            .option("checkpointLocation", f"{to if is_remote(to) else Path(to).absolute()}/_checkpoint")
+            .option("checkpointLocation", checkpoint)
             .foreachBatch(put)
             .trigger(**({"availableNow": True} if interval is None else {"processingTime": f"{interval} seconds"}))
             .start()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
-import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.errors import StoreDamaged, StoreError, StoreInUse
+from gateway.files import write_whole
 from gateway.pipeline.shelves import ObjectShelf, is_remote, shelf_at
 
 Row = tuple[Any, ...]
@@ -179,9 +179,7 @@ class RollupInDirectory:
         for day in _days(counted, handed):
             path = self.directory / _file(day)
             path.parent.mkdir(exist_ok=True)
-            fresh = path.with_name(f"_{path.name}.{os.getpid()}")
-            fresh.write_bytes(self._rows.day(day))
-            fresh.rename(path)
+            write_whole(path, self._rows.day(day), synced=False)
         return len(_identities(counted, handed))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import Unsupported
+from gateway.files import write_whole
 from gateway.pipeline.jvm import jar
 
 if TYPE_CHECKING:
@@ -162,20 +163,13 @@ def _wrapped(java: Path, release: int, home: Path) -> Path:
         f'arguments=()\nfor one in "$@"; do case "$one" in {dropped}) ;; *) arguments+=("$one") ;; esac; done\n'
         f'exec {shlex.quote(str(java))} "${{arguments[@]}}"\n'
     )
-    _write(home / "bin" / "java", script, 0o755)
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(java, script.encode(), 0o755, synced=False)
     return home
 
 
 def _quiet(scratch: Path) -> Path:
     path = scratch / "log4j2.properties"
-    _write(path, _QUIET, 0o644)
+    write_whole(path, _QUIET.encode(), 0o644, synced=False)
     return path
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    # put a file in place whole: another process may be starting with it right now
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.chmod(mode)
-    fresh.rename(path)

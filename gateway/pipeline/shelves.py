@@ -8,7 +8,6 @@ and Azure's stores have; a file is "moved" by a copy inside the store, which may
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import re
@@ -22,6 +21,7 @@ import attrs
 import pyarrow as pa
 
 from gateway.errors import InvalidRequest, StoreError, StoreInUse, Unsupported
+from gateway.files import held, sync, write_whole
 
 STAGING = "_staging"
 PACKAGE = "obstore"
@@ -118,17 +118,8 @@ class DirectoryShelf:
         for one in ("", STAGING, *directories):
             (self.directory / one).mkdir(parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        lock = os.open(self.directory / "_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreInUse(f"another process adds to {self.directory}") from None
-            yield
-        finally:
-            os.close(lock)
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        return held(self.directory / "_lock", StoreInUse(f"another process adds to {self.directory}"))
 
     def files(self, under: str = "") -> Mapping[str, str]:
         found = (self.directory / under).rglob("*")
@@ -149,20 +140,13 @@ class DirectoryShelf:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
-        path = self.directory / name
-        fresh = path.with_suffix(".new")
-        with fresh.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.rename(path)
-        _sync(path.parent)  # or a power cut could forget the rename after we have relied on it
+        write_whole(self.directory / name, data)
 
     @contextlib.contextmanager
     def staged(self, name: str) -> Iterator[Path]:
         path = self.directory / STAGING / name
         yield path
-        _sync(path)
+        sync(path)
 
     def settle(self, name: str, place: str) -> None:
         staged = self.directory / STAGING / name
@@ -170,7 +154,7 @@ class DirectoryShelf:
             target = self.directory / place
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
 
     def remove(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)
@@ -316,11 +300,3 @@ def _first_line(error: Exception) -> str:
     code = re.search(r"<Code>(\w+)</Code>", text)
     line = text.split("\n", maxsplit=1)[0].split(": <?xml", maxsplit=1)[0]
     return f"{line} ({code[1]})" if code else line
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,6 +18,9 @@ _NO_FILES = re.compile(r'Class (org\.apache\.hadoop\.fs\.[\w.$]+) not found|No F
 _CLASS = re.compile(r"^\[[\w.]+\]\s*")
 _CLASSED = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\] (.+)")
 """How Spark says what happened, somewhere in what Java says."""
+_STREAM = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[[^\]]*\] terminated with exception: ")
+_QUERY = "\n=== Streaming Query ==="
+"""Behind it Spark describes the query, in lines that look like an error of Python's: `Identifier: ...`."""
 _CAUSED = re.compile(r"^Caused by: (?:\w+\.)*[\w$]+: (.+)$", re.MULTILINE)
 
 
@@ -39,6 +42,7 @@ def cause(text: str) -> str:
     """The cause that a text of Spark's is about; for people only."""
     if "No space left on device" in text:
         return NO_SPACE
+    text = _STREAM.sub("", text.split(_QUERY, maxsplit=1)[0])
     lacks = _NO_FILES.search(text)
     if lacks:
         return (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.jars import spark_kafka
 from tests.pipeline.quick import quick
 
 
@@ -14,6 +15,6 @@ from tests.pipeline.quick import quick
 def spark() -> Iterator[Any]:
     from gateway.pipeline.session import spark_session
 
-    session = spark_session("local[2]", settings=quick())
+    session = spark_session("local[2]", settings=quick() | {"spark.jars": spark_kafka()})
     yield session
     session.stop()

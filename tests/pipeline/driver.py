@@ -3,6 +3,7 @@
 `driver kill STORE ARCHIVE`: archives and kills itself, with nothing cleaned up, when the second manifest is about to appear.
 `driver flows STORE WORK URL`: two streaming queries, one into the gateway at URL, one into a roll-up. The roll-up stops for
 good between its table and its Parquet files, with WORK/rolled to say so: the test kills it there.
+`driver kafka WORK OPTIONS BATCH`: a stream into directories, which ends with its Java when that micro-batch is written and not yet done.
 `driver cluster STORE WORK TARGET`: every job once on a cluster of two executors; prints what each of them said.
 """
 
@@ -41,6 +42,7 @@ from gateway.pipeline.source import Source
 from gateway.pipeline.spread import OnSpark
 from gateway.settings import Dialect
 from gateway.wire.session import Credentials
+from tests.pipeline.jars import spark_kafka
 from tests.pipeline.quick import quick
 from tests.pipeline.stored import Log, filled
 
@@ -94,6 +96,19 @@ def flows(store: Path, work: Path, url: str) -> None:
     sys.addaudithook(hook)
     _, roll = flowing(spark_session("local[2]", settings=quick()), store, work, url)
     roll()
+
+
+def micro_batches(spark: Any, work: Path, options: dict[str, str], dies_in: int = -1) -> Any:
+    """A query that writes each micro-batch into a directory of its own, begun."""
+
+    def write(batch: Any, number: int) -> None:
+        batch.drop("headers").write.mode("overwrite").parquet(f"{work}/batch={number}")
+        if number == dies_in:
+            os.killpg(0, signal.SIGKILL)
+
+    read = spark.readStream.format("gateway").options(**options).load()
+    query = read.writeStream.foreachBatch(write).option("checkpointLocation", f"{work}/checkpoint")
+    return query.trigger(availableNow=True).start()
 
 
 def on_two_executors() -> Any:
@@ -195,7 +210,10 @@ def _process(_task: int) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "kill":
+    if sys.argv[1] == "kafka":
+        there = spark_session("local[2]", settings=quick() | {"spark.jars": spark_kafka()})
+        micro_batches(there, Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])).awaitTermination(PATIENCE)
+    elif sys.argv[1] == "kill":
         killed(Path(sys.argv[2]), Path(sys.argv[3]))
     else:
         {"cluster": cluster, "flows": flows}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

@@ -48,7 +48,8 @@ class StandaloneCluster:
     """Where to submit to, and what is sent along."""
 
     master: str
-    wheel: Path
+    package: Path
+    """The wheel, as Python on executors takes one: by the name of an archive."""
     directory: Path
 
     def submit(self, program: Path, *arguments: object, **environment: str) -> subprocess.Popen[str]:
@@ -75,7 +76,7 @@ class StandaloneCluster:
             [
                 *MORTAL,
                 HOME / "bin" / "spark-submit",
-                *("--master", self.master, "--py-files", self.wheel, "--jars", jar(), *settings),
+                *("--master", self.master, "--py-files", self.package, "--jars", jar(), *settings),
                 *(program, *map(str, arguments)),
             ],
             cwd=self.directory,
@@ -97,7 +98,7 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def standalone(directory: Path) -> Iterator[StandaloneCluster]:
     """Two workers of one core each."""
-    wheel = _wheel(directory)
+    package = _wheel(directory).rename(directory / "gateway.zip")
     with ExitStack() as running:
         words = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         found = _started(running, directory / "master.log", words, r"Starting Spark master at (spark://\S+)")
@@ -105,7 +106,7 @@ def standalone(directory: Path) -> Iterator[StandaloneCluster]:
             work = ("--cores", "1", "--memory", "1g", "--work-dir", directory / f"work-{number}")
             words = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *work, found)
             _started(running, directory / f"worker-{number}.log", words, r"(Successfully registered with master)")
-        yield StandaloneCluster(found, wheel, directory)
+        yield StandaloneCluster(found, package, directory)
 
 
 def _started(running: ExitStack, log: Path, words: Sequence[object], says: str) -> str:

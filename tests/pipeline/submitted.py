@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway.cli.main import main
 from gateway.pipeline.archive import archive
+from gateway.pipeline.checkpoints import checkpoint_at
 from gateway.pipeline.endpoint import Endpoint
 from gateway.pipeline.frames import messages_at
 from gateway.pipeline.rollup import follow
@@ -33,7 +34,8 @@ def run(said: dict[str, Any], work: Path, *words: str) -> None:
 
 def jobs(url: str, ca: str, work: Path) -> None:
     spark = spark_session("")
-    said: dict[str, Any] = {"executors": len(set(OnSpark(spark)(_process, range(16))))}
+    executors = set(OnSpark(spark)(_executor, range(16)))
+    said: dict[str, Any] = {"executors": len(executors), "from": sorted({place for _process, place in executors})}
     here, there = (
         ("--endpoint", url, "--ca", ca),
         ("--from", url, "--from-ca", ca, "--from-token", os.environ["GATEWAY_TOKEN"]),
@@ -69,7 +71,7 @@ def copying(spark: Any, url: str, ca: str, work: Path, topic: str, *, ends: bool
     read = spark.readStream.format("gateway").options(**trust, topics=topic, startingOffsets="earliest")
     write = read.option("maxRecordsPerTrigger", "1000").load().writeStream.format("gateway")
     trigger: Any = {"availableNow": True} if ends else {"processingTime": "200 milliseconds"}
-    write = write.options(**trust, topic="copied").option("checkpointLocation", str(work / "copying"))
+    write = write.options(**trust, topic="copied").option("checkpointLocation", checkpoint_at(work / "copying"))
     return write.trigger(**trigger).start()
 
 
@@ -84,22 +86,34 @@ def working(url: str, ca: str, work: Path, *, ends: bool) -> None:
     interval = None if ends else 0.5
     watermark = "1 seconds"
 
+    failed: list[BaseException] = []
+
     def rolled() -> None:
-        follow(lambda: spark, at(url, ca), work / "rolling", topics="orders", watermark=watermark, interval=interval)
+        try:
+            follow(
+                lambda: spark, at(url, ca), work / "rolling", topics="orders", watermark=watermark, interval=interval
+            )
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            failed.append(error)
 
     beside = threading.Thread(target=rolled, daemon=True)
     beside.start()
-    while True:
+    going = True
+    while going and not failed and (ends or query.isActive):
         archive(source, work / "archive", topics=only, spread=spread, records_per_file=400)
-        if ends:
-            break
-    query.awaitTermination()
-    beside.join()
-    spark.stop()
+        going = not ends
+    if not failed:
+        query.awaitTermination()
+        beside.join()
+    if failed:
+        raise failed[0]
 
 
-def _process(_task: int) -> int:
-    return os.getppid()
+def _executor(_task: int) -> tuple[int, str]:
+    """Which it is, and where it has the gateway from."""
+    import gateway
+
+    return os.getppid(), str(Path(gateway.__file__).parents[1])
 
 
 if __name__ == "__main__":
@@ -108,3 +122,5 @@ if __name__ == "__main__":
         jobs(url, ca, Path(work))
     else:
         working(url, ca, Path(work), ends=bool(later))
+        if later:  # a second time: what the first one had left open is closed
+            working(url, ca, Path(work), ends=True)

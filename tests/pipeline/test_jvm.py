@@ -260,9 +260,9 @@ class Busy:
             opened = Log(store, None)  # type: ignore[arg-type]
             await opened.create("t", durability=Durability.NONE)
             while not self.stop.is_set():
-                values = [b"%d" % (self.written + index) for index in range(100)]
+                values = [b"%d" % (self.written + index) for index in range(10)]
                 await store.submit(Unit(appends=[Append("t", 0, Columns.of(values), META)])).wait()
-                self.written += 100
+                self.written += 10
 
 
 @contextmanager
@@ -276,6 +276,7 @@ def busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
 
     monkeypatch.setattr(Writer, "carry_over", counted)
     monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(loop, "POST_CHUNKS", 16)  # or there are millions of rows before enough pages have moved
     monkeypatch.setattr(visible, "MERGE_AFTER", 64)
     thread = threading.Thread(target=trio.run, args=(made.write,))
     thread.start()

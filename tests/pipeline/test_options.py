@@ -19,7 +19,7 @@ from tests.store.kit import START_MS
 PAGE = Path("gateway/docs/pipeline.md")
 pytestmark = pytest.mark.spark
 
-ELSEWHERE = {"path", "history", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience",
+ELSEWHERE = {"kafkaReader", "path", "history", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "retryPatience",
              "compression", "kafka", "kafkaPrefix", "kafkaSettings",
              "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "failOnDataLoss", "maxRecordsPerTrigger"}  # fmt: skip
 """Tested where places, tokens, certificates, patience, loss, streams and history are."""

@@ -42,11 +42,21 @@ An error occurred while calling o25.text.
 \tat org.apache.spark.sql.errors.QueryExecutionErrors$
 Caused by: java.lang.RuntimeException: file:/a/b.parquet is not a Parquet file
 """
+STREAM = """\
+[STREAM_FAILED] Query [id = 3e19ec44-42d7, runId = 220082c2-4100] terminated with exception: [STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] \
+The checkpoint location file:/a/offsets should be empty on batch 0
+Please either use a new checkpoint location, or delete the existing data. SQLSTATE: 42K03 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 3e19ec44-42d7, runId = 220082c2-4100]
+Current Committed Offsets: {}
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (STREAM, "The checkpoint location file:/a/offsets should be empty on batch 0"),
+        (STREAM.replace("[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] ", TRACEBACK), "CorruptChunk: damaged chunk"),
         (TRACEBACK, "CorruptChunk: damaged chunk: topic=t partition=0 offsets=[3, 6)"),
         (OURS, "Damaged: damaged chunk: topic=t partition=0"),
         (

@@ -27,6 +27,7 @@ import java.util.TreeMap;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 import java.util.zip.GZIPInputStream;
 import javax.net.ssl.HttpsURLConnection;
 import javax.net.ssl.SSLContext;
@@ -63,12 +64,12 @@ final class EndpointLog implements Log {
 
   @Override
   public boolean dense() throws IOException {
-    if (dense == null) topics();
+    if (dense == null) topics(name -> false);
     return dense;
   }
 
   @Override
-  public Map<String, Topic> topics() throws IOException {
+  public Map<String, Topic> topics(Predicate<String> meant) throws IOException {
     Map<String, Topic> topics = new TreeMap<>();
     for (String after = ""; after != null; ) {
       JsonNode found = ask("/v1/topics" + (after.isEmpty() ? "" : "?after=" + encoded(after)));
@@ -76,6 +77,7 @@ final class EndpointLog implements Log {
       add(found, topics);
       after = found.path("following").asText().isEmpty() ? null : found.path("following").asText();
     }
+    topics.keySet().removeIf(meant.negate());
     return topics;
   }
 
@@ -145,8 +147,7 @@ final class EndpointLog implements Log {
       try {
         found = ready.take();
       } catch (InterruptedException error) {
-        Thread.currentThread().interrupt();
-        throw new IOException("interrupted", error);
+        throw new Stopped(error);
       }
       if (found instanceof Stored stored) {
         room.release(Math.min(stored.data.length, AHEAD_BYTES));
@@ -179,7 +180,7 @@ final class EndpointLog implements Log {
       } catch (IOException | RuntimeException error) {
         last = error;
       } catch (InterruptedException error) {
-        last = new IOException("interrupted", error);
+        last = new Stopped(error);
       }
       try {
         if (!closed) ready.put(last);
@@ -232,7 +233,11 @@ final class EndpointLog implements Log {
       closed = true;
       HttpURLConnection now = open;
       thread.interrupt();
-      if (now != null) now.disconnect();
+      try {
+        if (now != null) now.disconnect();
+      } catch (NullPointerException ended) {
+        // the JDK's connection has no lock: our thread was at the end of it in this moment, and there is nothing to cut
+      }
     }
   }
 
@@ -296,8 +301,7 @@ final class EndpointLog implements Log {
         try {
           patience.again(error);
         } catch (InterruptedException interrupted) {
-          Thread.currentThread().interrupt();
-          throw new IOException("interrupted", interrupted);
+          throw new Stopped(interrupted);
         }
       }
     }

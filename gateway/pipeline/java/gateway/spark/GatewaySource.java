@@ -38,7 +38,7 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
-    if (options.containsKey(KAFKA)) return python().inferSchema(options);
+    if (pythonReads(options)) return python().inferSchema(options);
     Options given = new Options(options.asCaseSensitiveMap()); // what is wrong with them is said by load()
     StructType all = given.columns();
     if (given.headers) return all;
@@ -49,8 +49,12 @@ public final class GatewaySource implements TableProvider, DataSourceRegister {
 
   @Override
   public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-    if (new CaseInsensitiveStringMap(properties).containsKey(KAFKA)) return python().getTable(schema, partitioning, properties);
+    if (pythonReads(new CaseInsensitiveStringMap(properties))) return python().getTable(schema, partitioning, properties);
     return new LogTable(schema, partitioning, properties);
+  }
+
+  private static boolean pythonReads(CaseInsensitiveStringMap options) {
+    return options.containsKey(KAFKA) && !SparkKafka.reads(options);
   }
 
   private static PythonDataSourceV2 python() {

@@ -53,7 +53,13 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     log = Log.open(source);
   }
 
+  /** As Spark 4.2 asks, which says when the time began. */
   @Override
+  public RecordStatus nextWithTimeout(Long startTimeMs, Long timeoutMs) throws IOException {
+    return nextWithTimeout(timeoutMs);
+  }
+
+  /** As Spark 4.3 asks. */
   public RecordStatus nextWithTimeout(Long timeoutMs) throws IOException {
     long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
     while (!next()) {
@@ -62,8 +68,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       try {
         TimeUnit.MILLISECONDS.sleep(Math.min(left, pauseMs));
       } catch (InterruptedException error) {
-        Thread.currentThread().interrupt();
-        throw new IOException("interrupted", error);
+        throw new Stopped(error);
       }
     }
     return RecordStatus.newStatusWithoutArrivalTime(true);

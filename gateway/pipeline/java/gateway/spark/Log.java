@@ -5,8 +5,9 @@ import java.io.IOException;
 import java.io.Serializable;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Predicate;
 
-/** A log that is read: the directory of a store, or a running gateway. Not for two threads at a time. */
+/** A log that is read: the directory of a store, a running gateway, or a Kafka. Not for two threads at a time. */
 interface Log extends Closeable {
   /** [start, end) of a partition; bytes of its chunks. */
   final class Partition implements Serializable {
@@ -55,7 +56,8 @@ interface Log extends Closeable {
   /** Whether a gap between offsets means that something is missing. */
   boolean dense() throws IOException;
 
-  Map<String, Topic> topics() throws IOException;
+  /** Those whose names are meant: where there are many, to look at all of them is dear. */
+  Map<String, Topic> topics(Predicate<String> meant) throws IOException;
 
   /** The partition of a range as it is now. Raises UnknownTopic where the topic was deleted, or is another one by now. */
   Partition partition(Range range) throws IOException;
@@ -70,6 +72,7 @@ interface Log extends Closeable {
   long[] hole(Range range, long offset) throws IOException;
 
   static Log open(Source source) throws IOException {
+    if (source.brokers != null) return new KafkaLog(source.brokers);
     return source.url.isEmpty() ? new StoreLog(source.path) : new EndpointLog(source);
   }
 }

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.TreeSet;
+import java.util.UUID;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -64,7 +65,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public String description() {
-    return "gateway " + options.source + ", pushed: " + Arrays.toString(pushed) + ", columns: " + schema.catalogString();
+    String by = options.source.brokers == null ? "" : " by Spark's own source for Kafka";
+    return "gateway " + options.source + by + ", pushed: " + Arrays.toString(pushed) + ", columns: " + schema.catalogString();
   }
 
   @Override
@@ -82,13 +84,14 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public ColumnarSupportMode columnarSupportMode() {
+    if (options.source.brokers != null) return ColumnarSupportMode.UNSUPPORTED;
     // in real-time mode a stream gives rows, each when it comes
     return streams ? ColumnarSupportMode.PARTITION_DEFINED : ColumnarSupportMode.SUPPORTED;
   }
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return RangeReader.metrics();
+    return options.source.brokers == null ? RangeReader.metrics() : new CustomMetric[0];
   }
 
   /** Ranges that conditions leave, once for a scan: its statistics are of what is read. */
@@ -120,7 +123,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   /** What the log has and the archive has not. */
   private List<Range> behind(Archive archive, Log log) throws IOException {
-    Map<String, Log.Topic> topics = log.topics();
+    Map<String, Log.Topic> topics = log.topics(options.topics::has);
     TreeSet<String> missing = new TreeSet<>(options.topics.named());
     missing.removeAll(topics.keySet());
     missing.removeAll(archive.topics());
@@ -177,6 +180,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
       }
       wanted = some;
     }
+    if (options.source.brokers != null) return SparkKafka.tasks(options, wanted, UUID.randomUUID().toString());
     List<InputPartition> tasks = new ArrayList<>(files);
     tasks.addAll(Range.cut(wanted, options.perPartition, options.leastPartitions));
     return tasks.toArray(new InputPartition[0]);
@@ -195,7 +199,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
       implements ScanBuilder, SupportsPushDownFilters, SupportsPushDownRequiredColumns, SupportsPushDownAggregates,
           SupportsPushDownLimit {
     private final Options options;
-    private final Narrowing narrowing = new Narrowing();
+    private final Narrowing narrowing;
     private StructType schema;
     private Filter[] pushed = {};
     private Told told;
@@ -203,6 +207,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
     Builder(Options options, StructType schema) {
       this.options = options;
+      narrowing = new Narrowing(options.source.brokers == null);
       this.schema = schema;
     }
 
@@ -242,6 +247,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     }
 
     private boolean dense() {
+      if (options.source.brokers != null) return false;
       try (Log log = Log.open(options.source)) {
         return log.dense();
       } catch (IOException error) {
@@ -277,9 +283,8 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
-      if (!can(aggregation) || !options.history.isEmpty()) return false;
+      if (!can(aggregation) || !options.history.isEmpty() || !dense()) return false; // only where offsets can be subtracted
       try (Log log = Log.open(options.source)) {
-        if (!log.dense()) return false; // only where offsets can be subtracted
         told = told(log, aggregation);
         return true;
       } catch (IOException error) {

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.UUID;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
@@ -37,6 +38,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
   private final Path initial;
   private Position last;
   private long lastTriggerMs;
+  private final String reader = UUID.randomUUID().toString();
 
   LogStream(Options options, StructType schema, String checkpoint) {
     this.options = options;
@@ -124,7 +126,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
       Options.Where where = options.starting == null ? Options.Where.LAST : options.starting;
       Position found = on(log -> {
         Position made = new Position();
-        for (Log.Topic topic : Planning.selected(log.topics(), options, true)) {
+        for (Log.Topic topic : Planning.selected(log.topics(options.topics::has), options, true)) {
           Position.Its its = new Position.Its(topic.epoch);
           for (long[] place : Planning.places(log, topic, options, where, true)) its.next.put((int) place[0], place[1]);
           made.topics.put(topic.name, its);
@@ -145,7 +147,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
   private Position ends(Log log, boolean strict) throws IOException {
     Position made = new Position();
-    for (Log.Topic topic : Planning.selected(log.topics(), options, strict)) {
+    for (Log.Topic topic : Planning.selected(log.topics(options.topics::has), options, strict)) {
       Position.Its its = new Position.Its(topic.epoch);
       for (Log.Partition one : topic.partitions)
         if (options.topics.has(topic.name, one.number)) its.next.put(one.number, one.end);
@@ -244,7 +246,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
   /** Where to go on in everything that `end` names; refuses, or passes over, what is gone. */
   private Position begins(Log log, Position start, Position end) throws IOException {
-    Map<String, Log.Topic> topics = log.topics();
+    Map<String, Log.Topic> topics = log.topics(name -> start.topics.containsKey(name) || end.topics.containsKey(name));
     List<String> lost = new ArrayList<>();
     for (String name : start.topics.keySet()) if (!topics.containsKey(name)) lost.add("the topic " + name + " was deleted");
     Position begin = new Position();
@@ -288,6 +290,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
       long at = begin.topics.get(name).next.get(number);
       if (at < offset) ranges.add(new Range(name, number, at, offset, its.epoch));
     }));
+    if (options.source.brokers != null) return SparkKafka.tasks(options, ranges, reader);
     return Range.cut(ranges, options.perPartition, options.leastPartitions).toArray(new InputPartition[0]);
   }
 
@@ -295,6 +298,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
   @Override
   public InputPartition[] planInputPartitions(Offset from) {
+    if (options.source.brokers != null) throw new InvalidRequest("real-time mode is for a store or an endpoint, not for a log on Kafka");
     Position start = Position.of(from);
     List<InputPartition> parts = new ArrayList<>();
     on(log -> {
@@ -337,7 +341,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
       TreeMap<String, String> found = new TreeMap<>();
       long total = 0, most = 0, least = Long.MAX_VALUE, bytes = 0, oldest = Long.MAX_VALUE;
       int count = 0;
-      for (Log.Topic topic : Planning.selected(log.topics(), options, false)) {
+      for (Log.Topic topic : Planning.selected(log.topics(options.topics::has), options, false)) {
         Position.Its its = at.topics.get(topic.name);
         for (Log.Partition one : topic.partitions) {
           if (!options.topics.has(topic.name, one.number)) continue;

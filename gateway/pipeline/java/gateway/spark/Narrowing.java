@@ -23,10 +23,16 @@ final class Narrowing {
       "topic", "partition", "offset", "timestamp", "value", "headers", "id", "protocol", "listener", "principal", "route", "delivery");
   private static final long LAST_MS = 1L << 53;
 
+  /** Whether records are in the order of their times: on Kafka they have those of who wrote them. */
+  private final boolean ordered;
   private Set<Object> topics, partitions;
   private String prefix = "";
   private long low = 0, high = Long.MAX_VALUE;
   private long fromMs = 0, beforeMs = Long.MAX_VALUE;
+
+  Narrowing(boolean ordered) {
+    this.ordered = ordered;
+  }
 
   /** Take a condition into account. Whether it says no more than that: else Spark has to look at the rows as well. */
   boolean add(Filter one) {
@@ -84,7 +90,7 @@ final class Narrowing {
     }
     if (!column.equals("timestamp")) return false;
     fromMs = Math.max(fromMs, ceil(plus(number(column, value), more)));
-    return true;
+    return ordered;
   }
 
   private boolean before(String column, Object value, int more) {
@@ -93,8 +99,8 @@ final class Narrowing {
       return true;
     }
     if (!column.equals("timestamp")) return false;
-    beforeMs = Math.min(beforeMs, ceil(plus(number(column, value), more)));
-    return true;
+    if (ordered) beforeMs = Math.min(beforeMs, ceil(plus(number(column, value), more)));
+    return ordered;
   }
 
   /** Microseconds as the first millisecond that is not before them. */

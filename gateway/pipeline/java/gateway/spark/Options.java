@@ -40,7 +40,7 @@ final class Options {
       List.of("endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "compression", "retryPatience");
   private static final List<String> NAMES = List.of(
       "path", "endpoint", "token", "tokenFile", "ca", "fingerprint", "insecure", "compression", "retryPatience", "history", "kafka",
-      "kafkaPrefix", "kafkaSettings", "topics", "subscribe",
+      "kafkaPrefix", "kafkaSettings", "kafkaReader", "topics", "subscribe",
       "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
       "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
       "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition",
@@ -139,6 +139,7 @@ final class Options {
 
   private Source source() {
     String path = text("path"), url = text("endpoint");
+    if (!text("kafka").isEmpty()) return kafka();
     if (!path.isEmpty() && !url.isEmpty())
       throw new InvalidRequest("path and endpoint exclude each other: the directory of a store, or a running gateway");
     if (!url.isEmpty()) return endpoint(url);
@@ -150,6 +151,32 @@ final class Options {
     for (String name : PLACE) if (has(name)) lost.add(name);
     if (!lost.isEmpty()) throw new InvalidRequest(String.join(", ", lost) + ": about an endpoint, not about a path");
     return new Source(path.startsWith("file:") ? URI.create(path).getPath() : path, "", "", "", "", false, false, 0, 0);
+  }
+
+  private Source kafka() {
+    List<String> others = new ArrayList<>();
+    for (String name : PLACE) if (has(name)) others.add(name);
+    if (has("path")) others.add(0, "path");
+    if (!others.isEmpty())
+      throw new InvalidRequest(String.join(", ", others) + " and kafka exclude each other: brokers hold the log themselves");
+    if (!text("history").isEmpty()) throw new InvalidRequest(SparkKafka.NO_HISTORY);
+    try {
+      Map<String, String> settings = KafkaSettings.translated(kafkaSettings(text("kafkaSettings")));
+      return new Source(new Brokers(text("kafka"), has("kafkaPrefix") ? text("kafkaPrefix") : "gw.", settings));
+    } catch (KafkaSettings.Untranslatable error) {
+      throw new InvalidRequest("kafkaReader: Spark's own source cannot read this: " + error.getMessage());
+    }
+  }
+
+  /** Those of librdkafka. */
+  static Map<String, String> kafkaSettings(String text) {
+    Map<String, String> found = new TreeMap<>();
+    if (text == null || text.isEmpty()) return found;
+    JsonNode given = json("kafkaSettings", text);
+    given.properties().forEach(one -> found.put(one.getKey(), one.getValue().textValue()));
+    if (!given.isObject() || found.containsValue(null))
+      throw new InvalidRequest("kafkaSettings: JSON like {\"security.protocol\": \"ssl\"}, of librdkafka's own settings");
+    return found;
   }
 
   private Source endpoint(String url) {

@@ -64,7 +64,7 @@ final class Planning {
   static List<Range> whole(Log log, Options options) throws IOException {
     List<Range> found = new ArrayList<>();
     Options.Where starting = options.starting == null ? Options.Where.FIRST : options.starting;
-    for (Log.Topic topic : selected(log.topics(), options, true)) {
+    for (Log.Topic topic : selected(log.topics(options.topics::has), options, true)) {
       List<long[]> starts = places(log, topic, options, starting, true);
       List<long[]> ends = places(log, topic, options, options.ending, false);
       for (int i = 0; i < starts.size(); i++) {

@@ -24,6 +24,13 @@ class NotAStore extends Problem {
   }
 }
 
+/** A Kafka that is not to be had, or refuses. */
+class StoreReadOnly extends Problem {
+  StoreReadOnly(String message) {
+    super(message);
+  }
+}
+
 class StoreDamaged extends Problem {
   StoreDamaged(String message) {
     super(message);

@@ -82,7 +82,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   }
 
   private Problem ended() throws IOException {
-    Log.Partition now = log.topics().get(range.topic).partitions.get(range.partition);
+    Log.Partition now = log.topics(range.topic::equals).get(range.topic).partitions.get(range.partition);
     return new Problem(range + ": the log holds [" + now.start + ", " + now.end + ")");
   }
 
@@ -161,8 +161,9 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-      if (!(partition instanceof LiveReader.From from)) throw new UnsupportedOperationException("columns, not rows");
       try {
+        if (partition instanceof SparkKafka.Task task) return task.reader(schema);
+        if (!(partition instanceof LiveReader.From from)) throw new UnsupportedOperationException("columns, not rows");
         return new LiveReader(source, from, schema, failOnDataLoss);
       } catch (IOException error) {
         throw new java.io.UncheckedIOException(error);
@@ -171,7 +172,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
     @Override
     public boolean supportColumnarReads(InputPartition partition) {
-      return !(partition instanceof LiveReader.From);
+      return !(partition instanceof LiveReader.From || partition instanceof SparkKafka.Task);
     }
 
     @Override

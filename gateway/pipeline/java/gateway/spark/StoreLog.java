@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.Predicate;
 
 /** A store, from its directory: live or stopped. */
 final class StoreLog implements Log {
@@ -106,25 +107,34 @@ final class StoreLog implements Log {
       try {
         Thread.sleep(LOOK_AGAIN);
       } catch (InterruptedException stopped) {
-        Thread.currentThread().interrupt();
-        throw new IOException(stopped);
+        throw new Stopped(stopped);
       }
     }
   }
 
   @Override
-  public Map<String, Topic> topics() throws IOException {
+  public Map<String, Topic> topics(Predicate<String> meant) throws IOException {
     bringUpToDate();
-    return inDatabase();
+    return inDatabase(meant);
   }
 
-  private Map<String, Topic> inDatabase() throws IOException {
+  private Map<String, Topic> inDatabase(Predicate<String> meant) throws IOException {
     return within(() -> {
+      Map<String, Topic> found = new TreeMap<>();
       Map<Long, List<Partition>> partitions = new HashMap<>();
+      Rows topic = new Rows(pages, roots.get("topics"));
+      for (boolean there = topic.ceiling(Long.MIN_VALUE); there; there = topic.next()) {
+        String name = topic.text(1);
+        if (!meant.test(name)) continue;
+        List<Partition> its = new ArrayList<>();
+        partitions.put(topic.key, its);
+        found.put(name, new Topic(name, topic.integer(2), its));
+      }
       Rows row = new Rows(pages, roots.get("partitions"));
       Rows chunk = chunks();
       for (boolean there = row.ceiling(Long.MIN_VALUE); there; there = row.next()) {
-        if (row.isNull(1)) continue; // deleted, and being removed
+        List<Partition> its = row.isNull(1) ? null : partitions.get(row.integer(1));
+        if (its == null) continue; // of another topic, or of one that is deleted
         long slot = row.key, low = slot << OFFSET_BITS, start = row.integer(3), end = start, bytes = 0;
         if (chunk.ceiling(low) && chunk.key <= (low | MASK)) {
           start = chunk.key & MASK;
@@ -133,22 +143,15 @@ final class StoreLog implements Log {
           end = (chunk.key & MASK) + chunk.integer(COUNT);
           bytes += chunk.integer(POSITION) + chunk.integer(SIZE) - row.integer(6);
         }
-        partitions.computeIfAbsent(row.integer(1), id -> new ArrayList<>())
-            .add(new Partition((int) row.integer(2), start, end, bytes, slot));
+        its.add(new Partition((int) row.integer(2), start, end, bytes, slot));
       }
-      Map<String, Topic> found = new TreeMap<>();
-      Rows topic = new Rows(pages, roots.get("topics"));
-      for (boolean there = topic.ceiling(Long.MIN_VALUE); there; there = topic.next()) {
-        List<Partition> its = partitions.getOrDefault(topic.key, new ArrayList<>());
-        its.sort(Comparator.comparing(one -> one.number));
-        found.put(topic.text(1), new Topic(topic.text(1), topic.integer(2), its));
-      }
+      for (List<Partition> its : partitions.values()) its.sort(Comparator.comparing(one -> one.number));
       return found;
     });
   }
 
   private Topic topic(String name) throws IOException {
-    Topic found = inDatabase().get(name);
+    Topic found = inDatabase(name::equals).get(name);
     if (found == null) throw new UnknownTopic("there is no topic " + name + " in " + path);
     return found;
   }
