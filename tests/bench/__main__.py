@@ -23,7 +23,7 @@ Load = Callable[[int, bytes], tuple[int, float]]
 
 def report(name: str, figure: str, ratio: str, meant: str) -> None:
     """One line."""
-    print(f"{name:<52} {figure:>18} {ratio:>22}   {meant}", flush=True)
+    print(f"{name:<76} {figure:>13} {ratio:>22}   {meant}", flush=True)
 
 
 def compare(name: str, served: int, protocol: str, mode: str, topic: bytes, load: Load, meant: str) -> None:

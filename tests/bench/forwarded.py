@@ -53,7 +53,10 @@ class Reader:
 
     def read(self) -> None:
         """What has arrived. Who has to ask for each message asks for many at once."""
-        data, now = self._rest + self.sock.recv(1 << 18), time.perf_counter()
+        new, now = self.sock.recv(1 << 18), time.perf_counter()
+        if not new:
+            raise EOFError("the server closed the connection")
+        data = self._rest + new
         count = len(data) // self._frame
         for index in range(count):
             sent, number = STAMP.unpack_from(data, (index + 1) * self._frame - SIZE)
@@ -90,6 +93,8 @@ def paced(kind: str, port: int, near: Reader, far: Reader) -> Run:
                 raise RuntimeError(f"{len(near.times)} and {len(far.times)} arrived of {count}")
             for number, _events in ready:
                 readers[number].read()
+                if len(readers[number].times) == count:  # a bare hop ends with its source
+                    waiting.unregister(number)
         producer.wait(30)
     for reader in readers.values():
         reader.sock.close()
@@ -115,7 +120,10 @@ def produce(kind: str, port: int) -> None:
                 time.sleep(left)  # noqa: TID251  # no event loop here
             sock.sendall(head + STAMP.pack(time.perf_counter(), number) + padding + tail)
             if number % 100 == 99 and select.select([sock], [], [], 0)[0]:
-                answers += len(sock.recv(1 << 18))
+                new = len(sock.recv(1 << 18))
+                if not new:
+                    raise EOFError("the server closed the connection")
+                answers += new
         if kind == "flymq":
             loads.receive(sock, EACH_SECOND * SECONDS * (loads_flymq.FIXED + len(TOPIC)) - answers)
 
@@ -174,8 +182,7 @@ def latency(directory: Path, near: Mapping[str, int], far: Mapping[str, int], re
         sock.sendall(loads_flymq.produce_frame(TOPIC, SIZE))  # makes the topic
         loads.receive(sock, loads_flymq.FIXED + len(TOPIC))
     with loads.rustlog(far["rustlog"], TOPIC) as sock:
-        while not loads.fetch(sock, TOPIC, 0, 1)[0]:
-            time.sleep(0.01)  # noqa: TID251  # no event loop here
+        loads.wait(sock, TOPIC, 0)
     disk: list[float] = []
     ours: list[Run] = []
     theirs: list[Run] = []

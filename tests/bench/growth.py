@@ -1,5 +1,6 @@
 """What grows with what: the CPU of one operation of a running gateway, over several orders of magnitude of everything that it
-may have many of. `python -m tests.bench.growth` prints the charts of the page on growth.
+may have many of. `python -m tests.bench.growth [AXIS ...]` prints the charts of the page on growth, and keeps their figures and their
+plot beside it; of an axis that is not asked for again the figures stay.
 
 A figure is CPU of the gateway's process, user and kernel, and the least of several repeats: what others do on the machine disturbs
 it less than a clock. Charts show it as a multiple of its least.
@@ -7,7 +8,6 @@ it less than a clock. Charts show it as a multiple of its least.
 
 from __future__ import annotations
 
-import math
 import resource
 import socket
 import struct
@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gateway.bench.loops import processor_seconds
-from tests.bench import loads, loads_flymq
+import msgspec
+
+from tests.bench import growth_log, loads, loads_flymq
+from tests.bench.growth_log import ask, used
+from tests.bench.growth_plot import GrowthChart, GrowthFigures, svg, text
 from tests.bench.processes import Process, running
 
 CONFIG = """
@@ -31,14 +34,9 @@ listeners:
 storage: {{path: "{path}", free_space_floor: 1, durability: {{interval: 5ms}}}}
 """
 REPEATS = 7
-WIDTH, DECADES = 40, 4
+FIGURES = Path("gateway/docs/images/growth.json")
+PLOT = Path("gateway/docs/images/growth.svg")
 Point = tuple[str, float]
-
-
-def used(process: Process) -> float:
-    found = processor_seconds(process.pid)
-    assert found is not None
-    return found
 
 
 def least(process: Process, work: Callable[[], int]) -> float:
@@ -49,14 +47,6 @@ def least(process: Process, work: Callable[[], int]) -> float:
         count = work()
         found.append((used(process) - before) / count * 1e6)
     return min(found)
-
-
-def ask(sock: socket.socket, frame: bytes) -> bytes:
-    sock.sendall(frame)
-    head = loads.receive(sock, 8)
-    if head[2] != frame[2]:
-        raise RuntimeError(f"refused: {loads.receive(sock, int.from_bytes(head[4:8]))!r}")
-    return loads.receive(sock, int.from_bytes(head[4:8]))
 
 
 def asking(sock: socket.socket, frames: Sequence[bytes]) -> Callable[[], int]:
@@ -101,19 +91,6 @@ def topics(process: Process) -> Iterator[Point]:
             yield f"{many:,}", least(process, asking(sock, (frames * 300)[: 300 * step : step]))
 
 
-def records(process: Process) -> Iterator[Point]:
-    """FETCH of one, at offsets all over the log."""
-    topic, written = b"long", 0
-    head = struct.pack(">H", len(topic)) + topic
-    with loads.connect(process.ports["flymq"]) as sock:
-        for many in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
-            loads.produce(process.ports["rustlog"], topic, 100, 1_000, 4, (many - written) // 1_000)
-            written = many
-            places = [number * 7919 % many for number in range(300)]
-            frames = [loads_flymq.frame(7, head + struct.pack(">iQi", 0, place, 1)) for place in places]
-            yield f"{many:,}", least(process, asking(sock, frames))
-
-
 def subscribers(process: Process) -> Iterator[Point]:
     """A delivery of BlipMQ, of a message that goes to all of them."""
     topic = b"news"
@@ -153,24 +130,12 @@ def sizes(process: Process) -> Iterator[Point]:
             yield name, least(process, asking(sock, [frame] * max(2, min(300, (8 << 20) // (size + 1)))))
 
 
-CHARTS: Sequence[tuple[str, Callable[[Process], Iterator[Point]]]] = (
-    ("PRODUCE of 1 KiB, one at a time, beside idle connections", connections),
-    ("PRODUCE of 100 B, one at a time, each to the next topic", topics),
-    ("FETCH of one record, at offsets all over a log of so many", records),
-    ("POLL and delivery of 100 B, of a message to so many subscribers", subscribers),
-    ("PRODUCE of one message of this size", sizes),
+CHARTS: Sequence[tuple[str, str, Callable[[Process], Iterator[Point]]]] = (
+    ("connections", "PRODUCE of 1 KiB, one at a time, beside idle connections", connections),
+    ("topics", "PRODUCE of 100 B, one at a time, each to the next topic", topics),
+    ("subscribers", "POLL and delivery of 100 B, of a message to so many subscribers", subscribers),
+    ("size", "PRODUCE of one message of this size", sizes),
 )
-
-
-def chart(title: str, points: Sequence[Point]) -> str:
-    """Bars as long as the logarithm of what they stand for: a tenfold is always the same step."""
-    lowest = min(value for _name, value in points)
-    lines = [title, ""]
-    for name, value in points:
-        ratio = value / lowest
-        bar = "#" * (1 + round(WIDTH / DECADES * math.log10(ratio)))
-        lines.append(f"{name:>12} {value:>10,.0f} µs {ratio:>8,.1f} x  {bar}")
-    return "\n".join(lines)
 
 
 @contextmanager
@@ -183,13 +148,32 @@ def gateway() -> Iterator[Process]:
             yield process
 
 
-def main() -> None:
+def measured(axis: str) -> Iterator[GrowthChart]:
+    if axis == "records":
+        yield from growth_log.charts()
+    for name, title, measure in CHARTS:
+        if name == axis:
+            with gateway() as process:
+                yield GrowthChart(name, title, "µs", list(measure(process)))
+
+
+def kept_figures() -> Sequence[GrowthChart]:
+    return msgspec.json.decode(FIGURES.read_bytes(), type=GrowthFigures).charts
+
+
+def main(wanted: Sequence[str]) -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    for title, measure in CHARTS:
-        with gateway() as process:
-            print(chart(title, list(measure(process))), end="\n\n", flush=True)
+    known = kept_figures()
+    kept: list[GrowthChart] = []
+    for axis in ("connections", "topics", "records", "subscribers", "size"):
+        found = list(measured(axis)) if not wanted or axis in wanted else [one for one in known if one.axis == axis]
+        for one in found:
+            print(text(one), end="\n\n", flush=True)
+        kept += found
+    FIGURES.write_bytes(msgspec.json.format(msgspec.json.encode(GrowthFigures(kept))) + b"\n")
+    PLOT.write_text(svg(kept))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

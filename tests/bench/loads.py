@@ -5,6 +5,7 @@ Each load returns (messages, seconds). What was written is read back by `read_ba
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -16,12 +17,16 @@ HELLO = bytes.fromhex("0000000b01000000000000000100 01".replace(" ", ""))
 AUTH = bytes.fromhex("000000120200000000000000020007") + b"dev-key"
 PING = bytes.fromhex("00000009070000000000000015")
 PONG_SIZE = 13
+PATIENCE = 60.0
+"""Seconds that an answer may take."""
+ARRIVAL = 300.0
+"""Seconds that a message may take, behind all others."""
 PRODUCED_SIZE = 17
 
 
 def connect(port: int) -> socket.socket:
     """A connection without Nagle."""
-    sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
@@ -71,26 +76,26 @@ def publish_stream(port: int, topic: bytes, size: int, count: int) -> tuple[int,
 def ask_side_by_side(socks: Mapping[int, socket.socket], request: bytes, answer: int, rounds: int) -> float:
     """How long it takes until each connection has asked so often, one request at a time; closes them. `answer` is its length."""
     left = dict.fromkeys(socks, rounds)
-    poll = select.epoll()
-    for number in socks:
-        poll.register(number, select.EPOLLIN)
-    started = time.perf_counter()
-    for sock in socks.values():
-        sock.sendall(request)
-    done = 0
-    while done < len(socks):
-        for number, _events in poll.poll(30):
-            receive(socks[number], answer)
-            left[number] -= 1
-            if left[number]:
-                socks[number].sendall(request)
-            else:
-                done += 1
-    seconds = time.perf_counter() - started
-    poll.close()
-    for sock in socks.values():
-        sock.close()
-    return seconds
+    with contextlib.ExitStack() as closed, select.epoll() as poll:
+        for number, sock in socks.items():
+            closed.enter_context(sock)
+            poll.register(number, select.EPOLLIN)
+        started = time.perf_counter()
+        for sock in socks.values():
+            sock.sendall(request)
+        done = 0
+        while done < len(socks):
+            ready = poll.poll(PATIENCE)
+            if not ready:
+                raise TimeoutError(f"{len(socks) - done} of {len(socks)} connections had no answer for {PATIENCE:g} s")
+            for number, _events in ready:
+                receive(socks[number], answer)
+                left[number] -= 1
+                if left[number]:
+                    socks[number].sendall(request)
+                else:
+                    done += 1
+        return time.perf_counter() - started
 
 
 def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each: int, rounds: int) -> tuple[int, float]:
@@ -168,3 +173,21 @@ def fetch_last(port: int, topic: bytes, last: int, times: int) -> float:
             if count != 1:
                 raise RuntimeError("the last record is not there")
         return sorted(taken)[len(taken) // 2]
+
+
+def arrived(sock: socket.socket, topic: bytes, offset: int) -> bool:
+    """Whether the far gateway has a message at an offset."""
+    try:
+        return fetch(sock, topic, offset, 1)[0] > 0
+    except RuntimeError:  # no such topic yet
+        return False
+
+
+def wait(sock: socket.socket, topic: bytes, offset: int) -> float:
+    """When a message was there."""
+    deadline = time.monotonic() + ARRIVAL
+    while not arrived(sock, topic, offset):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"message {offset} of {topic.decode()} has not arrived within {ARRIVAL:g} s")
+        time.sleep(0.002)  # noqa: TID251  # no event loop here
+    return time.perf_counter()

@@ -6,7 +6,6 @@ core the first gateway took for it: machines that do other things at the same ti
 
 from __future__ import annotations
 
-import socket
 import statistics
 import sys
 import tempfile
@@ -68,26 +67,6 @@ def serving(directory: Path, config: str) -> Iterator[Process]:
         yield process
 
 
-def cpu(process: Process) -> float:
-    """Seconds of a core that a process has taken: its own clock, which counts finer than the ticks of /proc."""
-    return time.clock_gettime((~process.pid << 3) | 2)  # what clock_getcpuclockid(3) makes of a process
-
-
-def arrived(sock: socket.socket, topic: bytes, offset: int) -> bool:
-    """Whether the far gateway has a message at an offset."""
-    try:
-        return loads.fetch(sock, topic, offset, 1)[0] > 0
-    except RuntimeError:  # no such topic yet
-        return False
-
-
-def wait(sock: socket.socket, topic: bytes, offset: int) -> float:
-    """When a message was there."""
-    while not arrived(sock, topic, offset):
-        time.sleep(0.002)  # noqa: TID251  # no event loop here
-    return time.perf_counter()
-
-
 class Bench:
     """Two gateways."""
 
@@ -98,11 +77,11 @@ class Bench:
     def forward(self, topic: bytes, messages: int) -> tuple[float, float]:
         """(messages a second from the first PRODUCE to the last one there, messages a second of the first gateway's core)."""
         with loads.rustlog(self.far.ports["rustlog"], topic) as sock:
-            before, started = cpu(self.near), time.perf_counter()
+            before, started = self.near.processor(), time.perf_counter()
             loads_flymq.pipelined(self.near.ports["flymq"], topic, SIZE, BLOCK, messages // BLOCK)
             self.sent[topic] += messages + 1  # one that makes the topic
-            rate = messages / (wait(sock, topic, self.sent[topic] - 1) - started)
-            return rate, messages / (cpu(self.near) - before)
+            rate = messages / (loads.wait(sock, topic, self.sent[topic] - 1) - started)
+            return rate, messages / (self.near.processor() - before)
 
     def live(self) -> tuple[float, float]:
         """What is forwarded while it comes in, beside the bare loop that takes the same PRODUCEs and does nothing with them."""
@@ -154,10 +133,10 @@ def backlog(directory: Path, felix: int, ca: Path, live: tuple[float, float], re
             serving(far, FAR.format(path=ca.parent, felix=felix)) as late,
             loads.rustlog(late.ports["rustlog"], topic) as sock,
         ):
-            first = wait(sock, topic, MESSAGES // 10)
-            before = cpu(process)
-            last = wait(sock, topic, MESSAGES)
-            rates = [0.9 * MESSAGES / (last - first), 0.9 * MESSAGES / max(cpu(process) - before, 0.01)]
+            first = loads.wait(sock, topic, MESSAGES // 10)
+            before = process.processor()
+            last = loads.wait(sock, topic, MESSAGES)
+            rates = [0.9 * MESSAGES / (last - first), 0.9 * MESSAGES / max(process.processor() - before, 0.01)]
     for what, rate, mark in zip(("backlog, drained", "  for each second of core"), rates, live, strict=True):
         report(what, f"{rate:,.0f}/s", f"{rate / mark:.2f} of live", "0.80 of live")
 

@@ -19,7 +19,6 @@ import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
 from tests.bench import loads
-from tests.bench.loads_bridges import cpu
 from tests.bench.processes import Process, running
 from tests.kafka.node import Kafka
 
@@ -177,11 +176,11 @@ def two(kafka: Kafka, first: Process, directory: str, report: Report) -> None:
         alone, both = [], []
         spent = [0.0, 0.0]
         for number in range(ROUNDS):
-            marks = [cpu(first) + cpu(second)]
+            marks = [first.processor() + second.processor()]
             alone.append(side_by_side([ports[0]] * 2, b"alone.%d" % number))
-            marks.append(cpu(first) + cpu(second))
+            marks.append(first.processor() + second.processor())
             both.append(side_by_side(ports, b"both.%d" % number))
-            marks.append(cpu(first) + cpu(second))
+            marks.append(first.processor() + second.processor())
             spent = [spent[0] + marks[1] - marks[0], spent[1] + marks[2] - marks[1]]
     one, more = statistics.median(alone), statistics.median(both)
     cores = f"1.60 ({os.cpu_count()} cores, Kafka and clients on them too)"

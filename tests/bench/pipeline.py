@@ -7,6 +7,8 @@ The parts, of which all are made in turn where none is named:
 - `archive`: the same to Parquet, on Spark and in one process
 - `endpoint`: the same and records of 100 bytes, read from a gateway in a process of its own
 - `sink`: records of 200 bytes written into one
+- `kafka`: 200 bytes on a Kafka, read by Spark's own source, by the data source in Python, and by Spark's source alone, which leaves
+  the headers as they are
 - `follow`: an archive that follows a gateway which serves (`tests.bench.following`)
 
 Starting up, and what Java compiles at first, are apart. On a machine with other work the rate per CPU second says more.
@@ -42,12 +44,18 @@ from gateway.pipeline.source import open_log
 from gateway.pipeline.spread import Here, OnSpark, Spread
 from gateway.store.committer import Mode
 from gateway.store.interface import Append, Durability, MakeTopic, TopicConfig, Unit
+from gateway.store.kafka.opening import open_kafka_store
+from gateway.store.kafka.options import KafkaOptions
 from gateway.store.sqlite import StoreOptions, open_store
 from tests.bench.following import cpu_seconds, following
 from tests.bench.processes import gateway
+from tests.kafka.node import Kafka
+from tests.pipeline.jars import spark_kafka
 
 CHUNK = 100
 SIZE, SMALL_SIZE = 200, 100
+APPEND, ON_KAFKA = 1_000, 2
+"""Records of an append to Kafka, and partitions there."""
 PARTITIONS = 4
 TASK = 250_000
 FEWER = 1_000_000
@@ -109,7 +117,7 @@ def consumed(frame: DataFrame, records: int) -> None:
 
 
 def reads(spark: SparkSession, of_records: int, parquet: str, sets: Sequence[str], title: str, **options: str) -> None:
-    """The same rows by each way in turn, several times: what the machine does meanwhile, it does to all of them."""
+    """The same rows by the data sources, and from Parquet."""
 
     def one(form: str, columns: str) -> DataFrame:
         if form == "parquet":
@@ -119,7 +127,13 @@ def reads(spark: SparkSession, of_records: int, parquet: str, sets: Sequence[str
         given = {"topics": "orders", "maxRecordsPerPartition": str(TASK), "endingOffsets": ends, **options}
         return loaded(spark, form, columns, given)
 
-    forms = ["gateway", *(["gateway-python", "parquet"] if parquet else [])]
+    in_turn(of_records, ["gateway", *(["gateway-python", "parquet"] if parquet else [])], one, sets, title)
+
+
+def in_turn(
+    of_records: int, forms: Sequence[str], one: Callable[[str, str], DataFrame], sets: Sequence[str], title: str
+) -> None:
+    """The same rows by each way in turn, several times: what the machine does meanwhile, it does to all of them."""
     for name in sets:
         spent: dict[str, list[tuple[float, float]]] = {form: [] for form in forms}
         for turn in range(WARM + TURNS):
@@ -132,7 +146,7 @@ def reads(spark: SparkSession, of_records: int, parquet: str, sets: Sequence[str
         rate = {
             form: of_records / statistics.median(seconds for seconds, _used in found) for form, found in spent.items()
         }
-        ratios = "".join(f"; {rate['gateway'] / rate[form]:.1f} times {form}" for form in forms[1:])
+        ratios = "".join(f"; {rate[forms[0]] / rate[form]:.2f} times {form}" for form in forms[1:])
         print(f"{title}, {name}: {', '.join(f'{form} {text}' for form, text in said.items())}{ratios}", flush=True)
 
 
@@ -214,11 +228,42 @@ def to_gateway(directory: Path, spark: SparkSession, records: int) -> None:
             assert sum(one.end for one in log.topic("sunk").partitions) == records * len(spent)
 
 
+async def fill_kafka(brokers: str, records: int) -> None:
+    """Appends as those of a busy gateway, each to one partition."""
+    async with open_kafka_store(KafkaOptions([brokers], prefix="bench.")) as store:
+        await store.submit(Unit(creates=[MakeTopic("orders", TopicConfig(ON_KAFKA, Durability.FSYNC))])).wait()
+        chance = random.Random(1)
+        keys = [b"key-%04d" % number for number in range(APPEND)]
+        for number in range(records // APPEND):
+            values = [chance.randbytes(SIZE) for _ in range(APPEND)]
+            meta = BatchMeta(number.to_bytes(16, "big"), Origin("flymq", "flymq", "", "10.0.0.1:5"), "orders")
+            append = Append("orders", number % ON_KAFKA, Columns.of(values, keys), meta)
+            await store.submit(Unit(appends=[append])).wait()
+
+
+def on_kafka(directory: Path, spark: SparkSession, records: int) -> None:
+    with Kafka(directory) as node:
+        trio.run(fill_kafka, node.brokers, records)
+        ours = {"kafka": node.brokers, "kafkaPrefix": "bench.", "topics": "orders"}
+        bare = {"kafka.bootstrap.servers": node.brokers, "subscribe": "bench.orders", "includeHeaders": "true"}
+        bare |= {"startingOffsets": "earliest", "kafka.isolation.level": "read_committed"}
+
+        def one(form: str, columns: str) -> DataFrame:
+            if form == "bare":
+                frame = spark.read.format("kafka").options(**bare).load()
+                return frame.select(*[name.split()[0] for name in columns.split(", ")]) if columns else frame
+            return loaded(spark, "gateway", columns, {**ours, "kafkaReader": form})
+
+        sets = [name for name in READS if name != "offset alone"]
+        in_turn(records, ["spark", "gateway", "bare"], one, sets, "kafka")
+
+
 PARTS: dict[str, tuple[Callable[[Path, SparkSession, int], None], int]] = {
     "path": (by_path, 5_000_000),
     "archive": (to_archive, 5_000_000),
     "endpoint": (by_endpoint, 2_000_000),
     "sink": (to_gateway, FEWER),
+    "kafka": (on_kafka, FEWER),
 }
 """And how many records each takes."""
 
@@ -230,7 +275,7 @@ def main(part: str = "", records: int = 0) -> None:
             continue
         work, most = PARTS[name]
         with tempfile.TemporaryDirectory() as directory:
-            spark = spark_session("local[2]")
+            spark = spark_session("local[2]", settings={"spark.jars": spark_kafka()})
             spark.range(10).repartition(2).mapInArrow(lambda them: them, "id long").count()  # workers are up
             work(Path(directory), spark, records or most)
             spark.stop()

@@ -40,6 +40,10 @@ class Process:
     ports: Mapping[str, int]
     started: float
 
+    def processor(self) -> float:
+        """Seconds of a core that it has taken: its own clock, which counts finer than the ticks of /proc."""
+        return time.clock_gettime((~self.pid << 3) | 2)  # what clock_getcpuclockid(3) makes of a process
+
     def memory(self) -> int:
         """Resident bytes."""
         text = Path(f"/proc/{self.pid}/status").read_text()
