@@ -11,6 +11,8 @@ ARGS ?=
 # two more than cores: much of a test's time is waiting, for a process that starts or a broker that finds out who died
 CORES := $(shell nproc)
 WORKERS ?= $(shell echo $$(($(CORES) + 2)))
+# the tests start processes by the hundred, and without byte code half of each start is compiling
+unexport PYTHONDONTWRITEBYTECODE
 # tests that share something heavy share a worker, and tests/conftest.py knows what is to begin
 SHARED := --dist loadgroup --no-loadscope-reorder
 
@@ -19,7 +21,7 @@ help:  ## list the targets
 
 setup:  ## make .venv and install everything that is locked (development, tests, pipeline)
 	@deploy/setup.sh dev
-	@deploy/jars.sh kafka s3
+	@deploy/jars.sh kafka connect s3 spark-kafka
 
 setup-run:
 	@deploy/setup.sh requirements

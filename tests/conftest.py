@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gateway.protocols
-from tests.kafka.fixtures import kafka, kafka_cluster, topics
+from tests.kafka.fixtures import kafka, kafka_cluster, log, topics
 
-__all__ = ["kafka", "kafka_cluster", "topics"]  # for every test; whoever uses one is marked `kafka`
+__all__ = ["kafka", "kafka_cluster", "log", "topics"]  # for every test; whoever uses one is marked `kafka`
 
 if "GATEWAY_MORE_PROTOCOLS" in os.environ:  # a folder of them, before anybody asks the registry
     gateway.protocols.__path__.append(os.environ["GATEWAY_MORE_PROTOCOLS"])
@@ -25,9 +25,10 @@ settings.register_profile("gate", settings.get_profile("house"), derandomize=Tru
 settings.load_profile("gate" if "CI" in os.environ else "house")
 
 
-HEAVY = {"spark": {"spark"}, "browser": {"browser"}, "kafka": {"kafka", "kafka_cluster"}}
-"""What takes seconds to start, and the fixtures that start it. A test that asks for one of them has the marker, and needs none of
-its own; a test with the marker alone starts it by itself, in any worker. Who uses two of them goes with the later one, which is dearer."""
+HEAVY = {"spark": "spark", "browser": "browser", "kafka": "kafka", "kafka_cluster": "kafka"}
+"""The fixtures that start what takes seconds to start, and the markers of who asks for one, which needs none of its own; a test with the
+marker alone starts it by itself, in any worker, and one of whose parameters it depends has it with `shared`. Who uses two of them goes
+with the later one, which is dearer."""
 
 
 QUICK = ("tests/conformance/", "tests/properties/", "tests/protocols/", "tests/unit/")
@@ -39,9 +40,10 @@ def shared(item: pytest.Function) -> str | None:
     thing, or a module with a fixture of its own. The modules of the quick rooms stay whole as well: to send thousands of tests
     one by one is dearer than most of them are, and what a module has parsed or compiled its next test can use.
     """
-    for heavy, fixtures in HEAVY.items():
-        if not fixtures.isdisjoint(item.fixturenames):
-            item.add_marker(heavy)
+    for heavy, marker in HEAVY.items():
+        told = item.get_closest_marker(marker)
+        if heavy in item.fixturenames or (told is not None and "shared" in told.kwargs):
+            item.add_marker(marker)
             return heavy
     used = item._fixtureinfo.name2fixturedefs.values()
     if is_quick(item) or any(made.scope in {"module", "package"} for makers in used for made in makers):
@@ -50,7 +52,11 @@ def shared(item: pytest.Function) -> str | None:
 
 
 def is_quick(item: pytest.Item) -> bool:
-    return item.nodeid.startswith(QUICK) and not any(item.get_closest_marker(name) for name in (*HEAVY, "processes"))
+    return item.nodeid.startswith(QUICK) and marked(item).isdisjoint({*HEAVY.values(), "processes"})
+
+
+def marked(item: pytest.Item) -> set[str]:
+    return {marker.name for marker in item.iter_markers()}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,11 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[pytest.Item, int] = {}
     for item in items:
         group = shared(item) if isinstance(item, pytest.Function) else None
+        quick = is_quick(item)
         order = (
             group in HEAVY,
-            group is not None and not is_quick(item),
-            any(item.get_closest_marker(heavy) for heavy in HEAVY),
-            not is_quick(item),
+            group is not None and not quick,
+            not marked(item).isdisjoint(HEAVY.values()),
+            not quick,
             True,
         )
         places[item] = order.index(True)

@@ -58,6 +58,11 @@ class Harness:
         self.gather()
 
     def gather(self) -> None:
+        self.gather_once()
+        while self.session.unsaid:
+            self.gather_once()
+
+    def gather_once(self) -> None:
         for output in self.session.outputs():
             self.outputs.append(output)
             match output:

@@ -39,8 +39,16 @@ def produce(topic: str, value: bytes) -> bytes:
 
 
 def answered(sock: socket.socket) -> None:
-    head = sock.recv(8, socket.MSG_WAITALL)
-    sock.recv(struct.unpack_from(">I", head, 4)[0], socket.MSG_WAITALL)
+    """One answer; ConnectionResetError where the other end is gone, in whichever way it went."""
+    length = struct.unpack_from(">I", whole(sock, 8), 4)[0]
+    whole(sock, length)
+
+
+def whole(sock: socket.socket, length: int) -> bytes:
+    found = sock.recv(length, socket.MSG_WAITALL)
+    if len(found) < length:
+        raise ConnectionResetError("the connection was ended before the answer was")
+    return found
 
 
 def publish(port: int, topic: str, values: Sequence[bytes]) -> None:

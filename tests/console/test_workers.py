@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import attrs
@@ -55,6 +56,11 @@ class Crew:
     def publish(self) -> None:
         """Eight keys, over a connection that the system gives to one of the processes."""
         publish(self.served.ports["flymq"], "orders", [b"%d" % number for number in range(8)])
+
+    def publish_or_be_cut(self) -> None:
+        """For while a process dies: what it had in its hands is cut off, and the next one goes to another."""
+        with suppress(ConnectionError):
+            self.publish()
 
     def consumers(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("/v1/consumers?search=copy")["consumers"]
@@ -125,7 +131,7 @@ def test_a_process_that_dies_is_named_and_its_past_stays(crew: Crew) -> None:
     page = crew.page
     crew.show("/")
     expect(page.locator("#lamp-ready")).to_have_text("ready")
-    with again_and_again(crew.publish):
+    with again_and_again(crew.publish_or_be_cut):
         before = until(lambda: len((found := crew.ask("/v1/history"))["times_ms"]) > 3 and found)
         victim = crew.served.children[-1]
         os.kill(victim, signal.SIGKILL)
@@ -141,3 +147,16 @@ def test_a_process_that_dies_is_named_and_its_past_stays(crew: Crew) -> None:
         expect(page.locator("[data-edge='listener:flymq>route:orders']")).to_have_class("edge flows")
     assert len(crew.served.children) == 2
     assert victim not in crew.served.children
+
+
+def test_traffic_that_fails_says_so_where_it_was_waited_for() -> None:
+    """Or whoever looks for what comes of it looks in vain, and does not hear why."""
+
+    tried = threading.Event()
+
+    def cut() -> None:
+        tried.set()
+        raise ConnectionResetError("in somebody's hands who died")
+
+    with pytest.raises(ConnectionResetError), again_and_again(cut):
+        tried.wait(60)

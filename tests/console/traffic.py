@@ -128,13 +128,19 @@ class Senders:
 
 @contextmanager
 def again_and_again(work: Callable[[], object]) -> Iterator[None]:
-    """Done some times a second for as long as the block lasts, in a thread; it may be refused."""
+    """Done some times a second for as long as the block lasts, in a thread; it may be refused. What else it fails by is raised where
+    the block ends: who waits there for what came of the work is to hear that there was none.
+    """
     ended = threading.Event()
+    failed: list[BaseException] = []
 
     def run() -> None:
-        while not ended.wait(0.1):
-            with suppress(GatewayError):
-                work()
+        try:
+            while not ended.wait(0.1):
+                with suppress(GatewayError):
+                    work()
+        except BaseException as error:  # noqa: BLE001  # raised in the test's own thread
+            failed.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -143,6 +149,8 @@ def again_and_again(work: Callable[[], object]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+        if failed:
+            raise failed[0]
 
 
 @contextmanager

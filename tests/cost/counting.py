@@ -33,7 +33,8 @@ listeners:
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
 storage: {{path: "{data}", free_space_floor: 1, durability: memory}}
 upstreams:
-  far: {{protocol: flymq, address: "127.0.0.1:{far}"}}
+  far: {{protocol: flymq, address: "127.0.0.1:{far[flymq]}"}}
+  chained: {{protocol: felix, address: "127.0.0.1:{far[felix]}", tls: {{ca: "{trusted}"}}}}
 routes:
   - {{name: none,    match: {{topic: "none.*"}},    to: [{{store: {{topic: "{{topic}}", durability: none}}}}]}}
   # so long that no sync falls into a turn
@@ -44,12 +45,18 @@ routes:
     to:
       - store: {{topic: "{{topic}}"}}
       - forward: {{upstream: far, address: "{{topic}}", accept_loss: all}}
+  - name: chain
+    match: {{topic: "chained.*"}}
+    to:
+      - store: {{topic: "{{topic}}"}}
+      - forward: {{upstream: chained, address: "{{topic}}", accept_loss: all}}
   - {{name: rest,    match: {{}},                    to: [{{store: {{topic: "{{topic}}"}}}}]}}
 """
 FAR = """
 version: 1
 listeners:
   flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+  felix: {{protocol: felix, bind: "127.0.0.1:0", tls: self-signed}}
 storage: {{path: "{data}", free_space_floor: 1, durability: memory}}
 """
 SERVED = (sys.executable, "-m", "tests.cost.served")
@@ -63,7 +70,12 @@ def at_rest(pid: int) -> None:
     deadline = time.monotonic() + PATIENCE
     quiet = 0
     while quiet < 2:
-        states = {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
+        try:
+            states = {
+                stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+            }
+        except (FileNotFoundError, ProcessLookupError):
+            states = {"ended"}  # a thread, between the list of them and the look at it
         quiet = quiet + 1 if states == {"S"} else 0
         assert time.monotonic() < deadline, f"never at rest: {states}"
         os.sched_yield()
@@ -168,7 +180,9 @@ def count(counter: Counter, directory: Path, rows: Sequence[str] = tuple(TRANSCR
     """Every row, on one gateway and one that it forwards to."""
     with _far(directory) as far:
         config = directory / "gateway.yaml"
-        config.write_text(CONFIG.format(data=directory / "data", far=far["flymq"]))
+        config.write_text(
+            CONFIG.format(data=directory / "data", far=far, trusted=directory / "far" / "self-signed.crt")
+        )
         with running(counter.command(config)) as process:
             for row in rows:
                 rest = functools.partial(at_rest, process.pid)

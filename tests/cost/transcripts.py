@@ -12,31 +12,23 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import attrs
 import pytest
-from aioquic.quic import connection as aioquic_connection
-from aioquic.quic.packet import QuicTransportParameters
 
 from gateway.envelope import Batch, Columns
 from gateway.protocols.registry import protocol
 from gateway.requests import Delivered, Publish, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.settings import Dialect
 from gateway.transport.client import Connection, connect
-from gateway.transport.quic import connection as quic_connection
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext
 from tests.bench import loads, loads_flymq
+from tests.cost.patience import be_patient
 
 VALUE = b"x" * 1024
 WAITING = 100
 """Messages that lie ready where a turn takes one: more than there are turns."""
-
-PATIENT = 16_383
-"""Milliseconds in which a client acknowledges: the most that one may ask for (RFC 9000, 18.2). One that only listens does so
-after a few datagrams, in some of the turns.
-"""
 
 Turn = Callable[[], Awaitable[None]]
 
@@ -76,6 +68,20 @@ def flymq_produce(topic: str) -> Transcript:
             yield turn
 
     return transcript
+
+
+@asynccontextmanager
+async def flymq_in_turns(side: Side) -> AsyncIterator[Turn]:
+    """Two who ask by turns: nobody is alone, and each has what he sent committed when it is read."""
+    frame = loads_flymq.produce_frame(b"lazy.turns", len(VALUE))
+    with loads.connect(side.ports["flymq"]) as one, loads.connect(side.ports["flymq"]) as other:
+
+        async def turn() -> None:
+            _flymq(one, frame)
+            side.rest()
+            _flymq(other, frame)
+
+        yield turn
 
 
 @asynccontextmanager
@@ -229,16 +235,11 @@ async def _quic(side: Side, name: str, dialect: Dialect = Dialect.AUTO) -> Async
     tls, context = ClientTls(insecure=True), ClientContext(dialect=dialect)
     async with AsyncExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(quic_connection, "ACKNOWLEDGE_WITHIN", PATIENT / 1000)
-            patch.setattr(aioquic_connection, "QuicTransportParameters", _patient)
+            be_patient(patch.setattr)
             connection = await stack.enter_async_context(
                 connect(protocol(name), "127.0.0.1", side.ports[name], tls=tls, timeout=60, context=context)
             )
         yield connection
-
-
-def _patient(**parameters: Any) -> QuicTransportParameters:
-    return QuicTransportParameters(**{**parameters, "max_ack_delay": PATIENT})
 
 
 async def _subscription(connection: Connection, address: str, name: str = "") -> int:
@@ -319,10 +320,19 @@ async def _fujin_push(side: Side, topic: str, dialect: Dialect) -> AsyncIterator
 # --- forwarding ---
 
 
+def forwarded(topic: bytes) -> Transcript:
+    """FlyMQ in, and on: until the other gateway has it."""
+
+    @asynccontextmanager
+    async def transcript(side: Side) -> AsyncIterator[Turn]:
+        async with _forwarded(side, topic) as turn:
+            yield turn
+
+    return transcript
+
+
 @asynccontextmanager
-async def forwarded(side: Side) -> AsyncIterator[Turn]:
-    """FlyMQ in, FlyMQ on: until the other gateway has it."""
-    topic = b"forward.one"
+async def _forwarded(side: Side, topic: bytes) -> AsyncIterator[Turn]:
     with loads.connect(side.ports["flymq"]) as near, loads.connect(side.far["flymq"]) as far:
         frame = loads_flymq.produce_frame(topic, len(VALUE))
         _flymq(far, frame)
@@ -343,6 +353,7 @@ TRANSCRIPTS: Mapping[str, Transcript] = {
     "FlyMQ PRODUCE, memory": flymq_produce("memory.one"),
     "FlyMQ PRODUCE, none": flymq_produce("none.one"),
     "FlyMQ PRODUCE, interval": flymq_produce("lazy.one"),
+    "FlyMQ PRODUCE, interval, two in turns": flymq_in_turns,
     "FlyMQ PRODUCE, fsync": flymq_produce("durable.one"),
     "FlyMQ PRODUCE, fsync, beside a FETCH": flymq_beside,
     "FlyMQ FETCH": flymq_fetch,
@@ -357,5 +368,6 @@ TRANSCRIPTS: Mapping[str, Transcript] = {
     "Fujin push, acknowledged": fujin_push("memory.work", Dialect.DOCUMENT),
     "Fujin 0.5 PRODUCE, memory": quic_publish("fujin", "memory.six", Dialect.SESSION),
     "Fujin 0.5 push, acknowledged": fujin_push("memory.pushed", Dialect.SESSION),
-    "Forward, FlyMQ to FlyMQ": forwarded,
+    "Forward, FlyMQ to FlyMQ": forwarded(b"forward.one"),
+    "Forward, FlyMQ to Felix": forwarded(b"chained.one"),
 }

@@ -46,6 +46,11 @@ def fetch(topic: str, offset: int = 0, most: int = 100, partition: int = 0) -> b
     return s16(topic) + i32(partition) + u64(offset) + i32(most)
 
 
+def commit(topic: str, group: str, offset: int) -> bytes:
+    """The payload of COMMIT for partition 0."""
+    return s16(topic) + s16(group) + i32(0) + u64(offset)
+
+
 def user(name: str, password: str = "", old: str = "", roles: Sequence[str] = (), *, enabled: bool = True) -> bytes:
     """The payload of the account operations (FlyMQ wire 2.2, UserReq)."""
     return s16(name) + s16(password) + s16(old) + names(roles) + bytes((enabled,))
@@ -81,6 +86,10 @@ class Flymq:
 
     async def values(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1000) -> list[bytes]:
         """The values of a FETCH in the document's layout."""
+        return (await self.fetched(topic, offset, partition, most))[0]
+
+    async def fetched(self, topic: str, offset: int, partition: int, most: int) -> tuple[list[bytes], int]:
+        """The same, with the offset where the next one begins."""
         answer = await self.ask(7, fetch(topic, offset, most, partition))
         count, position, found = int.from_bytes(answer[:4], "big"), 4, []
         for _ in range(count):
@@ -91,6 +100,16 @@ class Flymq:
             found.append(part)
             position += 8
         assert position + 8 == len(answer)
+        return found, int.from_bytes(answer[position:], "big")
+
+    async def everything(self, topic: str) -> list[bytes]:
+        """The values of partition 0, over whatever gaps there are between offsets."""
+        found: list[bytes] = []
+        offset, following = -1, 0
+        while offset < following:
+            offset = following
+            more, following = await self.fetched(topic, offset, 0, 500)
+            found += more
         return found
 
 
@@ -99,3 +118,9 @@ async def flymq(port: int) -> AsyncIterator[Flymq]:
     """A connection."""
     async with tcp(port) as wire:
         yield Flymq(wire)
+
+
+async def read_all(port: int, topic: str) -> list[bytes]:
+    """By a connection of its own."""
+    async with flymq(port) as client:
+        return await client.everything(topic)

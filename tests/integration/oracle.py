@@ -22,16 +22,18 @@ import trio
 from gateway.envelope import Batch, Columns
 from gateway.errors import GatewayError
 from gateway.protocols.registry import Transport, protocol
-from gateway.requests import DescribeTopics, Fetch, Fetched, Publish, Published, Topics
+from gateway.requests import Fetch, Fetched, Publish, Published
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import Credentials
 from tests.integration.faults import Fault, Network, TcpNetwork, UdpNetwork
 from tests.integration.running import Served
+from tests.kafka.fixtures import Log
 
 PROTOCOLS = ("blipmq", "flymq", "rustlog", "felix", "fujin")
 CREDENTIALS = Credentials(api_key="key")
 LETTERS = "lost"
+FILE = Log()
 LARGEST_FOR_FUJIN = 65_536
 LARGEST_FILE = 4096
 """Bytes, while a disk is said to be full."""
@@ -45,7 +47,7 @@ listeners:
   felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
 admin:     {{bind: "127.0.0.1:0"}}
-storage:   {{path: "{data}", free_space_floor: 1MiB}}
+storage:   {storage}
 """
 UPSTREAM = '  {name}: {{protocol: {name}, address: "127.0.0.1:{port}", timeout: {timeout}s, pool: {pool}{more}}}\n'
 ROUTE = """  - name: to-{name}
@@ -144,7 +146,10 @@ def _where(seen: Sequence[int]) -> str:
 class Oracle:
     """Two gateways, a network between them for each protocol, a producer of each."""
 
-    def __init__(self, directory: Path, seed: int, *, upstreams: Sequence[str] = PROTOCOLS, pool: int = 1) -> None:
+    def __init__(
+        self, directory: Path, seed: int, log: Log = FILE, *, upstreams: Sequence[str] = PROTOCOLS, pool: int = 1
+    ) -> None:
+        """`log`: where the near gateway's is."""
         self.chance = random.Random(seed)
         self.ledger = Ledger()
         self.upstreams = upstreams
@@ -153,7 +158,8 @@ class Oracle:
         self._variant = 0
         for name in ("near", "far"):
             (directory / name).mkdir(parents=True)
-        self.far = Served(directory / "far", LISTENERS.format(data=directory / "far" / "data"))
+        self.log = log
+        self.far = Served(directory / "far", self._listeners("far", FILE))
         self.near: Served
         self._next: Counter[str] = Counter()
         self._wanted: dict[str, int] = {}
@@ -212,6 +218,12 @@ class Oracle:
                     await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
 
+    async def freeze(self) -> None:
+        """The near gateway stands still until others take it for dead, and goes on."""
+        self.near.send_signal(signal.SIGSTOP)
+        await self.log.unattended()
+        self.near.send_signal(signal.SIGCONT)
+
     async def full_disk(self, gateway: Served) -> None:
         """The files of a gateway may not grow until it has noticed."""
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
@@ -231,8 +243,11 @@ class Oracle:
     def _is_one_gone(self) -> bool:
         return self._variant % 3 == 1
 
+    def _listeners(self, name: str, log: Log) -> str:
+        return LISTENERS.format(storage=log.storage(self._directory / name / "data", ", free_space_floor: 1MiB"))
+
     def _near_config(self) -> str:
-        text = LISTENERS.format(data=self._directory / "near" / "data") + "topics:\n" + TOPICS + "upstreams:\n"
+        text = self._listeners("near", self.log) + "topics:\n" + TOPICS + "upstreams:\n"
         for name in self.upstreams:
             certificate = self._directory / "far" / "data" / "self-signed.crt"
             more = f', tls: {{ca: "{certificate}"}}' if protocol(name).transport is Transport.QUIC else ""
@@ -346,12 +361,25 @@ class Oracle:
             found += [run.columns for run in reply.runs]
             self._next[topic] = reply.next_offset
 
+    async def swallow(self, messages: int) -> None:
+        """Until something is stored at the far gateway, and the near one cannot know. It has to be connected when the answers begin to
+        get lost, and after it was killed that takes as long as its jobs and its upstream take.
+        """
+        while True:
+            self.set_faults(Fault.NONE)
+            await self.more(1)
+            await self.settle()
+            before = sum(map(len, self.ledger.arrived.values()))
+            self.set_faults(Fault.SWALLOW)
+            await self.more(messages)
+            await self.collect()
+            if sum(map(len, self.ledger.arrived.values())) > before:
+                return
+
     async def count(self, topic: str) -> int:
-        """How many messages the near gateway has of a topic."""
+        """How many messages the near gateway has in the first partition of a topic."""
         async with connect(protocol("flymq"), "127.0.0.1", self.near.ports["flymq"]) as connection:
-            topics = await connection.request(DescribeTopics(0, topic))
-        assert isinstance(topics, Topics)
-        return sum(one.end - one.start for one in topics.topics[0].partitions)
+            return sum(map(len, await self._read(connection, topic)))
 
     async def settle(self) -> None:
         """Until all that was acknowledged is somewhere, and the near gateway has nothing left to deliver. A forward that was

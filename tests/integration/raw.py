@@ -61,12 +61,18 @@ class TcpWire(Wire):
 
 
 class QuicWire(Wire):
-    """Over QUIC: channel 0 is a bidirectional stream of ours, 1 the first unidirectional one of the server's."""
+    """Over QUIC: channel 0 is a bidirectional stream of ours, 1 the first unidirectional one of the server's. A bidirectional one of
+    the server's is a ping of Fujin's: it is answered with what it says, and its end (Fujin wire 0, rule 1). Who does not answer is
+    cut seven seconds after he came.
+    """
 
     def __init__(self) -> None:
         self.link = None
         self._names: dict[int, int] = {OWN: 0}
         self._buffers: dict[int, bytes] = defaultdict(bytes)
+        self._ends: dict[int, str] = {}
+        self._lost = False
+        self._pings = 0
         self._changed = trio.Event()
 
     def opened(self, channel: int, kind: Kind) -> None:
@@ -77,13 +83,33 @@ class QuicWire(Wire):
         if channel in self._names:
             self._buffers[self._names[channel]] += data
             self._changed.set()
+        else:
+            self.link.send(channel, data)
 
-    def eof(self, channel: int) -> None: ...
-    def reset(self, channel: int, code: int) -> None: ...
+    def eof(self, channel: int) -> None:
+        if channel in self._names:
+            self._ended(channel, "ended")
+        else:
+            self.link.finish(channel)
+            self.link.flush()
+            self._pings += 1
+            self._changed.set()
+
+    def reset(self, channel: int, code: int) -> None:
+        self._ended(channel, f"reset with {code}")
+
     def stopped(self, channel: int, code: int) -> None: ...
     def room(self, channel: int) -> None: ...
     def turn(self, now: float) -> None: ...
-    def lost(self) -> None: ...
+
+    def lost(self) -> None:
+        self._lost = True
+        self._changed.set()
+
+    def _ended(self, channel: int, how: str) -> None:
+        if channel in self._names:
+            self._ends[self._names[channel]] = how
+            self._changed.set()
 
     async def send(self, data: bytes, channel: int = 0) -> None:
         self.link.send(OWN, data)
@@ -91,10 +117,19 @@ class QuicWire(Wire):
 
     async def receive(self, size: int, channel: int = 0) -> bytes:
         while len(self._buffers[channel]) < size:
+            # who waits for what cannot come any more hears it now, and not when his patience is over
+            assert not self._lost, "the connection is lost"
+            assert channel not in self._ends, f"the stream is {self._ends[channel]}"
             self._changed = trio.Event()
             await self._changed.wait()
         data, self._buffers[channel] = self._buffers[channel][:size], self._buffers[channel][size:]
         return data
+
+    async def asked(self, times: int) -> None:
+        """Until there were so many pings; who has not answered one is asked no more."""
+        while self._pings < times:
+            self._changed = trio.Event()
+            await self._changed.wait()
 
 
 @asynccontextmanager

@@ -60,7 +60,7 @@ async def polled(wire: Wire, subscription: int) -> bytes | None:
 
 async def backlog(port: int) -> int:
     """Messages that subscriptions have not settled."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
         text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
     (line,) = [line for line in text.splitlines() if line.startswith('gateway_consumer_backlog_messages{kind="subscr')]
     return int(float(line.split()[-1]))

@@ -82,7 +82,7 @@ async def test_a_damaged_page_costs_what_is_in_it(tmp_path: Path) -> None:
                     answer = await rustlog_ask(wire, b"\1" + record)
                     assert answer[0] == 0xFE
                     assert f"the end of {topic}/0 is damaged: nothing is added".encode() in answer
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
                 shown = (await client.get(f"http://127.0.0.1:{served.ports['admin']}/metrics")).text
             assert "\ngateway_store_damaged_ranges 2.0\n" in shown
             logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
@@ -119,7 +119,7 @@ async def test_a_damaged_table_of_groups_costs_what_is_in_it(tmp_path: Path) -> 
                 assert (await rustlog_ask(wire, fetch))[0] == 4
                 record = s16("good") + struct.pack(">II", 0, 1) + s32(b"new")
                 assert (await rustlog_ask(wire, b"\1" + record))[0] == 1
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
                 admin = f"http://127.0.0.1:{served.ports['admin']}"
                 ready = await client.get(f"{admin}/readyz")
                 assert ready.status_code == 200
@@ -198,7 +198,7 @@ async def test_a_damaged_range_is_named_to_everybody_and_the_rest_is_served(tmp_
                 assert await rustlog_ask(wire, rustlog_fetch(damaged, 3)) == behind
                 record = s16(damaged) + struct.pack(">II", 0, 1) + s32(b"new")
                 assert await rustlog_ask(wire, b"\1" + record) == b"\1" + struct.pack(">QI", 4, 1)
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
                 admin = f"http://127.0.0.1:{served.ports['admin']}"
                 shown = (await client.get(f"{admin}/metrics")).text
                 assert (await client.get(f"{admin}/readyz")).status_code == 200

@@ -150,7 +150,7 @@ async def shown(tmp_path: Path, prometheus: Path, own: int, port: Mapping[str, i
     async with process(command), trio.open_nursery() as nursery:
         nursery.start_soon(traffic, port)
         await eventually_listening(own)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
             await every_query_shows(client)
             await no_alarm_rings(client)
         nursery.cancel_scope.cancel()

@@ -10,17 +10,22 @@ import trio
 from tests.integration.flymq_raw import flymq, i32, produce, u64
 from tests.integration.raw import s16, s32
 from tests.integration.running import Served
+from tests.kafka.fixtures import Log
 
 CONFIG = """
 version: 1
 listeners:
-  flymq: {{protocol: flymq, bind: "127.0.0.1:{port}"}}
-storage: {{path: "{data}"}}
+  flymq: {{protocol: flymq, bind: "127.0.0.1:0"}}
+storage: {storage}
 """
 
 
-async def test_kill_between_everything(tmp_path: Path):
-    served = Served(tmp_path, CONFIG.format(port=0, data=tmp_path / "data"))
+def configured(log: Log, home: Path) -> str:
+    return CONFIG.format(storage=log.storage(home / "data"))
+
+
+async def test_kill_between_everything(log: Log, tmp_path: Path):
+    served = Served(tmp_path, configured(log, tmp_path))
     served.start()
     try:
         with trio.fail_after(60):
@@ -88,7 +93,7 @@ async def test_two_gateways_that_join(tmp_path: Path):
     gateways = []
     for home in homes:
         home.mkdir()
-        gateways.append(Served(home, CONFIG.format(port=0, data=home / "data")))
+        gateways.append(Served(home, configured(Log(), home)))
     try:
         for served in gateways:
             served.start()
@@ -122,7 +127,7 @@ async def test_gateways_that_know_each_other_by_configuration(tmp_path: Path):
             home.mkdir()
             peers = [f"127.0.0.1:{served.ports['flymq']}" for served in gateways]
             cluster = f"cluster: {{id: {name}, peers: {peers}}}\n"
-            gateways.append(Served(home, CONFIG.format(port=0, data=home / "data") + cluster))
+            gateways.append(Served(home, configured(Log(), home) + cluster))
             gateways[-1].start()
         own = [f"127.0.0.1:{served.ports['flymq']}" for served in gateways]
         with trio.fail_after(60):

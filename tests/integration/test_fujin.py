@@ -24,7 +24,8 @@ listeners:
   both:     {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: {{cert: "{dir}/cert.pem", key: "{dir}/key.pem"}}, {patient}}}
   document: {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, dialect: document, {patient}}}
   refused:  {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, max_deliveries: 3, backoff: 1ms..2ms, {patient}}}
-  pinged:   {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, ping: {{interval: 50ms, timeout: 2s}}, fetch_wait: 200ms}}
+  pinged:   {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, ping: {{interval: 50ms, timeout: 30s}}, fetch_wait: 200ms}}
+  unheard:  {{protocol: fujin, bind: "127.0.0.1:0", tls: self-signed, ping: {{interval: 50ms, timeout: 50ms}}}}
   named:
     protocol: fujin
     bind: "127.0.0.1:0"
@@ -177,6 +178,14 @@ async def test_push_readers(gateway: Served):
             await replies(client, channel, head)
             client.send(channel, settle(8, 2, []))
             await replies(client, channel, b"\x08" + i32(2) + OK + i32(0))
+            never = ids[1][:-8] + bytes(6) + b"\xff\xff"  # one of ours, of a message that was not given out
+            for op in (
+                8,
+                9,
+            ):  # what is settled is as unknown as that, and neither keeps another from being settled (wire 1.4)
+                client.send(channel, settle(op, 7, [ids[1], never]))
+                unknown = s32(ids[1]) + error("no such id") + s32(never) + error("no such id")
+                await replies(client, channel, bytes((op,)) + i32(7) + OK + i32(2) + unknown)
             client.send(channel, settle(9, 3, [ids[0]]))
             await replies(client, channel, b"\x09" + i32(3) + OK + i32(1) + s32(ids[0]) + OK)
             again = await message(client, channel)
@@ -253,7 +262,9 @@ async def test_pull_readers_and_pings(gateway: Served):
                 assert await client.rest(ping) == b"\x0b"
                 client.send(ping, b"\x0b" if number % 2 else b"", end=True)
             assert (await client.read(channel, 6)) == b"\7" + i32(1) + b"\1"
-            await client.until(lambda: client.gone)  # and one that is not
+        async with streams(gateway.ports["unheard"], "fujin") as client:  # and one that is not
+            client.open(b"\2\2\1" + s32(b"quiet"))
+            await client.until(lambda: client.gone)
             assert client.link.core.end == (3, True, "read: deadline exceeded")
         async with streams(gateway.ports["named"], "fujin") as client, flymq(gateway.ports["flymq"]) as fly:
             await fly.ask(1, produce("billing.invoices", b"before"))

@@ -13,7 +13,7 @@ from gateway.protocols.fujin.wire.bound_frames import Failure
 from gateway.protocols.fujin.wire.codec import Incomplete
 from tests.integration.flymq_raw import flymq, produce
 from tests.integration.quic_raw import Streams, streams
-from tests.integration.raw import s32
+from tests.integration.raw import Fujin, Fujin05, s32
 from tests.integration.running import Served
 from tests.protocols.script import hexed
 
@@ -203,3 +203,15 @@ async def test_pings_have_to_be_answered_exactly(gateway: Served):
             code, application, reason = client.link.core.end or (0, False, "")
             assert (code, application) == (1, True)
             assert reason.startswith("ping failed after retries")
+
+
+@pytest.mark.parametrize("client", [Fujin(), Fujin05()])
+async def test_the_client_of_other_rooms_stays_for_as_long_as_it_is_asked(gateway: Served, client: Fujin | Fujin05):
+    """It waits for what others do, on a busy machine longer than a client may be silent."""
+    address, value = f"late.{type(client).__name__}", b"late"
+    with trio.fail_after(120):
+        async with client.connect(gateway.ports["pinged"]) as wire, client.connect(gateway.ports["fujin"]) as writer:
+            await client.subscribe(wire, address)
+            await wire.asked(5)
+            await client.publish(writer, address, value)
+            await client.next(wire, address, value)

@@ -46,7 +46,9 @@ async def test_a_full_disk(tmp_path: Path) -> None:
             async with (
                 tcp(served.ports["rustlog"]) as wire,
                 tcp(served.ports["blipmq"]) as other,
-                httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{served.ports['admin']}") as client,
+                httpx.AsyncClient(
+                    timeout=60, trust_env=False, base_url=f"http://127.0.0.1:{served.ports['admin']}"
+                ) as client,
             ):
                 await rustlog_ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
                 assert (await rustlog_ask(wire, produce(b"kept")))[0] == 1

@@ -109,7 +109,7 @@ async def test_where_groups_are(shell: Shell) -> None:
 async def test_the_lag_of_named_groups_is_a_metric_and_in_the_audit(shell: Shell) -> None:
     await committed(shell.served)
     headers = {"authorization": "Bearer s3cret"}
-    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, headers=headers, trust_env=False) as client:
         text = (await client.get(f"http://127.0.0.1:{shell.served.ports['admin']}/metrics")).text
     lags = [line for line in text.splitlines() if line.startswith("gateway_group_lag_messages{")]
     assert lags == ['gateway_group_lag_messages{group="billing"} 9.0', 'gateway_group_lag_messages{group="nobody"} 0.0']

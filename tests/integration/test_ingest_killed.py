@@ -42,7 +42,9 @@ async def until_metric(gateway: Served, line: str) -> None:
     """Until the exposition has this line, whatever the order of its labels."""
     name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()  # type: ignore[union-attr]
     wanted = sorted(labels.split(","))
-    async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{gateway.ports['admin']}") as client:
+    async with httpx.AsyncClient(
+        timeout=60, trust_env=False, base_url=f"http://127.0.0.1:{gateway.ports['admin']}"
+    ) as client:
         with trio.fail_after(60):
             while True:
                 for shown in (await client.get("/metrics")).text.splitlines():

@@ -1,4 +1,6 @@
-"""Every pair of protocols through every failure a network has: nothing acknowledged is lost, invented, changed or reordered."""
+"""Every pair of protocols through every failure a network has: nothing acknowledged is lost, invented, changed or reordered, wherever
+the log of the gateway is that they publish to.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ import trio
 
 from tests.integration.faults import Fault
 from tests.integration.oracle import Oracle
+from tests.kafka.fixtures import Log
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
-DEADLINE = 240
+DEADLINE = 400
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
 
 
@@ -26,7 +29,7 @@ async def suffer(oracle: Oracle, rounds: int) -> None:
         lambda: oracle.restart(near, signal.SIGTERM),
         lambda: oracle.restart(far, signal.SIGKILL),
         lambda: oracle.restart(far, signal.SIGTERM),
-        lambda: oracle.full_disk(near),
+        oracle.freeze if oracle.log.shared else lambda: oracle.full_disk(near),
         lambda: oracle.full_disk(far),
     ]
     oracle.chance.shuffle(happenings)
@@ -43,8 +46,8 @@ async def suffer(oracle: Oracle, rounds: int) -> None:
             await oracle.more(5)
 
 
-async def oracle_run(directory: Path, seed: int, rounds: int, pool: int = 1) -> None:
-    oracle = Oracle(directory, seed, pool=pool)
+async def oracle_run(directory: Path, log: Log, seed: int, rounds: int, pool: int = 1) -> None:
+    oracle = Oracle(directory, seed, log, pool=pool)
     try:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
@@ -62,22 +65,25 @@ async def oracle_run(directory: Path, seed: int, rounds: int, pool: int = 1) -> 
 
 
 @pytest.mark.parametrize("seed", [1])
-async def test_every_pair_survives_a_sample_of_faults(tmp_path: Path, seed: int):
-    await oracle_run(tmp_path, seed, rounds=3)
+async def test_every_pair_survives_a_sample_of_faults(log: Log, tmp_path: Path, seed: int):
+    await oracle_run(tmp_path, log, seed, rounds=3)
 
 
-async def test_over_felix_each_arrives_once_however_often_a_gateway_is_killed(tmp_path: Path):
-    oracle = Oracle(tmp_path, 5, upstreams=("felix",), pool=2)
+async def test_over_felix_each_arrives_once_whatever_becomes_of_the_gateways(log: Log, tmp_path: Path):
+    oracle = Oracle(tmp_path, 5, log, upstreams=("felix",), pool=2)
     try:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
                 await oracle.start(nursery)
                 for gateway in (oracle.near, oracle.far, oracle.near):
-                    oracle.set_faults(Fault.SWALLOW)  # everything is stored there, and nobody here knows
-                    await oracle.more(20)
+                    await oracle.swallow(20)  # something is stored there, and nobody here knows
                     await oracle.restart(gateway, signal.SIGKILL)
                     oracle.set_faults(Fault.NONE)
                     await oracle.more(20)
+                await oracle.freeze()
+                await oracle.more(20)
+                await oracle.restart(oracle.near, signal.SIGTERM)
+                await oracle.more(20)
                 oracle.stop_producing()
                 await oracle.settle()
                 duplicates = await oracle.metric("gateway_dropped_messages_total", oracle.far, 'reason="duplicate"')
@@ -88,8 +94,8 @@ async def test_over_felix_each_arrives_once_however_often_a_gateway_is_killed(tm
     assert duplicates, "nothing was ever sent twice: this has shown nothing"
 
 
-async def test_routes_and_forwards_that_change_under_load_lose_nothing(tmp_path: Path):
-    oracle = Oracle(tmp_path, 7, upstreams=("rustlog",))
+async def test_routes_and_forwards_that_change_under_load_lose_nothing(log: Log, tmp_path: Path):
+    oracle = Oracle(tmp_path, 7, log, upstreams=("rustlog",))
     try:
         with trio.fail_after(DEADLINE):
             async with trio.open_nursery() as nursery:
@@ -112,9 +118,9 @@ async def test_routes_and_forwards_that_change_under_load_lose_nothing(tmp_path:
 
 
 @pytest.mark.soak
-async def test_every_pair_survives_every_fault(tmp_path: Path):
+async def test_every_pair_survives_every_fault(log: Log, tmp_path: Path):
     end = time.monotonic() + SECONDS
     seed = 100
     while time.monotonic() < end:
-        await oracle_run(tmp_path / str(seed), seed, rounds=8, pool=1 + seed % 2)
+        await oracle_run(tmp_path / str(seed), log.under(str(seed)), seed, rounds=8, pool=1 + seed % 2)
         seed += 1

@@ -28,7 +28,9 @@ async def test_the_commands_of_a_page_print_what_it_shows(
             for commands, shown in SHOWN.findall(docs.text(page)):
                 lines = [line.removeprefix("gateway ") for line in commands.splitlines()]
                 assert "".join([(await said(line, port)).decode() for line in lines]) == shown
-            async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port['admin']}") as client:
+            async with httpx.AsyncClient(
+                timeout=60, trust_env=False, base_url=f"http://127.0.0.1:{port['admin']}"
+            ) as client:
                 assert (await client.get(f"/docs/{page}")).status_code == 200
 
 
@@ -38,7 +40,7 @@ async def test_what_the_page_on_the_bulk_api_sends_is_taken(tmp_path: Path, monk
     sent = dict(zip(options[::2], options[1::2], strict=True))
     system_ports(tmp_path, monkeypatch)
     with trio.fail_after(60):
-        async with serving(tmp_path, SHIPPED) as port, httpx.AsyncClient(trust_env=False) as client:
+        async with serving(tmp_path, SHIPPED) as port, httpx.AsyncClient(timeout=60, trust_env=False) as client:
             answer = await client.post(
                 address.replace("9600", str(port["admin"])),
                 headers=[tuple(sent["-H"].split(": "))],

@@ -1,4 +1,4 @@
-"""Publish over one protocol, read over another, all pairs, with raw bytes on both sides of a real process."""
+"""Publish over one protocol, read over another, all pairs, with raw bytes on both sides of real processes, wherever their log is."""
 
 from __future__ import annotations
 
@@ -10,36 +10,26 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.integration.gateways import configured, gateways
 from tests.integration.quic_raw import streams
 from tests.integration.raw import CLIENTS, LATER, Felix, felix_frame
 from tests.integration.running import Served, serving
+from tests.kafka.fixtures import LOGS, Log, log_of
+from tests.kafka.looking import ADMIN, shared_out
 
-CONFIG = """
-version: 1
-listeners:
-  blipmq:  {{protocol: blipmq,  bind: "127.0.0.1:0", auth: {{api_keys: [dev-key]}}}}
-  flymq:   {{protocol: flymq,   bind: "127.0.0.1:0"}}
-  rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
-  felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
-  fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
-  fujin05: {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed, dialect: "0.5"}}
-  fujinv1: {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed, dialect: v1}}
-  fujintcp: {{protocol: fujin,  bind: "127.0.0.1:0", transport: tcp}}
-storage: {{path: "{data}"}}
-"""
 VALUE = b"from one protocol to another"
+PATIENCE = 120
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One process for all pairs; each has an address of its own."""
-    directory = tmp_path_factory.mktemp("pairs")
-    served = Served(directory, CONFIG.format(data=directory / "data"))
-    served.start()
-    try:
-        yield served
-    finally:
-        assert served.end(signal.SIGTERM) == 0
+@pytest.fixture(scope="module", params=LOGS)
+def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
+    """Where to write and where to read: one process, or two where two can serve a log. Each pair has an address of its own."""
+    log = log_of(request)
+    with gateways(log, tmp_path_factory.mktemp("pairs"), *("one", "two")[: 1 + log.shared], more=ADMIN) as made:
+        if log.shared:
+            trio.run(shared_out, made)
+        yield made[0], made[-1]
+        assert {one.end(signal.SIGTERM) for one in made} == {0}
 
 
 async def replayed(port: int, address: str) -> bytes:
@@ -62,23 +52,24 @@ ALL = {**CLIENTS, **LATER}
 
 @pytest.mark.parametrize("reader", ALL)
 @pytest.mark.parametrize("writer", ALL)
-async def test_what_one_protocol_publishes_another_reads(gateway: Served, writer: str, reader: str):
+async def test_what_one_protocol_publishes_another_reads(ends: tuple[Served, Served], writer: str, reader: str):
     """One message, live; and once more from history for the protocols that can ask for it."""
     address = f"pair.{writer}.{reader}"
-    receiving, sending, ports = ALL[reader](), ALL[writer](), gateway.ports
-    with trio.fail_after(30):
-        async with receiving.connect(ports[reader]) as read_wire, sending.connect(ports[writer]) as write_wire:
+    receiving, sending = ALL[reader](), ALL[writer]()
+    there, here = ends[0].ports[writer], ends[1].ports[reader]
+    with trio.fail_after(PATIENCE):
+        async with receiving.connect(here) as read_wire, sending.connect(there) as write_wire:
             await receiving.subscribe(read_wire, address)
             await sending.publish(write_wire, address, VALUE)
             await receiving.next(read_wire, address, VALUE)
         if receiving.fetches:
-            async with receiving.connect(ports[reader]) as again:
+            async with receiving.connect(here) as again:
                 await receiving.next(again, address, VALUE)
         elif reader == "felix":
-            assert await replayed(ports[reader], address) == VALUE
+            assert await replayed(here, address) == VALUE
 
 
-async def test_flymq_producers_reach_felix_subscribers_over_a_bridge(tmp_path: Path):
+async def test_flymq_producers_reach_felix_subscribers_over_a_bridge(log: Log, tmp_path: Path):
     routes = """
 routes:
   - name: orders
@@ -89,8 +80,8 @@ routes:
   - {name: everything-else, match: {}, to: [{store: {topic: "{topic}"}}]}
 """
     felix, flymq = CLIENTS["felix"](), CLIENTS["flymq"]()
-    async with serving(tmp_path, CONFIG.format(data=tmp_path / "data") + routes) as ports:
-        with trio.fail_after(20):
+    async with serving(tmp_path, configured(log, tmp_path / "data") + routes) as ports:
+        with trio.fail_after(PATIENCE):
             async with felix.connect(ports["felix"]) as reader, flymq.connect(ports["flymq"]) as writer:
                 await felix.subscribe(reader, "orders-eu")  # before the first `orders.eu` was ever produced
                 await flymq.publish(writer, "orders.eu", VALUE)

@@ -113,7 +113,7 @@ async def test_a_container_serves_as_its_file_says(container: Container, tmp_pat
 
 
 async def admin_asks_for_the_token(port: int) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         assert (await client.get("/livez")).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
         assert (await client.get("/metrics")).status_code == 401
@@ -144,7 +144,7 @@ async def test_prometheus_scrapes_with_the_shipped_configuration_and_the_token(t
             address = f"--web.listen-address=127.0.0.1:{own}"
             async with process([str(prometheus), f"--config.file={config}", storage, address]):
                 await eventually_listening(own)
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
+                async with httpx.AsyncClient(timeout=60, base_url=f"http://127.0.0.1:{own}", trust_env=False) as client:
                     target = await scraped(client)
                     assert (target["health"], target["lastError"]) == ("up", "")
                     rules = (await client.get("/api/v1/rules")).json()["data"]["groups"]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
+import pytest
 import trio
+
+from tests.integration.running import started
 
 CONFIG = """
 version: 1
@@ -40,6 +46,7 @@ NOT_ASKED_FOR = {
     "jwt": "nobody logs in with tokens",
     "argon2": "nobody has a password",
     "hypercorn": "nobody has asked the admin address yet",
+    "prometheus_client": "the same",
     "starlette": "the same",
     "rich": "nothing is printed for people",
     "jsonschema": "no topic has a schema",
@@ -59,3 +66,21 @@ async def test_a_plain_configuration_starts_without_what_others_need(tmp_path: P
     loaded = set(ended.stdout.decode().split())
     assert {"gateway.app", "gateway.protocols.blipmq.server.session", "trio"} <= loaded
     assert {name: reason for name, reason in NOT_ASKED_FOR.items() if name in loaded} == {}
+
+
+def test_who_asks_first_on_a_full_disk_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = tmp_path / "compiled"
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(compiled))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    with started(tmp_path, CONFIG.format(path=tmp_path / "data")) as served:
+        there = sorted(compiled.rglob("*.pyc"))
+        assert there, "a start writes what it has compiled"
+        for _start in range(2):
+            resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            with urlopen(f"http://127.0.0.1:{served.ports['admin']}/metrics", timeout=60) as answer:
+                assert b"gateway_" in answer.read()
+            assert sorted(compiled.rglob("*.pyc")) == there
+            served.end(signal.SIGKILL)
+            served.start()

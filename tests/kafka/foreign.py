@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import struct
+import subprocess
 from typing import Any
+
+import pytest
 
 from tests.kafka.node import PATIENCE, Kafka
 
@@ -45,7 +51,7 @@ def consume(topic: str, count: int, **settings: Any) -> list[Any]:
 
 
 def everything(kafka: Kafka, topic: str) -> list[Any]:
-    """All that is committed in a topic now, in order within each partition."""
+    """All that is committed in a topic now, in order within each partition, and what comes while it is read."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -53,6 +59,8 @@ def everything(kafka: Kafka, topic: str) -> list[Any]:
     )
     try:
         known = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
+        # where somebody writes without a pause it is never said that this was all
+        ends = {each: consumer.get_watermark_offsets(TopicPartition(topic, each), PATIENCE)[1] for each in known}
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in known])
         found: list[Any] = []
         ended: set[int] = set()
@@ -61,11 +69,26 @@ def everything(kafka: Kafka, topic: str) -> list[Any]:
             assert message is not None
             if message.error() is None:
                 found.append(message)
+                if message.offset() + 1 >= ends[message.partition()]:
+                    ended.add(message.partition())
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
         return found
     finally:
         consumer.close()
+
+
+def kcat(kafka: Kafka, *arguments: str | bytes, given: bytes = b"") -> bytes:
+    """What Debian's client of Kafka says, of which nothing is ours."""
+    if shutil.which("kcat") is None:
+        pytest.skip("there is no kcat here (Debian: kcat)")
+    command = ["kcat", "-b", kafka.brokers, "-q", *arguments]
+    return subprocess.run(command, input=given, check=True, capture_output=True, timeout=PATIENCE).stdout  # noqa: TID251
+
+
+def produce_unreadable(kafka: Kafka, topic: str, value: bytes) -> None:
+    """A record with a header whose name is no text, which only others can write."""
+    kcat(kafka, "-P", "-t", topic, "-H", b"\xff\xfe=1", given=value)
 
 
 def produce_all(kafka: Kafka, topic: str, values: list[bytes], key: bytes | None = None) -> None:
@@ -75,3 +98,29 @@ def produce_all(kafka: Kafka, topic: str, values: list[bytes], key: bytes | None
     for value in values:
         producer.produce(topic, value, key, headers=[("from", b"elsewhere")])
     assert producer.flush(PATIENCE) == 0
+
+
+def members(kafka: Kafka, group: str) -> list[Any]:
+    """Those of a group that is at rest; nobody while it is not."""
+    from confluent_kafka import ConsumerGroupState
+
+    described = kafka.admin.describe_consumer_groups([group])[group].result(PATIENCE)
+    return list(described.members) if described.state == ConsumerGroupState.STABLE else []
+
+
+def remove_members(kafka: Kafka, group: str) -> int:
+    """As an administrator does with members that hang: the coordinator forgets them, and they find out by themselves. How many
+    there were. (LeaveGroup, version 0, written out: the library has no call for it.)
+    """
+    host, _, port = kafka.brokers.rpartition(":")
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        found = members(kafka, group)
+        for member in found:
+            asked = struct.pack(">hhi", 13, 0, 1) + text("test") + text(group) + text(member.member_id)
+            connection.sendall(struct.pack(">I", len(asked)) + asked)
+            assert connection.recv(10, socket.MSG_WAITALL)[-2:] == b"\0\0"
+    return len(found)

@@ -21,13 +21,14 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from tests.kafka.tokens import Issuer
 from tests.once import made
 
 JARS = Path(".deps/jars/kafka")
 CLUSTER = "Z2F0ZXdheS10ZXN0LWthZg"
 """The id of every cluster here: 16 bytes in base64, as Kafka writes them."""
 USER, PASSWORD = "alice", "alice-secret"
-"""Who may log in to the listener SASL, by PLAIN and by SCRAM; OAUTHBEARER takes any unsigned token."""
+"""Who may log in to the listener SASL: by PLAIN, by SCRAM, and by OAUTHBEARER with a token of `Kafka.issuer`."""
 PATIENCE = 120.0
 """Seconds for a start or an end, on a machine with other things to do."""
 LISTENERS = {"PLAIN": "PLAINTEXT", "TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
@@ -61,6 +62,9 @@ SETTINGS = {
     "listener.name.sasl.oauthbearer.sasl.jaas.config": (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
         ' unsecuredLoginStringClaim_sub="broker";'
+    ),
+    "listener.name.sasl.oauthbearer.sasl.server.callback.handler.class": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
     ),
     **{
         f"listener.name.sasl.scram-sha-{bits}.sasl.jaas.config": (
@@ -118,12 +122,12 @@ def java() -> tuple[str, int]:
         pytest.skip(str(error))
 
 
-def command(directory: Path, *arguments: str) -> list[str]:
+def command(directory: Path, *arguments: str, jars: Path = JARS) -> list[str]:
     """A call of a class of Kafka's: a small heap, and quick to start rather than quick for long."""
     logging = directory / "log4j2.properties"
     logging.write_text(LOGGING)
     options = "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable"
-    classes = ":".join(sorted(str(jar.resolve()) for jar in JARS.glob("*.jar")))
+    classes = ":".join(sorted(str(jar.resolve()) for jar in jars.glob("*.jar")))
     return [java()[0], *options, f"-Dlog4j2.configurationFile={logging}", "-cp", classes, *arguments]
 
 
@@ -153,16 +157,18 @@ def _learned(archive: Path) -> None:
     archive.touch()  # not every Java can; what is empty is none
 
 
-def _properties(settings: Mapping[str, str]) -> str:
+def properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 class Node:
     """A broker that is a controller too."""
 
-    def __init__(self, number: int, host: str, directory: Path, names: Sequence[str], classes: str) -> None:
+    def __init__(
+        self, number: int, host: str, directory: Path, names: Sequence[str], classes: str, tokens: str
+    ) -> None:
         self.number = number
-        self._classes = classes
+        self._options = classes, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}"
         self.directory = directory
         self.data = directory / "data"
         self.log = directory / "kafka.log"
@@ -245,7 +251,7 @@ class Node:
             self._process = process = subprocess.Popen(
                 [
                     *mortal,
-                    *command(self.directory, self._classes, "kafka.Kafka", str(self.directory / "server.properties")),
+                    *command(self.directory, *self._options, "kafka.Kafka", str(self.directory / "server.properties")),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -276,11 +282,14 @@ class Kafka:
     ) -> None:
         classes = classes or read_classes()  # without Java no test
         self.directory = directory
+        self.issuer = Issuer(USER, PASSWORD)
+        keys = directory / "keys.json"
         hosts = [hosts[number % len(hosts)] for number in range(nodes)]
         self.nodes = [
-            Node(number + 1, host, directory / str(number + 1), list(LISTENERS), classes)
+            Node(number + 1, host, directory / str(number + 1), list(LISTENERS), classes, keys.as_uri())
             for number, host in enumerate(hosts)
         ]
+        keys.write_text(self.issuer.keys())
         self.certificates = Certificates.make(directory, "localhost", *dict.fromkeys(hosts))
         copies = str(min(nodes, 3))
         cluster = {
@@ -298,6 +307,7 @@ class Kafka:
             "transaction.state.log.min.isr": "1" if nodes < 3 else "2",
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": "1",
+            "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
             "ssl.keystore.location": str(self.certificates.server),
             "ssl.truststore.location": str(self.certificates.ca),
             **(settings or {}),
@@ -310,7 +320,7 @@ class Kafka:
                 "listeners": where,
                 "advertised.listeners": ",".join(one for one in where.split(",") if not one.startswith("CONTROLLER")),
             }
-            (node.directory / "server.properties").write_text(_properties({**cluster, **own}))
+            (node.directory / "server.properties").write_text(properties({**cluster, **own}))
             self._format(node)
 
     @property
@@ -374,7 +384,7 @@ class Kafka:
         """What `StorageTool format` makes, called once and kept: only two numbers in it differ between nodes."""
         shutil.copytree(formatted(node.directory), node.data)
         identity = hashlib.blake2b(str(node.data).encode(), digest_size=16).digest()
-        text = _properties(
+        text = properties(
             {
                 "version": "1",
                 "cluster.id": CLUSTER,
@@ -399,7 +409,7 @@ def formatted(directory: Path) -> Path:
 def _laid_out(directory: Path, users: Sequence[str], fresh: Path) -> None:
     settings = directory / "format.properties"
     settings.write_text(
-        _properties(
+        properties(
             {
                 **SETTINGS,
                 "node.id": "1",

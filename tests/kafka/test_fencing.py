@@ -12,12 +12,12 @@ import trio
 
 from gateway.broker.ownership import TABLE, Owners
 from gateway.broker.timers import Pump, SystemClock
-from gateway.errors import ConditionFailed, GatewayError
+from gateway.errors import ConditionFailed, GatewayError, OutcomeUnknown
 from gateway.store.interface import Put, Require
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
 from tests.kafka.node import Kafka
-from tests.store.kit import append, create, everything, open_on_kafka, unit
+from tests.store.kit import append, create, everything, open_on_kafka, publish, starting, unit
 from tests.unit.bridges.blip import Blip, blipping
 from tests.unit.bridges.house import bridged_on
 from tests.unit.bridges.peers import until
@@ -101,12 +101,12 @@ class HeldUp:
 async def test_whoever_froze_at_any_step_writes_nothing_for_a_job_that_is_anothers(
     kafka: Kafka, topics: str, step: str
 ) -> None:
-    """Before it stands in line the row is another's by its turn; in line it holds up the claim of the row, until Kafka ends its
-    transaction: there is no moment at which a job is another's and what the one before has begun is still stored.
+    """Whoever takes its slots ends what it has begun, and does not wait for Kafka's clock to do so: there is no moment at which
+    a job is another's and what the one before has begun is still stored.
     """
     clock = SystemClock()
     pump = Pump(clock.now)
-    asked = KafkaOptions([kafka.brokers], prefix=topics, timeout=5.0)
+    asked = KafkaOptions([kafka.brokers], prefix=topics, timeout=2 * PATIENCE)
     with trio.fail_after(2 * PATIENCE):
         async with (
             trio.open_nursery() as nursery,
@@ -116,7 +116,8 @@ async def test_whoever_froze_at_any_step_writes_nothing_for_a_job_that_is_anothe
             nursery.start_soon(pump.run)
             await create(store, "log")
             await other.refresh("log")
-            mine, theirs = Owners(store, clock, pump), Owners(other, clock, pump)
+            begin = starting(nursery)
+            mine, theirs = Owners(store, clock, pump, begin), Owners(other, clock, pump, begin)
             jobs = [f"job {number}" for number in range(40)]
             await until(lambda: mine.held > 0 and theirs.held > 0 and mine.held + theirs.held == store.slots)
             job = next(one for one in jobs if mine.owns(one))
@@ -136,6 +137,75 @@ async def test_whoever_froze_at_any_step_writes_nothing_for_a_job_that_is_anothe
             assert await everything(other, "log") == [b"theirs"]
             assert other.table("progress")[b"forward"] == b"theirs"
             await until(lambda: store.table("progress").get(b"forward") == b"theirs" and not mine.owns(job))
+            nursery.cancel_scope.cancel()
+
+
+def fenced_by(store: Any) -> list[bytes]:
+    """Whom it fences from now on."""
+    fenced: list[bytes] = []
+    really = store.fence
+
+    async def fence(member: bytes) -> None:
+        fenced.append(member)
+        await really(member)
+
+    store.fence = fence
+    return fenced
+
+
+async def test_who_lives_and_was_taken_for_dead_goes_on(kafka: Kafka, topics: str) -> None:
+    clock = SystemClock()
+    pump = Pump(clock.now)
+    with trio.fail_after(PATIENCE):
+        async with (
+            trio.open_nursery() as nursery,
+            open_on_kafka(kafka.brokers, topics) as store,
+            open_on_kafka(kafka.brokers, topics) as other,
+        ):
+            nursery.start_soon(pump.run)
+            await create(store, "log", "plain")
+            mine = Owners(store, clock, pump, starting(nursery))
+            changes: list[int] = []
+            await until(lambda: mine.held == store.slots)
+            mine.on_change(lambda: changes.append(mine.held))
+            held = HeldUp(store._transactions, "commit")
+            under_way = store.submit(unit(append("log", b"under way"), requires=mine.guard("job")))
+            await held.reached.wait()
+            await other.fence(store.member)
+            await publish(store, "plain", b"is no transaction")
+            held.again.set()
+            with pytest.raises(OutcomeUnknown):
+                await under_way.wait()
+            assert store.health.writable  # it is not the brokers that did not take something
+            await publish(store, "log", b"goes on")
+            await until(lambda: changes[-1:] == [store.slots])
+            assert changes[0] == 0  # until it had its slots again it did nothing of what is theirs
+            await store.submit(unit(append("log", b"is its own again"), requires=mine.guard("job"))).wait()
+            assert await everything(store, "log") == [b"goes on", b"is its own again"]
+            assert await everything(store, "plain") == [b"is no transaction"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_only_who_did_not_give_up_a_slot_himself_is_fenced(kafka: Kafka, topics: str) -> None:
+    clock = SystemClock()
+    pump = Pump(clock.now)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery, open_on_kafka(kafka.brokers, topics) as staying:
+            nursery.start_soon(pump.run)
+            fenced = fenced_by(staying)
+            stays = Owners(staying, clock, pump, starting(nursery))
+            for gives_up in (True, False):
+                async with open_on_kafka(kafka.brokers, topics) as going:
+                    goes = Owners(going, clock, pump, starting(nursery))
+                    theirs = fenced_by(going)
+                    await until(lambda: 0 < goes.held < goes.held + stays.held == staying.slots)  # noqa: B023
+                    if gives_up:
+                        await goes.close()
+                    else:
+                        going.submit = lambda *_: staying.submit(unit(requires=[Require("never", b"so", b"that")]))
+                await until(lambda: stays.held == staying.slots)
+                assert theirs == []
+                assert fenced == ([] if gives_up else [going.member])
             nursery.cancel_scope.cancel()
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import trio
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import NewTopic
 
 from gateway.errors import ConditionFailed, GatewayError, Status
 from gateway.store.interface import Put, Require
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
-from tests.kafka.node import Kafka
+from gateway.store.kafka.transactions import Transactions
+from tests.kafka.node import Kafka, Node
+from tests.kafka.test_fencing import HeldUp
 from tests.store.kit import append, create, everything, unit
 
 PATIENCE = 240
+TRANSACTIONS = "__transaction_state"
 REFUSALS = {Status.READ_ONLY, Status.UNKNOWN_OUTCOME}
 
 
@@ -114,6 +120,44 @@ async def test_the_leader_and_the_controller_die(kafka_cluster: Kafka, topics: s
             assert again.table("counts")[b"n"] == b"%d" % len(counted)
 
 
+def coordinator(kafka: Kafka, transactional: str) -> Node:
+    """Who decides about these transactions: a partition of Kafka's own log, found as Kafka finds it (Java's hash of a text)."""
+    number = 0
+    for letter in transactional:
+        number = (31 * number + ord(letter)) & 0xFFFF_FFFF
+    partitions = len(kafka.admin.list_topics(TRANSACTIONS, timeout=PATIENCE).topics[TRANSACTIONS].partitions)
+    return kafka.leader(TRANSACTIONS, (number & 0x7FFF_FFFF) % partitions)
+
+
+async def test_a_coordinator_that_moves_in_the_middle_of_a_commit(kafka_cluster: Kafka, topics: str) -> None:
+    """It is frozen with the commit in its hands, and dies: the next one finishes it, or nobody says that it did."""
+    units = Ledger()
+    with trio.fail_after(PATIENCE):
+        async with open_kafka_store(options(kafka_cluster, topics)) as store:
+            await create(store, "counted")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(units.count, store, b"n")
+                await until(lambda: len(units.acknowledged) > 5)
+                for _ in range(2):
+                    name = store._options.transactions + store.member.hex()
+                    node = await trio.to_thread.run_sync(coordinator, kafka_cluster, name)
+                    held = HeldUp(store._transactions, "commit")
+                    await held.reached.wait()
+                    node.freeze()
+                    held.again.set()
+                    await trio.sleep(0.2)  # the commit is on its way, and nobody answers
+                    await trio.to_thread.run_sync(node.kill)
+                    reached = len(units.acknowledged)
+                    await until(lambda: len(units.acknowledged) > reached + 5)  # noqa: B023
+                    await trio.to_thread.run_sync(node.start)
+                nursery.cancel_scope.cancel()
+        async with open_kafka_store(options(kafka_cluster, topics)) as again:
+            counted = await everything(again, "counted")
+            units.judge(counted)
+            assert len(counted) == len(set(counted)), "a transaction is there twice"
+            assert again.table("counts")[b"n"] == b"%d" % len(counted)
+
+
 async def test_without_a_majority_nothing_is_taken_and_it_heals(kafka_cluster: Kafka, topics: str) -> None:
     ledger = Ledger()
     with trio.fail_after(PATIENCE):
@@ -140,3 +184,20 @@ async def test_without_a_majority_nothing_is_taken_and_it_heals(kafka_cluster: K
                 nursery.cancel_scope.cancel()
             await store.refresh("plain")
             ledger.judge(await everything(store, "plain"))
+
+
+@pytest.mark.kafka
+async def test_the_first_on_a_cluster_waits_for_its_coordinators(tmp_path: Path) -> None:
+    """For as long as a start waits for whatever else the brokers have to make first, and not for one `timeout`."""
+    settings = {"transaction.state.log.replication.factor": "2"}  # of one broker: so there is no log of them
+    with Kafka(tmp_path / "kafka", settings=settings) as kafka, trio.fail_after(PATIENCE):
+        options = KafkaOptions([kafka.brokers], timeout=1.0)
+        first = Transactions(options, b"first")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, first.begin)
+            with pytest.raises(KafkaException):  # what another one is told after twice the time
+                await trio.to_thread.run_sync(
+                    Producer(options.producer(**{"transactional.id": "x"})).init_transactions, 2
+                )
+            kafka.admin.create_topics([NewTopic(TRANSACTIONS, 4, 1)])[TRANSACTIONS].result(PATIENCE)
+        first.abort()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import attrs
@@ -33,7 +29,6 @@ from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
 from tests.kafka.foreign import make
 from tests.kafka.node import PASSWORD, USER, Kafka
-from tests.kafka.test_upstream import unsigned
 from tests.store.kit import append, create, everything, publish, unit
 
 PATIENCE = 120
@@ -42,28 +37,6 @@ version: 1
 listeners: {{in: {{protocol: flymq, bind: "127.0.0.1:0"}}}}
 storage: {{path: "{data}", kafka: {{brokers: [{brokers}], prefix: "{prefix}", replication: {copies}, timeout: 5s{more}}}}}
 """
-
-
-class _Tokens(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.dumps({"access_token": unsigned(), "token_type": "Bearer", "expires_in": 3600}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def token_endpoint() -> Iterator[str]:
-    """Gives a token to everybody."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Tokens) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
 
 
 def login(kafka: Kafka, how: str, token_url: str) -> tuple[str, str]:
@@ -90,7 +63,7 @@ def options(text: str) -> KafkaOptions:
 
 @pytest.mark.parametrize("how", ["tls", "mtls", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"])
 async def test_it_is_let_in(kafka: Kafka, topics: str, how: str) -> None:
-    with trio.fail_after(PATIENCE), token_endpoint() as tokens:
+    with trio.fail_after(PATIENCE), kafka.issuer.endpoint() as tokens:
         listener, more = login(kafka, how, tokens)
         asked = options(config(kafka, listener, topics, more))
         async with open_kafka_store(asked) as store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,12 +12,17 @@ import trio
 
 from gateway.broker.ownership import Owners
 from gateway.broker.timers import Pump, SystemClock
-from gateway.errors import ConditionFailed, GatewayError, OutcomeUnknown, UnknownTopic
-from gateway.store.interface import DropTopic, Put, Require, Unit
+from gateway.errors import ConditionFailed, GatewayError, OutcomeUnknown, StoreReadOnly, UnknownTopic
+from gateway.librdkafka import threads
+from gateway.store.interface import DropTopic, Put, Require, TopicConfig, Unit
+from gateway.store.kafka import following
+from gateway.store.kafka.cluster import KafkaCluster
 from gateway.store.kafka.opening import open_kafka_store
 from gateway.store.kafka.options import KafkaOptions
+from gateway.store.kafka.reader import KafkaLogReader
+from tests.kafka.foreign import make, produce_unreadable
 from tests.kafka.node import Kafka
-from tests.store.kit import append, create, everything, publish, unit
+from tests.store.kit import append, create, everything, publish, starting, unit
 
 PATIENCE = 60
 
@@ -153,6 +158,33 @@ async def test_what_others_write_is_read(kafka: Kafka, topics: str) -> None:
         assert [name for name, _value in first.headers()[:2]] == ["gw.id", "gw.origin"]
 
 
+async def test_a_record_with_a_header_whose_name_is_no_text_ends_nobody(kafka: Kafka, topics: str) -> None:
+    """Also where it is looked at ahead, since a record before it says that so many follow."""
+    topic, follow = f"{topics}t", 20
+    begins = [("gw.id", bytes(20)), ("gw.origin", b'{"protocol":"p","listener":"l"}'), ("gw.run", b"%d" % follow)]
+    plain = [b"%d" % number for number in range(follow - 1)]
+    async with stores(kafka, topics, 1) as [store]:
+        await create(store, "t")
+        await publish(store, "t", b"ours")
+        await trio.to_thread.run_sync(produce_unreadable, kafka, topic, b"unreadable")
+        other = confluent_kafka.Producer({"bootstrap.servers": kafka.brokers})
+        other.produce(topic, b"announces", headers=begins)
+        for value in plain:
+            other.produce(topic, value)
+        await trio.to_thread.run_sync(other.flush, PATIENCE)
+        await trio.to_thread.run_sync(produce_unreadable, kafka, topic, b"unreadable")
+        await publish(store, "t", b"behind")
+        assert await everything(store, "t") == [b"ours", b"announces", *plain, b"behind"]
+
+        def read() -> Iterator[list[bytes]]:
+            with KafkaLogReader(KafkaOptions([kafka.brokers], topics)) as log:
+                for _ in range(20):  # the interpreter calls otherwise what it calls often
+                    yield [value for run in log.read_chunks("t", 0) for value in run.columns.values()]
+
+        for found in await trio.to_thread.run_sync(lambda: list(read())):
+            assert found == [b"ours", b"announces", *plain, b"behind"]
+
+
 async def test_a_topic_that_others_make_and_drop(kafka: Kafka, topics: str) -> None:
     async with stores(kafka, topics, 1) as [store]:
         new = confluent_kafka.admin.NewTopic(f"{topics}acme_x2Forders", 3, 1)
@@ -168,6 +200,30 @@ async def test_a_topic_that_others_make_and_drop(kafka: Kafka, topics: str) -> N
         await create(store, "acme/orders")
         await publish(store, "acme/orders", b"again")
         assert await everything(store, "acme/orders") == [b"again"]
+
+
+async def test_what_needs_more_brokers_than_there_are_now_is_no_fault_of_who_asks(kafka: Kafka, topics: str) -> None:
+    """Kafka calls it an invalid number of copies, as it does while it takes all brokers for dead: what comes then may come again."""
+    cluster = KafkaCluster(options(kafka, topics, replication=3))
+    with pytest.raises(StoreReadOnly):
+        await trio.to_thread.run_sync(cluster.create, f"{topics}t", TopicConfig())
+
+
+async def test_a_start_waits_for_a_broker_that_is_busy(kafka: Kafka, topics: str) -> None:
+    """The controller has made a topic, and the broker will know of it later than any request of its own may take."""
+    asked = options(kafka, topics, timeout=1.0)
+    cluster = KafkaCluster(asked)
+    known: list[int] = []
+
+    def wait() -> None:
+        known.append(cluster.when_there(f"{topics}t", PATIENCE).partitions)
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, wait)
+            await trio.sleep(2 * asked.timeout)
+            make(kafka, f"{topics}t", 3)
+    assert known == [3]
 
 
 async def test_a_topic_that_goes_while_it_is_written(kafka: Kafka, topics: str) -> None:
@@ -217,9 +273,9 @@ async def test_jobs_have_one_owner_and_find_another(kafka: Kafka, topics: str) -
     asked = options(kafka, topics)
     async with trio.open_nursery() as nursery, open_kafka_store(asked) as staying:
         nursery.start_soon(pump.run)
-        two = Owners(staying, clock, pump)
+        two = Owners(staying, clock, pump, starting(nursery))
         async with open_kafka_store(asked) as going:
-            one = Owners(going, clock, pump)
+            one = Owners(going, clock, pump, starting(nursery))
             await jobs_are_shared(jobs, one, two)
             job = next(job for job in jobs if one.owns(job))
             guard = one.guard(job)
@@ -235,3 +291,42 @@ async def test_jobs_have_one_owner_and_find_another(kafka: Kafka, topics: str) -
 
 async def jobs_are_shared(jobs: list[str], one: Owners, two: Owners) -> None:
     await until(lambda: all(one.owns(job) != two.owns(job) for job in jobs) and one.held > 0 and two.held > 0)
+
+
+FIVE_MINUTES = 300_000
+"""The most that librdkafka lets a question for more wait, and longer than a test has."""
+
+
+async def test_no_timer_stands_between_a_row_and_the_other_gateways(
+    kafka: Kafka, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows is woken by the row itself: with every interval of the follower at five minutes it is told as before. And the
+    intervals that there are make less than a second all together, if each of them had to end.
+    """
+    all_of_it = options(kafka, topics).consumer(**following.STATE_FETCHES)
+    waits = {name: wait for name, wait in all_of_it.items() if name.startswith("fetch.") and name.endswith(".ms")}
+    assert set(waits) == {"fetch.wait.max.ms", "fetch.queue.backoff.ms", "fetch.error.backoff.ms"}
+    assert sum(waits.values()) + following.WAIT * 1000 < 1000
+    patient: list[Any] = []
+
+    def together(consumer: Any, wait: float, most: int) -> list[Any]:
+        return threads.together(consumer, FIVE_MINUTES / 1000 if consumer in patient else wait, most)
+
+    async with stores(kafka, topics, 2) as (one, two):
+        told: dict[bytes, bytes | None] = {}
+        two.on_rows("s", told.update)
+        await trio.to_thread.run_sync(two._state.close)
+        monkeypatch.setattr(following, "together", together)
+        slow = dict.fromkeys(waits, FIVE_MINUTES)
+        two._state = following.Follower(two._options, two._took_state, following.ROWS, **slow)
+        two._state.add([(two._options.state_topic, 0, two._read_until)])
+        for number in range(20):
+            if number == 1:  # it follows: what it is asked to is heard of between two looks
+                patient.append(two._state._consumer)
+            key, value = b"%d" % number, b"value %d" % number
+            requires = [Require("s", key, None)] if number % 2 else []  # in a transaction, and by itself
+            if number == 19:
+                patient.clear()
+            await one.submit(unit(puts=[Put("s", key, value)], requires=requires)).wait()
+            await until(lambda key=key: key in told)  # type: ignore[misc]
+    assert told == {b"%d" % number: b"value %d" % number for number in range(20)}

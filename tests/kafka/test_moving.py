@@ -336,11 +336,22 @@ async def test_the_second_of_two_goes_on_and_the_first_ends(
 ) -> None:
     monkeypatch.setattr(copying, "COMMIT_RECORDS", 5)
     clock, first, there = Clock(), on_kafka(kafka, f"{topics}1."), on_kafka(kafka, f"{topics}2.")
-    begun, ended = trio.Event(), []
+    begun, taken, ended = trio.Event(), trio.Event(), []
+    finish = copying._Copy._finish
+
+    def first_says(_done: int, _total: int) -> None:
+        begun.set()
+
+    async def held(one: Any, *args: Any) -> None:
+        await finish(one, *args)
+        if one._progress is first_says and begun.is_set():  # or else it may be through before there is a second
+            await taken.wait()
+
+    monkeypatch.setattr(copying._Copy, "_finish", held)
 
     async def other() -> None:
         with pytest.raises(StoreInUse, match="another process copies"):
-            await copy(first, there, lambda _done, _total: begun.set())
+            await copy(first, there, first_says)
         ended.append(True)
 
     with trio.fail_after(PATIENCE):
@@ -349,7 +360,7 @@ async def test_the_second_of_two_goes_on_and_the_first_ends(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)
             await begun.wait()
-            done = await copy(first, there)
+            done = await copy(first, there, lambda _done, _total: taken.set())
         assert ended
         assert 0 < done.copied < done.records == 180
         proof = prove(first, there)
@@ -397,7 +408,7 @@ async def test_what_is_served_is_not_copied(kafka: Kafka, topics: str, tmp_path:
         async with open_on_kafka(kafka.brokers, topics) as store:
             handed = trio.Event()
             await store.submit(Unit(creates=[MakeTopic("t", TopicConfig())])).wait()
-            store.on_slots(lambda slots: handed.set() if slots else None, b"n")
+            store.on_slots(lambda slots: handed.set() if slots else None)
             await handed.wait()
             with pytest.raises(StoreInUse, match="served by a gateway"):
                 await copy(there, back)

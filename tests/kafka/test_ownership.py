@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
 from tests.integration.flymq_raw import flymq, produce
+from tests.integration.gateways import until
 from tests.integration.raw import BlipMQ, Wire, blipmq_frame, s16, s32, tcp
 from tests.integration.running import Served
 from tests.kafka.node import Kafka
@@ -51,12 +52,6 @@ async def served(directory: Path, config: str) -> AsyncIterator[Served]:
 
 def on_kafka(kafka: Kafka, prefix: str, more: str = "") -> str:
     return CONFIG.format(data="DATA", kafka=LOG.format(brokers=kafka.brokers, prefix=prefix)) + more
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await trio.lowlevel.checkpoint()
-        await trio.sleep(0.05)
 
 
 async def values(port: int, topic: str) -> list[bytes]:

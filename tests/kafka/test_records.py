@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import pytest
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.envelope import BatchMeta, Columns, Envelope, Origin, Run
 from gateway.store.interface import Append
-from gateway.store.kafka.records import RUN, KafkaRecord, RunReader, records
+from gateway.store.kafka.records import EXPIRES, RUN, KafkaRecord, RunReader, records
 
 ORIGINS = [Origin("flymq", "flymq", "", "127.0.0.1:1"), Origin("felix", "felix", "alice")]
 HOSTILE = [b"-5", b"9" * 5000, b"x", b"", b"4", b"40", b"4294967296", b"99999999999999999999"]
@@ -119,6 +120,30 @@ def test_what_was_announced_and_is_not_so_is_read_one_by_one() -> None:
         assert envelopes(RunReader("t", 0, 7).take(sent)[0]) == alone(sent)
     compacted = messages([(offset, one) for offset, one in enumerate(whole) if offset % 7])
     assert envelopes(RunReader("t", 0, 7).take(compacted)[0]) == alone(compacted)
+
+
+@pytest.mark.parametrize("expires", [b"9" * 17, b"9" * 16, b"-5", b" 5", b"5_0", b"", b"x"])
+def test_an_expiry_that_is_no_time_is_a_header_of_somebody_else(expires: bytes) -> None:
+    """More than a column of times holds would end whoever reads it."""
+    ((value, key, headers, time_ms),) = appended(1, 1)
+    assert headers is not None
+    (run,), _unreadable = RunReader("t", 0, 7).take(
+        messages([(0, (value, key, [*headers, (EXPIRES, expires)], time_ms))])
+    )
+    (found,) = envelopes([run])
+    assert (found.route, found.expires_ms) == ("kafka", 0)
+    assert (EXPIRES, expires) in found.headers
+    (run,), _unreadable = RunReader("t", 0, 7).take(
+        messages([(0, (value, key, [*headers, (EXPIRES, b"9" * 15)], time_ms))])
+    )
+    assert envelopes([run])[0].expires_ms == 10**15 - 1
+
+
+def test_a_header_without_a_value_is_empty_behind_those_of_a_gateway_too() -> None:
+    ((value, key, headers, time_ms),) = appended(1, 1)
+    assert headers is not None
+    (run,), _unreadable = RunReader("t", 0, 7).take(messages([(0, (value, key, [*headers, ("a", None)], time_ms))]))
+    assert envelopes([run])[0].headers == (("a", b""),)
 
 
 def test_a_copy_and_what_has_headers_announce_nothing() -> None:

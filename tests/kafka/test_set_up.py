@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.kafka.foreign import consume, make, produce
 from tests.kafka.node import PASSWORD, USER, Kafka
+from tests.kafka.tokens import LIFE
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
@@ -26,8 +28,7 @@ def security(kafka: Kafka, how: str) -> Mapping[str, Any]:
         return {**where, **trust, "ssl.certificate.location": own, "ssl.key.location": own}
     sasl = {"security.protocol": "sasl_plaintext", "sasl.mechanism": how}
     if how == "OAUTHBEARER":
-        unsigned = {"enable.sasl.oauthbearer.unsecure.jwt": True, "sasl.oauthbearer.config": f"principal={USER}"}
-        return {**where, **sasl, **unsigned}
+        return {**where, **sasl, "oauth_cb": lambda _asked: (kafka.issuer.token(), time.time() + LIFE)}
     return {**where, **sasl, "sasl.username": USER, "sasl.password": PASSWORD}
 
 

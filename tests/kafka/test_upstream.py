@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from gateway.envelope import Batch, Columns
-from gateway.errors import TargetRefused, TooLarge, UnknownTopic, Unsupported
+from gateway.errors import TargetRefused, TooLarge, UnknownSubscription, UnknownTopic, Unsupported
+from gateway.protocols.kafka.client.group import GroupReader
 from gateway.protocols.registry import protocol
 from gateway.requests import (
     CreateTopic,
@@ -35,7 +36,7 @@ from gateway.requests import (
 )
 from gateway.transport.client import connect
 from tests.integration.inside import gateway, metric, publish, stored
-from tests.kafka.foreign import everything, make, produce_all
+from tests.kafka.foreign import everything, make, members, produce_all, produce_unreadable, remove_members
 from tests.kafka.node import PASSWORD, PATIENCE, USER, Kafka
 
 NEAR = """
@@ -171,6 +172,15 @@ async def test_what_kafka_gets_comes_in_with_key_and_headers_and_goes_on_after_a
         assert run.columns.headers_of(0) == (("from", b"elsewhere"),)
 
 
+async def test_a_header_whose_name_is_no_text_holds_up_no_ingest(kafka: Kafka, topics: str, tmp_path: Path):
+    address = await made(kafka, topics + "orders")
+    await trio.to_thread.run_sync(produce_unreadable, kafka, address, b"odd")
+    await trio.to_thread.run_sync(produce_all, kafka, address, [b"behind"])
+    more = f", ingest: [{{from: {address}, into: far.orders, group: {topics}g}}]"
+    async with gateway(near(kafka, tmp_path, "", more)) as here:
+        assert await stored(here.ports["flymq"], "far.orders", lambda found: len(found) >= 2) == [b"odd", b"behind"]
+
+
 async def test_two_gateways_share_a_group_and_one_goes_on_for_both(kafka: Kafka, topics: str, tmp_path: Path):
     address = await made(kafka, topics + "shared", 4)
     more = f", ingest: [{{from: {address}, into: far.shared, group: {topics}g}}]"
@@ -231,6 +241,32 @@ async def test_two_gateways_on_one_log_forward_it_once(kafka: Kafka, topics: str
         assert [record.value() for record in found if record.key() == key] == [v for k, v in messages if k == key]
 
 
+async def test_two_gateways_on_one_log_mirror_it_once(kafka: Kafka, topics: str, tmp_path: Path):
+    """What is written at either of them, from the beginning of a topic on; each has some of the partitions."""
+    address = await made(kafka, topics + "shadow")
+    routes = (
+        "  - name: sent\n    match: {topic: wide}\n"
+        f'    to: [{{store: {{topic: wide}}}}, {{mirror: {{upstream: far, address: "{address}"}}}}]\n'
+    )
+    log = f', kafka: {{brokers: ["{kafka.brokers}"], prefix: "{topics}log.", replication: 1}}'
+    one, two = (
+        near(kafka, tmp_path / name, routes)
+        .replace(", free_space_floor: 1", log)
+        .replace("partitions: 3", "partitions: 8")
+        for name in ("one", "two")
+    )
+    messages = [(b"key %d" % (number % 50), value) for number, value in enumerate(VALUES)]
+    async with gateway(two) as second, gateway(one) as first:
+        for each in (first, second):
+            await metric(each, "gateway_owned_slots", 16)
+            await metric(each, "gateway_upstream_connected", 1, upstream="far")
+        for start in range(0, 500, 20):
+            each = (first, second)[start // 20 % 2]
+            await publish_keys(each.ports["flymq"], "wide", messages[start : start + 20])
+        found = await in_kafka(kafka, address, lambda found: len(found) >= 500)
+    assert sorted((record.key(), record.value()) for record in found) == sorted(messages)
+
+
 async def test_the_answer_to_a_proxied_publish_is_kafkas(kafka: Kafka, topics: str, tmp_path: Path):
     address = await made(kafka, topics + "orders", max_message_bytes="2000")
     routes = f'  - name: live\n    match: {{topic: "live.*"}}\n    to: [{{proxy: {{upstream: far, address: "{topics}{{1}}", timeout: 60s}}}}]\n'
@@ -281,15 +317,8 @@ def login(kafka: Kafka, how: str) -> tuple[str, str]:
         own = f"cert: {certificates.client}, key: {certificates.client}"
         return kafka.listening("MTLS"), f", tls: {{ca: {certificates.ca}, {own}}}"
     if how == "OAUTHBEARER":
-        return kafka.listening("SASL"), f", auth: {{token: {unsigned()}}}"
+        return kafka.listening("SASL"), f", auth: {{token: {kafka.issuer.token()}}}"
     return kafka.listening("SASL"), f", auth: {{username: {USER}, password: {PASSWORD}, mechanism: {how}}}"
-
-
-def unsigned() -> str:
-    """A token that says who we are, and nobody vouches for."""
-    body = {"sub": USER, "iat": int(time.time()), "exp": int(time.time()) + 3600}
-    parts = (json.dumps(one).encode() for one in ({"alg": "none"}, body))
-    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + "."
 
 
 async def test_a_login_that_is_refused_is_waited_for_and_said(kafka: Kafka, topics: str, tmp_path: Path):
@@ -353,6 +382,98 @@ async def test_a_client_of_ours_does_there_what_it_does_elsewhere(kafka: Kafka, 
         assert isinstance(taken, Taken)
         assert [one.run.columns.values() for one in taken.deliveries] == [[b"b"]], "the first was settled"
         await remote.request(DeleteTopic(0, topic), timeout=PATIENCE)
+
+
+async def place_of(kafka: Kafka, group: str, topic: str) -> int:
+    """How far the group is in the topic's one partition, as Kafka has it."""
+    asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])]
+    kept = await trio.to_thread.run_sync(kafka.admin.list_consumer_group_offsets(asked)[group].result, PATIENCE)
+    return int(kept.topic_partitions[0].offset)
+
+
+async def test_nothing_is_told_as_settled_that_the_group_does_not_know(kafka: Kafka, topics: str):
+    """The member is removed between a take and its settling: it is refused, and what it was about comes again."""
+    topic = await made(kafka, topics + "refused")
+    await trio.to_thread.run_sync(produce_all, kafka, topic, VALUES[:20])
+    told = repeated = refused = 0
+    with trio.fail_after(PATIENCE):
+        async with await linked(kafka) as remote:
+
+            async def ask(request: Any) -> Any:
+                return await remote.request(request, timeout=PATIENCE)
+
+            number = (await ask(Subscribe(0, topic, topics, acknowledge=True, start=Start.EARLIEST))).subscription
+            while told < 20:
+                taken = await ask(Take(0, number, 5, 1 << 20, trio.current_time() + 1))
+                for one in taken.deliveries:
+                    assert one.run.base_offset >= told, "it was told as settled, and comes again"
+                    repeated += one.run.next_offset <= 5
+                    if not refused:
+                        await trio.to_thread.run_sync(remove_members, kafka, topics)
+                    tags = [one.first_tag + index for index in range(one.run.count)]
+                    results = set(map(type, (await ask(Settle(0, number, tags))).results))
+                    assert len(results) == 1
+                    if results == {type(None)}:
+                        told = one.run.next_offset
+                        assert await place_of(kafka, topics, topic) >= told
+                    else:
+                        assert results == {UnknownSubscription}
+                        refused += 1
+    assert (repeated > 1, refused > 0) == (True, True)
+
+
+async def test_what_is_settled_too_late_is_not_written_over_what_another_member_wrote(kafka: Kafka, topics: str):
+    """The partition goes to another client while our event loop has no time to hear of it, and settles what it still holds."""
+    topic = await made(kafka, topics + "late")
+    await trio.to_thread.run_sync(produce_all, kafka, topic, VALUES[:20])
+    answers: dict[int, Any] = {}
+    failed: list[Any] = []
+    settings = {"bootstrap.servers": kafka.brokers}
+    reader = GroupReader(settings, topics, Start.EARLIEST, answers.__setitem__, failed.append)
+
+    async def answer(request: int) -> Any:
+        while request not in answers:  # noqa: ASYNC110
+            await trio.sleep(0.02)
+        return answers[request]
+
+    try:
+        with trio.fail_after(PATIENCE):
+            reader.subscribe(1, topic, True)
+            reader.take(1, 1, 5, 1 << 20, wait=True)
+            (taken,) = (await answer(1)).deliveries
+            another_takes_over(kafka, topics, topic)  # blocks
+            reader.settle(2, 1, range(taken.first_tag, taken.first_tag + taken.run.count), accepted=True)
+            assert {type(one) for one in (await answer(2)).results} == {UnknownSubscription}
+    finally:
+        await trio.to_thread.run_sync(reader.close)
+    assert await place_of(kafka, topics, topic) == 20
+    assert failed == []
+
+
+def another_takes_over(kafka: Kafka, group: str, topic: str) -> None:
+    """Another client reads and commits all there is, while who was thrown out joins again and is given nothing."""
+    remove_members(kafka, group)
+    other = Consumer(
+        {
+            "bootstrap.servers": kafka.brokers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+    other.subscribe([topic])
+    seen = 0
+    while seen < 20:
+        message = other.poll(0.1)
+        seen += message is not None and message.error() is None
+    written = False
+    while not written or len(members(kafka, group)) < 2:
+        other.poll(0.1)
+        with contextlib.suppress(KafkaException):  # who was thrown out may be joining at this moment
+            other.commit(asynchronous=False)
+            written = True
+    other.close()
 
 
 async def test_the_commands_reach_it(kafka: Kafka, topics: str):

@@ -1,7 +1,7 @@
 """What one protocol publishes another reads, with exactly the fields that the fidelity table promises.
 
-Between them is a real process: its codecs, sessions, sockets and log. The table alone says what is expected, so that a
-changed row of it fails here.
+Between them is a real process: its codecs, sessions, sockets and log. A Kafka elsewhere is a row as well: what a forward has sent
+into it, and what an ingest has pulled from it. The table alone says what is expected, so that a changed row of it fails here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.envelope import Batch, Columns, Headers, Run
-from gateway.protocols.registry import Transport, carried, protocol, served
+from gateway.protocols.registry import Transport, carried, protocol, protocols, served
 from gateway.requests import Fetch, Fetched, Publish, Published, Settle, Subscribe, Subscribed, Take, Taken
 from gateway.routing.fidelity import Fate, Fidelity, Way, fidelity
 from gateway.settings import Dialect
 from gateway.transport.client import Connection, connect
 from gateway.transport.tls import ClientTls
 from gateway.wire.session import ClientContext, Credentials
-from tests.integration.running import Served
+from tests.integration.inside import stored
+from tests.integration.running import Served, started
+from tests.kafka.fixtures import KAFKA, Log
+from tests.kafka.foreign import make
+from tests.kafka.node import Kafka
 
 pytestmark = pytest.mark.processes
 CONFIG = """
@@ -36,13 +40,37 @@ listeners:
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   felix:   {{protocol: felix,   bind: "127.0.0.1:0", tls: self-signed}}
   fujin:   {{protocol: fujin,   bind: "127.0.0.1:0", tls: self-signed}}
-storage: {{path: "{data}", durability: memory}}
+storage: {storage}
 """
-CARRIES = carried(served())
+ELSEWHERE = """
+upstreams:
+  far: {{protocol: kafka, address: "{brokers}", ingest: [{pulled}]}}
+routes:
+  - name: sent
+    match: {{topic: "*-to-kafka"}}
+    to:
+      - store: {{topic: "{{topic}}"}}
+      - forward: {{upstream: far, address: "{sent}{{topic}}", accept_loss: all}}
+  - {{name: rest, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
+"""
+PULLED, SENT = "fidelity.pulled.", "fidelity.sent."
+"""How topics begin that are a Kafka's elsewhere."""
+CARRIES = carried(protocols())
+HERE = list(carried(served()))
 DIALECTS = {"fujin": Dialect.STOCK, "fujin 0.5": Dialect.SESSION, "fujin v1": Dialect.V1}
 """Which dialect a row is about, where there are several rows."""
 Message = tuple[bytes, bytes | None, Headers]
-PAIRS = list(itertools.product(CARRIES, repeat=2))
+PAIRS = list(itertools.product(HERE, repeat=2))
+EACH_TWICE = list(zip(HERE, [*HERE[1:], HERE[0]], strict=True))
+"""Every row writes and reads: what a log keeps does not depend on both."""
+ELSEWHERES = [*itertools.product(HERE, [KAFKA]), *itertools.product([KAFKA], [*HERE, KAFKA])]
+SOME: list[Message] = [
+    (b"k", b"key", (("h", b"v"),)),
+    (b"", None, ()),
+    (b"\0\xff" * 500, b"\0\xff", (("h", b""), ("h", b"\0\xff"), ("other", b"2"))),
+    (b"v", b"key", ()),
+    (b"last", None, (("h", b"v"),)),
+]
 MESSAGES = st.lists(
     st.tuples(
         st.binary(min_size=0, max_size=40),
@@ -58,12 +86,30 @@ MESSAGES = st.lists(
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One process for every pair and example; addresses tell them apart."""
     directory = tmp_path_factory.mktemp("fidelity")
-    served = Served(directory, CONFIG.format(data=directory / "data"))
+    served = Served(directory, CONFIG.format(storage=Log().storage(directory / "data", ", durability: memory")))
     served.start()
     try:
         yield served
     finally:
         assert served.end(signal.SIGTERM) == 0
+
+
+@pytest.fixture(scope="module")
+def kafka_ports(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, int]]:
+    """Of one that has its log on a Kafka, which is the broker elsewhere, too."""
+    directory = tmp_path_factory.mktemp("fidelity")
+    pulled = [address_of(*pair) for pair in ELSEWHERES if pair[0] == KAFKA]
+    sent = [address_of(*pair) for pair in ELSEWHERES if pair[1] == KAFKA]
+    for topic in (*(PULLED + one for one in pulled), *(SENT + one for one in sent)):
+        make(kafka, topic)
+    ingests = ", ".join(f'{{from: "{PULLED}{one}", into: "{one}", group: fidelity}}' for one in pulled)
+    config = CONFIG.format(storage=Log(kafka, "fidelity.log.").storage(directory / "data"))
+    with started(directory, config + ELSEWHERE.format(brokers=kafka.brokers, pulled=ingests, sent=SENT)) as gateway:
+        yield {**gateway.ports, KAFKA: int(kafka.brokers.rpartition(":")[2])}
+
+
+def address_of(source: str, target: str) -> str:
+    return f"{source}-to-{target}".translate(str.maketrans(" .", "--"))
 
 
 @contextlib.asynccontextmanager
@@ -89,6 +135,12 @@ async def begin(connection: Connection, name: str, address: str) -> int:
 async def read(connection: Connection, name: str, address: str, subscription: int, count: int) -> list[Run]:
     """So many messages."""
     runs: list[Run] = []
+    if name == KAFKA:  # the first is sent there when it is
+        while not runs:
+            fetched = await connection.request(Fetch(0, address, 0, 0, 1, 1 << 20))
+            assert isinstance(fetched, Fetched)
+            runs += fetched.runs
+        assert [runs.pop().columns.values()] == [[b"before"]]
     while sum(run.count for run in runs) < count:
         if CARRIES[name].offset:
             offset = runs[-1].next_offset if runs else 1
@@ -96,7 +148,8 @@ async def read(connection: Connection, name: str, address: str, subscription: in
             assert isinstance(fetched, Fetched)
             runs += fetched.runs
             continue
-        taken = await connection.request(Take(0, subscription, count, hold_until=trio.current_time() + 5))
+        wanted = count - sum(run.count for run in runs)
+        taken = await connection.request(Take(0, subscription, wanted, hold_until=trio.current_time() + 5))
         assert isinstance(taken, Taken)
         for delivered in taken.deliveries:
             runs.append(delivered.run)
@@ -120,39 +173,60 @@ def expected(promised: Fidelity, messages: list[Message]) -> list[Message]:
     ]
 
 
-async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[Message]) -> None:
+def by_key(messages: list[Message]) -> list[Message]:
+    """Those of one key side by side."""
+    return sorted(messages, key=lambda one: one[1] or b"")
+
+
+async def cross(ports: Mapping[str, int], promised: Fidelity, sent: list[Message], address: str = "") -> None:
     """Publish there, read here, compare with the table."""
     source, target = promised.source, promised.target
     messages = [one for one in sent if len(one[0]) >= CARRIES[source].min_value]
     wanted = expected(promised, messages)
-    address = f"pair-{source}-{target}-{next(NUMBERS)}".replace(" ", "-")
-    with trio.fail_after(20):
+    address = address or f"pair-{next(NUMBERS)}-{address_of(source, target)}"
+    there = PULLED + address if source == KAFKA else address
+    here = SENT + address if target == KAFKA else address
+    with trio.fail_after(PATIENCE):
         async with connected(target, ports) as reader, connected(source, ports) as writer:
             # so that an offset is the log's and not a count of what came
-            await writer.request(Publish(0, Batch(address, Columns.of([b"before"]))))
-            subscription = await begin(reader, target, address)
+            await writer.request(Publish(0, Batch(there, Columns.of([b"before"]))))
+            if source == KAFKA:
+                await stored(ports["flymq"], address, bool)
+            subscription = await begin(reader, target, here)
             keys = [key for _, key, _ in messages] if CARRIES[source].key else None
             headers = [pairs for *_, pairs in messages] if CARRIES[source].headers else None
             if messages:
                 columns = Columns.of([value for value, *_ in messages], keys, headers)
                 partition = 0 if CARRIES[source].partition else None
-                reply = await writer.request(Publish(0, Batch(address, columns, partition=partition)))
+                reply = await writer.request(Publish(0, Batch(there, columns, partition=partition)))
                 assert isinstance(reply, Published)
                 assert not reply.refused
-            runs = await read(reader, target, address, subscription, len(wanted)) if wanted else []
-    got = [
+            runs = await read(reader, target, here, subscription, len(wanted)) if wanted else []
+    found = [
         (run.columns.value(index), run.columns.key(index), run.columns.headers_of(index))
         for run in runs
         for index in range(run.count)
     ]
+    got = [(value, key, tuple(pair for pair in headers if pair[0] != WHICH)) for value, key, headers in found]
+    if promised.field("ordering").note.startswith("per key"):
+        got, wanted = by_key(got), by_key(wanted)
     assert got == wanted, (source, target)
+    told = promised.way is Way.FORWARD and promised.field("provenance").fate is Fate.MAPPED
+    ids = [data for *_, headers in found for name, data in headers if name == WHICH]
+    assert len(set(ids)) == len(ids) == told * len(wanted)
     if promised.field("offset").fate is Fate.MAPPED:
-        assert [run.base_offset + index for run in runs for index in range(run.count)] == list(
-            range(1, 1 + len(wanted))
-        )
+        offsets = [run.base_offset + index for run in runs for index in range(run.count)]
+        if KAFKA in (source, target):  # what is pulled and what is sent is so by transactions, whose ends have offsets
+            assert offsets == sorted(set(offsets))
+            assert min(offsets) >= 1
+        else:
+            assert offsets == list(range(1, 1 + len(wanted)))
 
 
 NUMBERS = itertools.count()
+PATIENCE = 60
+WHICH = "gateway.id"
+"""The header that says which message of a log it is."""
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -190,6 +264,19 @@ def test_a_changed_row_of_the_table_is_noticed(
             attrs.evolve(promised, fields=rows),
             [(b"k", None, (("h", b"v"),)), (b"v", b"key", ())],
         )
+
+
+@pytest.mark.parametrize(("source", "target"), EACH_TWICE)
+def test_a_log_on_kafka_keeps_what_the_table_promises(kafka_ports: Mapping[str, int], source: str, target: str) -> None:
+    trio.run(cross, kafka_ports, fidelity(source, target, CARRIES, Way.BRIDGE), SOME)
+
+
+@pytest.mark.parametrize(("source", "target"), ELSEWHERES)
+def test_a_kafka_elsewhere_keeps_what_the_table_promises(
+    kafka_ports: Mapping[str, int], source: str, target: str
+) -> None:
+    way = Way.FORWARD if target == KAFKA else Way.BRIDGE
+    trio.run(cross, kafka_ports, fidelity(source, target, CARRIES, way), SOME, address_of(source, target))
 
 
 async def outlived(ports: Mapping[str, int], target: str) -> None:

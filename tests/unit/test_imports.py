@@ -127,12 +127,31 @@ RULES = [
             "gateway.model",
         ),
     ),
+    Rule(
+        "gateway/link/codec.py",
+        (*VALUES, "gateway.link", "gateway.broker.consume.shared"),
+        PURE,
+    ),
+    Rule(
+        "gateway/link",
+        (
+            *VALUES,
+            "gateway.link",
+            "gateway.broker",
+            "gateway.store.interface",
+            "gateway.model",
+            "gateway.files",
+            "gateway.notation",
+        ),
+        ("aioquic", "structlog", "logging"),
+    ),
     Rule("gateway/observe", (*VALUES, "gateway.observe", "gateway.store.interface"), ("aioquic",)),
     Rule(
         "gateway/pipeline",
         (
             *VALUES,
             "gateway.pipeline",
+            "gateway.files",
             "gateway.store",
             "gateway.bulk.wire",
             "gateway.arrow",
@@ -194,7 +213,7 @@ RULES = [
     ),
     Rule(
         "gateway/reload.py",
-        (*VALUES, "gateway.config", "gateway.model", "gateway.observe.prometheus", "gateway.routing"),
+        (*VALUES, "gateway.config", "gateway.files", "gateway.model", "gateway.observe.prometheus", "gateway.routing"),
         ("aioquic",),
     ),
 ]

@@ -145,3 +145,11 @@ def test_substitution_is_total(text: str, environ: dict[str, str]) -> None:
         assert "${" in text
     else:
         assert "${" in text or filled == text
+
+
+@pytest.mark.parametrize(
+    ("host", "so"),
+    [("0.0.0.0", True), ("::", True), ("[::]", True), ("", False), ("10.0.0.0", False), ("::1", False)],
+)
+def test_what_stands_for_all_addresses(host: str, so: bool) -> None:
+    assert notation.is_everywhere(host) is so

@@ -662,3 +662,45 @@ def test_garbage_harms_nobody(garbage: bytes, logged_in: bool) -> None:
 def test_sniffing(head: bytes, verdict: Sniff) -> None:
     assert SPEC.sniff is not None
     assert SPEC.sniff(head) is verdict
+
+
+ALONE = (
+    vectors.POLL,
+    vectors.ACK,
+    vectors.PING,
+    vectors.PUBLISH,
+    codec.poll(61, 3),
+    codec.ack(8, 3),
+    codec.poll(62, 0),
+)
+"""Frames that come one by one, the last of which is refused."""
+TAKEN = (
+    NOTHING,
+    UnknownSubscription(),
+    taken(*qos1(b"hi"), first_tag=7),
+    taken(*qos0(b"hi"), first_tag=8),
+    taken(*qos1(b"hi"), acknowledge=False),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(ALONE), st.none() | st.sampled_from(TAKEN))))
+def test_a_frame_in_one_read_is_what_it_is_byte_by_byte(steps: list[tuple[bytes, object]]) -> None:
+    """Whatever is under way before it: nothing, or what is answered later."""
+    scripts = subscribed(), subscribed()
+
+    def answer(outcome: object, request: object) -> object:
+        if isinstance(request, Take):
+            return outcome
+        return {Publish: STORED, Settle: Settled([UnknownSubscription()]), Cancel: DONE}[type(request)]
+
+    for frame, outcome in [*steps, (vectors.PING, NOTHING)]:
+        scripts[0].feed(frame)
+        scripts[1].feed_each_byte(frame)
+        first, second = ([one for one in script.asked if not isinstance(one, Publish)] for script in scripts)
+        assert first == second
+        assert len(scripts[0].asked) == len(scripts[1].asked)
+        if outcome is not None:
+            for script in scripts:
+                script.serve(lambda request, outcome=outcome: answer(outcome, request))
+        assert scripts[0].sent() == scripts[1].sent()
+        assert scripts[0].session.in_flight == scripts[1].session.in_flight

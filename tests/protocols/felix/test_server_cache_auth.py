@@ -7,7 +7,7 @@ import pytest
 from gateway import requests
 from gateway.errors import NotFound, Unauthenticated
 from gateway.protocols.felix.server.stream import LARGE_REPLY
-from gateway.protocols.felix.wire.frames import COPIES
+from gateway.protocols.felix.wire.frames import AFTER, COPIES
 from gateway.settings import Dialect
 from gateway.wire.session import Finish, Kind, Send, StopSending
 from tests.protocols.felix.values import FRAMES, IDENTITY, PUBLISHED, STREAM, batch, framed, js, serving
@@ -119,7 +119,7 @@ def test_login_with_flags():
     script = serving().feed(FRAMES["auth_with_capabilities"]).answer(requests.Authenticate, IDENTITY)
     script.sends(FRAMES["auth_ok"])
     script = serving().feed(js(type="auth", tenant_id="t1", token="x", client_flags=0xFFFF))
-    script.answer(requests.Authenticate, IDENTITY).sends(js(type="auth_ok", server_flags=63 | COPIES))
+    script.answer(requests.Authenticate, IDENTITY).sends(js(type="auth_ok", server_flags=63 | COPIES | AFTER))
 
 
 def test_failed_login_ends_the_stream():

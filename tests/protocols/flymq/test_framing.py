@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from gateway.envelope import Columns, Run
 from gateway.errors import CommitFailed, Unauthenticated, UnknownPartition
 from gateway.protocols.flymq import SPEC
 from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op, frame
@@ -343,6 +344,21 @@ def test_parsing_stops_while_answers_are_not_taken() -> None:
     script.room().expect(DescribeTopics)
 
 
+def test_what_is_known_and_waits_for_its_turn_is_held_against_the_bound_on_output() -> None:
+    """A FETCH that filters may take long; meanwhile those behind it must not bring all of the log into memory."""
+    fetch = fr(Op.FETCH, s("t") + i32(0) + u64(0) + i32(1))
+    script = server(limits=Limits(output=Size(10_000))).feed(fetch * 20)
+    late = script.expect(Fetch)
+    known = 0
+    while script.asked:
+        script.answer(Fetch, Fetched([Run("t", 0, 0, Columns.of([bytes(5_000)]), [0], ())], 1, 0, 1))
+        known += 1
+    assert known == 4  # with one known one more is asked for; with two known none is, but those under way end
+    script.complete(late, Fetched((), 0, 0, 0))
+    script.room()
+    assert script.asked
+
+
 def test_reads_under_way_are_few() -> None:
     script = server().feed(fr(Op.FETCH, s("t") + i32(0) + u64(0) + i32(1)) * 9)
     assert len(script.asked) == 4
@@ -414,3 +430,43 @@ def test_the_first_byte_tells_flymq() -> None:
     assert SPEC.sniff(b"\xaf") is Sniff.YES
     assert SPEC.sniff(b"\x00\x00") is Sniff.NO
     assert SPEC.sniff(b"\x16\x03") is Sniff.NO
+
+
+# --- one PRODUCE a read, to where the one before it went ---
+
+
+def test_what_is_alone_in_its_read_is_answered_in_its_turn_whatever_comes_behind_it() -> None:
+    script = server(auth=False)
+    script.feed(produce("orders", b"first")).answer(Publish, Published("orders", 5))
+    script.sends(fr(1, recorded("orders", 0, 0, 5, -1, 5)))
+    alone = script.feed(produce("orders", b"alone", partition=2)).expect(Publish)
+    assert (alone.batch.partition, alone.batch.columns.values()) == (2, [b"alone"])
+    behind = script.feed(produce("orders", b"be")).feed(produce("orders", b"hind")[:20]).expect(Publish)
+    script.feed(LIST)  # in the midst of a frame: it is part of that
+    script.complete(behind, Published("orders", 5, base_offset=8)).quiet()
+    script.complete(alone, Published("orders", 5, 2, base_offset=7))
+    script.sends(fr(1, recorded("orders", 2, 7, 5, -1, 5)) + fr(1, recorded("orders", 0, 8, 5, -1, 2)))
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_what_is_alone_in_its_read_may_be_refused_or_be_the_last(short: bool) -> None:
+    script = server(auth=False)
+    script.shortly = short
+    script.feed(produce("orders", b"first")).answer(Publish, Published("orders", 5))
+    script.sent()
+    refused = script.feed(produce("orders", b"refused")).expect(Publish)
+    script.complete(refused, Published("orders", 5, refused={0: UnknownPartition()}))
+    assert script.sent()[2] == Op.ERROR
+    last = script.feed(produce("orders", b"last")).expect(Publish)
+    script.eof().quiet()
+    script.complete(last, Published("orders", 5, base_offset=1)).sends(fr(1, recorded("orders", 0, 1, 5, -1, 4)))
+    script.output(Close)
+
+
+def test_what_is_alone_in_its_read_may_be_lost() -> None:
+    script = server(auth=False)
+    script.feed(produce("orders", b"first")).answer(Publish, Published("orders", 5))
+    script.sent()
+    lost = script.feed(produce("orders", b"lost")).expect(Publish)
+    script.lost()
+    script.complete(lost, Published("orders", 5)).quiet()

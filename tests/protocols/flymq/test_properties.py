@@ -163,6 +163,41 @@ def test_runs_are_what_single_frames_say(
     assert runs == changes + 1, "frames to one topic and partition are one run"
 
 
+@given(first=MESSAGE, second=MESSAGE, same=st.booleans(), flags=st.integers(0, 3), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_frame_that_is_read_at_a_glance_is_what_it_is_otherwise(
+    first: tuple[str, bytes, bytes, int],
+    second: tuple[str, bytes, bytes, int],
+    same: bool,
+    flags: int,
+    data: st.DataObject,
+) -> None:
+    def made(topic: str, key: bytes, value: bytes, partition: int, flags: int = 1) -> bytes:
+        return produce(topic, value, key, partition, flags)
+
+    collector = Collector()
+    collector.collect(made(*first), 0)
+    topic, key, value, partition = second
+    frame = bytearray(made(first[0] if same else topic, key, value, partition, flags))
+    for _ in range(data.draw(st.integers(0, 2))):  # and whatever else a peer may send
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    whole = bytes(frame[: data.draw(st.integers(0, len(frame) + 10))])
+    glanced = collector.lone(whole)
+    run, end = collector.collect(whole, 0) if len(whole) >= 8 and whole[:3] == b"\xaf\x01\x01" else (None, 0)
+    if glanced is not None:
+        assert run is not None
+        assert end == len(whole)
+        assert (glanced.target, glanced.partition, glanced.pieces, glanced.keys) == (
+            run.target,
+            run.partition,
+            run.pieces,
+            run.keys,
+        )
+        assert glanced.partition >= -1
+    untouched = whole == made(first[0], b"", value, partition)
+    assert glanced is not None or not untouched
+
+
 @given(
     values=st.lists(st.binary(max_size=30), min_size=1, max_size=20),
     keys=st.none() | st.lists(st.none() | st.binary(min_size=1, max_size=5), min_size=20, max_size=20),

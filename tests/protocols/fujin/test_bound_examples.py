@@ -50,8 +50,6 @@ FIRST_ID = hexed("01 0000000200000001 00000006 74")
         ("0b 00000001 01 00000003 737562", client.subscribe(1, b"sub", auto=True, headered=False)),
         ("0c 00000003 00 00000003 737562", client.subscribe(3, b"sub", auto=False, headered=True)),
         ("0d 00000002 00", client.unsubscribe(2, 0)),
-        ("07 00000001 00 00000003 737562 00000002", client.bound_fetch(1, b"sub", 2, auto=False, headered=False)),
-        ("08 00000001 00 00000003 737562 00000002", client.bound_fetch(1, b"sub", 2, auto=False, headered=True)),
         ("09 00000005 00 00000000", client.bound_settle(BoundOp.ACK, 5, 0, [])),
         ("0a 00000005 00 00000000", client.bound_settle(BoundOp.NACK, 5, 0, [])),
     ],
@@ -71,6 +69,8 @@ def test_commands_are_read() -> None:
     assert codec.decode_reader(data, 0) == codec.ReaderCommand(BoundReply.HSUBSCRIBE, 3, False, b"sub", 0, len(data))
     data = hexed("07 00000001 00 00000003 737562 00000002")
     assert codec.decode_reader(data, 0) == codec.ReaderCommand(BoundReply.FETCH, 1, False, b"sub", 2, len(data))
+    data = hexed("08 00000001 00 00000003 737562 00000002")
+    assert codec.decode_reader(data, 0) == codec.ReaderCommand(BoundReply.HFETCH, 1, False, b"sub", 2, len(data))
     assert codec.decode_unsubscribe(hexed("0d 00000002 00"), 0) == (2, 0, 6)
     assert codec.decode_bound_settle(hexed("09 00000005 00 00000000"), 0) == codec.SettleCommand(
         BoundReply.ACK, 5, 0, [], 10
@@ -164,9 +164,6 @@ def test_replies_are_read() -> None:
     data = hexed("09 00 0002 00000001 6b 00000001 76 0000000e 01 0000000200000001 00000006 74 00000002 6d32")
     message = client.BoundMessage(FIRST_ID, b"m2", (("k", b"v"),))
     assert client.decode_bound_message(data, 2, auto=False, headered=True) == (message, len(data))
-    data = hexed("0a 00000001 00 00 00000001 0000000e 01 0000000200000001 00000006 74 00000005 68656c6c6f")
-    fetched = client.decode_bound_fetched(data, 0, 100, auto=False, headered=False)
-    assert (fetched.subscription, fetched.messages) == (0, (client.BoundMessage(FIRST_ID, b"hello", ()),))
     assert client.decode_bound_settled(hexed("0c 00000005 00 00000000"), 0)[1] == {}
 
 

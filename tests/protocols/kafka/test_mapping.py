@@ -144,8 +144,10 @@ def test_runs_end_where_partitions_do_and_at_gaps() -> None:
     assert runs[0].times == [0, 0]
 
 
-def test_headers_whose_names_are_no_text_leave_the_message_and_a_sign() -> None:
-    odd = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+@pytest.mark.parametrize(
+    "odd", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), SystemError("a hole")]
+)
+def test_headers_whose_names_are_no_text_leave_the_message_and_a_sign(odd: Exception) -> None:
     (run,) = runs_of([Record("t", 0, 4, b"a", odd), Record("t", 0, 5, b"b", [("h", b"1")])])
     assert run.columns.values() == [b"a", b"b"]
     assert run.columns.headers_of(0) == UNREADABLE

@@ -228,11 +228,14 @@ def test_named_subscription_keeps_its_place_in_a_group():
     script.submit(requests.Take(2, number, 10)).feed(records(5, b"a", b"b", b"c"))
     script.sent()
     first = script.expect(2, requests.Taken).deliveries[0].first_tag
-    script.submit(requests.Settle(3, number, [first, first + 1]))
-    script.expect(3, requests.Settled, results=[None, None])
-    script.sends(v.COMMIT_2[:-1] + b"\x04").feed(v.COMMITTED)
+    script.submit(requests.Settle(3, number, [first, first + 1])).sends(v.COMMIT_2[:-1] + b"\x04")
+    assert not script.completions  # nobody may count on it before the broker has said so
+    script.feed(v.COMMITTED).expect(3, requests.Settled, results=[None, None])
     script.submit(requests.Settle(4, number, [first + 2], accepted=False)).expect(4, requests.Settled)
-    script.submit(requests.Take(5, number, 10, max_bytes=9)).sends(fetch("demo", 4, 9))
+    script.submit(requests.Take(5, number, 10, max_bytes=9)).sends(fetch("demo", 4, 9)).feed(records(5, b"c"))
+    script.submit(requests.Settle(6, number, [script.expect(5, requests.Taken).deliveries[0].first_tag])).sent()
+    (refused,) = script.feed(refusal(4, "no")).expect(6, requests.Settled).results
+    assert isinstance(refused, TargetRefused)
 
 
 def test_a_group_whose_next_record_is_gone_goes_on_with_what_is_left():

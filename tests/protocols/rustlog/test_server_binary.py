@@ -25,11 +25,11 @@ from gateway.errors import (
 )
 from gateway.protocols.rustlog.settings import FreshGroup
 from gateway.protocols.rustlog.wire.frames import MAX_FRAME, MAX_VALUE
-from gateway.requests import Request
+from gateway.requests import Outcome, Request
 from gateway.settings import Limits, Size
 from gateway.wire.session import Close
 from tests.protocols.rustlog import vectors as v
-from tests.protocols.rustlog.values import fetch, fetched, framed, produce, published, refusal, serving, topics
+from tests.protocols.rustlog.values import fetch, fetched, framed, produce, published, refusal, run, serving, topics
 from tests.protocols.script import hexed
 
 FIVE = [b"hello", b"from", b"rustlog", b"", b"k"]
@@ -197,6 +197,57 @@ def test_answers_keep_the_order_of_requests():
     script.sends(v.PRODUCED_THREE[:-1] + b"\x01" + v.PONG + answer + v.FETCHED_ONE).quiet()
 
 
+@pytest.mark.parametrize(("at_once", "said"), [(v.PING, v.PONG), (v.CREATE_Z_0, v.INVALID_COUNT)])
+def test_what_is_answered_at_once_is_not_overtaken_by_the_short_way(at_once: bytes, said: bytes):
+    """Both come in one read, and nobody asks what there is to put out before the one request that they led to has ended."""
+    session = serving().session
+    (request,) = session.receive(0, at_once + v.FETCH_0_1, 0.0)
+    given = session.answered(request.id, fetched(FIVE[:1]), 0.0)
+    sent = [given] if isinstance(given, bytes) else [output.data for output in session.outputs()]
+    assert b"".join(sent) == said + v.FETCHED_ONE
+    assert not session.outputs()
+
+
+TWO_RUNS = requests.Fetched([run(FIVE[:2]), run(FIVE[2:], 2)], 5, 0, 5)
+
+
+@pytest.mark.parametrize("outcome", [fetched(FIVE), TWO_RUNS, fetched([]), UnknownTopic(), fetched([b"x" * 3000] * 3)])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        fetch("demo", 0, 1024),
+        fetch("demo", 0, 0),
+        fetch("demo", 1 << 63, 1024),
+        fetch("demo", 0, (1 << 32) - 1, partition=7),
+        framed(fetch("demo", 0, 9)[4:] + b"and more"),
+    ],
+)
+def test_a_fetch_that_comes_alone_is_what_one_in_pieces_is(frame: bytes, outcome: Outcome):
+    """The short way asks the same, holds back as much, and says the same, however it ends."""
+    for limits in (Limits(), Limits(output=Size(16_000))):
+        found: list[object] = []
+        for pieces in ((frame,), (frame[:5], frame[5:])):
+            session = serving(limits=limits).session
+            for _ in range(3):
+                (request,) = [one for piece in pieces for one in session.receive(0, piece, 0.0)]
+                found.append((request, session.in_flight, session.kept, session.rests_until()))
+                given = session.answered(request.id, outcome, 0.0)
+                found.append(
+                    given if isinstance(given, bytes) else b"".join(output.data for output in session.outputs())
+                )
+                found.append((session.in_flight, session.outputs(), session.rests_until()))
+                session.room(0, 0.0)
+        assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_what_comes_behind_a_fetch_that_came_alone_is_answered_behind_it():
+    script = serving().feed(v.FETCH_0_1)
+    asked = script.expect(requests.Fetch)
+    script.feed(v.PING).feed(v.FETCH_0_0)
+    script.answer(requests.Fetch, fetched(FIVE[:1], end=5)).sends(b"")
+    script.complete(asked, fetched(FIVE[:1], end=5)).sends(v.FETCHED_ONE + v.PONG + v.FETCHED_NONE_0).quiet()
+
+
 def test_refused_batch_answers_every_request_of_it():
     script = serving().feed(v.PRODUCE_NOPE * 3)
     script.answer(requests.Publish, UnknownTopic()).sends(v.NOPE * 3).quiet()
@@ -254,6 +305,8 @@ WHAT = {
     "02 00 00 00 00": "missing partition",
     "02 00 00 00 00 00 00 00 00": "missing offset",
     "02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00": "missing max_bytes",
+    "02 00 00 00 01 ff" + " 00" * 16: "invalid utf8 topic: invalid utf-8 sequence of 1 bytes from index 0",
+    "02 00 01 ff 00 01 ff" + " 00" * 16: "invalid utf8 group_id: invalid utf-8 sequence of 1 bytes from index 0",
     "03": "missing group length",
     "03 00 01": "truncated group",
     "03 00 01 c3": "invalid utf8 group: incomplete utf-8 byte sequence from index 0",

@@ -55,7 +55,7 @@ async def admin(token: str = "", host: str = "127.0.0.1", routes: Sequence[BaseR
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve_http(app, sock, stop=stop, task_status=task_status))
         base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        async with httpx.AsyncClient(base_url=base, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, base_url=base, trust_env=False) as client:
             yield Admin(client, recorder, health, stop)
         stop.set()
 

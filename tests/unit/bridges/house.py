@@ -15,7 +15,7 @@ from gateway import model
 from gateway.bridges.assembly import Bridges, open_bridges
 from gateway.broker.assembly import House, open_house
 from gateway.broker.letters import split_headers
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Backoff, Seconds
 from gateway.store.committer import Mode
@@ -29,7 +29,7 @@ from tests.unit.broker.support import OPTIONS
 QUICK = model.Retry(10, Backoff(Seconds(0.005), Seconds(0.02)))
 
 
-class Counts(NullRecorder):
+class Counts(Recorder):
     """What was delivered, acknowledged and put into dead letters, by target or reason."""
 
     def __init__(self) -> None:

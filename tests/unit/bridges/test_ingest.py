@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from gateway import model
-from gateway.bridges.ingest import TABLE
+from gateway.bridges.bookmark import TABLE
 from gateway.requests import CreateTopic
 from gateway.settings import Seconds
 from gateway.wire.session import Credentials

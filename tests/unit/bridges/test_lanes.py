@@ -37,6 +37,10 @@ def offsets(chosen: list[LaneEntry]) -> list[int]:
     return [entry.offset for entry in chosen]
 
 
+def keys_of(chosen: list[LaneEntry]) -> list[bytes | None]:
+    return sorted(entry.key for entry in chosen)
+
+
 def test_one_request_takes_many_messages_in_the_order_of_the_log():
     some = lanes(b"a", b"b", b"a", None, None)
     assert offsets(some.choose(10, 1 << 20, 0.0)) == [100, 101, 102, 103, 104]
@@ -145,6 +149,32 @@ def test_what_has_waited_for_too_long_leaves_in_order_and_the_rest_stays():
     some.put_back([chosen[1]], gone=[chosen[0], chosen[2]])
     assert some.held == 1
     assert offsets(some.choose(9, 1 << 20, 0.0)) == [101]
+
+
+def test_behind_what_is_under_way_goes_what_was_never_sent():
+    some = lanes(b"a", b"b")
+    under_way = some.choose(9, 1 << 20, 0.0)
+    for entry in entries(b"a", b"c"):
+        some.push(entry)
+    assert [entry.key for entry in some.choose(9, 1 << 20, 0.0)] == [b"c"]
+    for entry in entries(b"d", b"a"):
+        some.push(entry)
+    assert keys_of(some.choose(9, 1 << 20, 0.0, behind=True)) == [b"a", b"a", b"d"]
+    some.put_back(under_way)
+    for entry in entries(b"e", b"a"):
+        some.push(entry)
+    # with what was sent before goes only what need not wait: others of a are under way
+    assert keys_of(some.choose(9, 1 << 20, 0.0, behind=True)) == [b"b", b"e"]
+    assert some.choose(9, 1 << 20, 0.0, behind=True) == []
+
+
+def test_what_comes_back_late_is_behind_what_was_sent_before_it():
+    some = lanes(None, None, None, None)
+    one, two = some.choose(1, 1 << 20, 0.0, behind=True), some.choose(2, 1 << 20, 0.0, behind=True)
+    assert (offsets(one), offsets(two)) == ([100], [101, 102])
+    some.put_back(one)
+    some.put_back(two)
+    assert offsets(some.choose(9, 1 << 20, 0.0)) == [100, 101, 102, 103]
 
 
 def test_the_park_has_a_bound():

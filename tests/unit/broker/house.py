@@ -17,9 +17,9 @@ from gateway.broker.assembly import House, open_house
 from gateway.broker.client import AttachedClient
 from gateway.broker.service import ListenerInfo
 from gateway.envelope import Batch, Columns, Delivery
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.requests import Completion, Outcome, Publish, Request, Settle, Subscribe, Take, Taken
-from gateway.routing.table import compile_table
+from gateway.routing.table import RoutingTable, compile_table
 from gateway.settings import Limits
 from gateway.store.committer import Mode
 from gateway.store.interface import Store
@@ -121,10 +121,11 @@ def tags(taken: Taken) -> list[int]:
 
 @attrs.frozen
 class Opened:
-    """A house and its store."""
+    """A house, its store and its routes."""
 
     house: House
     store: Store
+    table: RoutingTable
 
     def client(
         self, protocol: str = "toy", name: str = "door", auth: Any = None, limits: Limits | None = None
@@ -160,5 +161,5 @@ async def opened_on(
     """A broker on a store that is open."""
     config = model.Config(listeners={}, routes=routes or (model.IDENTITY,), topics=topics or {})
     table = compile_table(config, {})
-    async with open_house(store, table, recorder or NullRecorder(), accounts=accounts) as house:
-        yield Opened(house, store)
+    async with open_house(store, table, recorder or Recorder(), accounts=accounts) as house:
+        yield Opened(house, store, table)

@@ -15,7 +15,7 @@ import trio
 from gateway import model
 from gateway.broker.assembly import open_house
 from gateway.envelope import Batch, Columns
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import DONE, Begin, Begun, Commit, CommitOffset, Delayed, Outcome, Publish, Request
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import open_store
@@ -61,7 +61,7 @@ async def main(directory: Path) -> None:
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
     async with (
         open_store(directory, OPTIONS) as store,
-        open_house(store, table, NullRecorder()) as house,
+        open_house(store, table, Recorder()) as house,
         trio.open_nursery() as nursery,
     ):
         for worker in range(3):

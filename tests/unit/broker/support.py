@@ -36,7 +36,7 @@ from gateway.broker.service import ListenerInfo
 from gateway.broker.timers import Pump
 from gateway.envelope import Batch, Columns, Origin
 from gateway.errors import GatewayError
-from gateway.recorder import NullRecorder, Recorder
+from gateway.recorder import Recorder
 from gateway.requests import Identity, Outcome, Publish, Request
 from gateway.routing.table import RoutingTable, compile_table
 from gateway.store.committer import Mode
@@ -70,7 +70,7 @@ class RecordingCaller:
         self.listener = ListenerInfo("door", protocol, auth if auth is not None else model.AuthNone(), settings)
         self.identity = Identity(authenticated=False)
         self.ways: dict[str, Any] = {}
-        self.guard = None
+        self.along = None
         self.origin = Origin(protocol, "door", "", f"peer-{self.id}")
         self.answers: dict[int, Outcome] = {}
         self.answered = trio.Event()
@@ -189,16 +189,18 @@ async def open_bench(
         offload = NurseryOffload()
         await nursery.start(offload.run)
         topics = TopicService(store, table, clock, lambda *_: None)
-        accounts = Accounts(store, clock, offload, Logins(clock, pump.call_at, recorder or NullRecorder()))
+        accounts = Accounts(store, clock, offload, Logins(clock, pump.call_at, recorder or Recorder()))
         acls = AccessLists(store, topics.name)
         authorisation = Authorisation(accounts, acls, clock)
         authorisation.subscribed = {2: "t"}.get
         schemas = SchemaService(store, offload)
-        recorder = NullRecorder()
+        recorder = Recorder()
         doors = Doors(recorder)
         appending = Appending(store, clock, recorder, doors)
         transactions = TransactionService(store, appending, clock, pump)
-        delays = DelayService(store, appending, clock, pump, offload, Owners(store, clock, pump), head=8)
+        delays = DelayService(
+            store, appending, clock, pump, offload, Owners(store, clock, pump, lambda *_: None), head=8
+        )
         letters = Letters(store, table)
         pipeline = Pipeline(
             store,

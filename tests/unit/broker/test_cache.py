@@ -12,6 +12,7 @@ import pytest
 from gateway.broker import cache as module
 from gateway.broker.cache import CacheService
 from gateway.errors import GatewayError, InvalidRequest, NotFound, Throttled, TooLarge
+from gateway.recorder import Recorder
 from gateway.requests import DONE, CacheGet, CachePut, Outcome
 from gateway.store.committer import Mode
 from gateway.store.interface import Store
@@ -23,14 +24,17 @@ Ask = Callable[..., Outcome]
 
 
 @asynccontextmanager
-async def opened(path: Path, clock: FakeClock, **options: Any) -> AsyncIterator[tuple[Ask, Store]]:
+async def opened(
+    path: Path, clock: FakeClock, *, durable: bool = False, **options: Any
+) -> AsyncIterator[tuple[Ask, Store]]:
     async with open_store(path, OPTIONS, mode=Mode.INLINE, now_ms=clock.now_ms) as store:
-        service = CacheService(store, clock, **options)
+        service = CacheService(store, clock, Recorder(), **options)
         caller = RecordingCaller()
         handlers = service.handlers()
 
         def ask(kind: type, *arguments: Any, **more: Any) -> Outcome:
-            request = kind(len(caller.answers), *arguments, **more)
+            kept = {"durable": durable} if kind is CachePut else {}
+            request = kind(len(caller.answers), *arguments, **kept, **more)
             try:
                 handlers[kind](caller, request)
             except GatewayError as refusal:
@@ -85,11 +89,11 @@ async def test_a_restart(tmp_path: Path, durable: bool, after: bytes | None) -> 
 async def test_an_expired_row_never_takes_a_newer_one_with_it(tmp_path: Path) -> None:
     clock = FakeClock()
     async with open_store(tmp_path, OPTIONS, mode=Mode.STEPWISE, now_ms=clock.now_ms) as store:
-        service, caller = CacheService(store, clock, durable=True), RecordingCaller()
-        service.put(caller, CachePut(1, CACHE, "k", b"old", 100))
+        service, caller = CacheService(store, clock, Recorder()), RecordingCaller()
+        service.put(caller, CachePut(1, CACHE, "k", b"old", 100, durable=True))
         store.committer.step()
         clock.seconds += 1.0
-        service.put(caller, CachePut(2, CACHE, "k", b"new"))  # on its way
+        service.put(caller, CachePut(2, CACHE, "k", b"new", durable=True))  # on its way
         service.get(caller, CacheGet(3, CACHE, "k"))
         assert value(caller.answers[3]) is None
         store.committer.step()
@@ -102,7 +106,7 @@ async def test_an_expired_row_never_takes_a_newer_one_with_it(tmp_path: Path) ->
 async def test_a_volatile_value_is_not_overwritten_by_an_older_durable_one_on_its_way(tmp_path: Path) -> None:
     clock = FakeClock()
     async with open_store(tmp_path, OPTIONS, mode=Mode.STEPWISE, now_ms=clock.now_ms) as store:
-        service, caller = CacheService(store, clock), RecordingCaller()
+        service, caller = CacheService(store, clock, Recorder()), RecordingCaller()
         service.put(caller, CachePut(1, CACHE, "k", b"old", durable=True))
         service.put(caller, CachePut(2, CACHE, "other", b"kept", durable=True))
         service.put(caller, CachePut(3, CACHE, "k", b"new"))

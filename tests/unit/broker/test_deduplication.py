@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from gateway import model
 from gateway.broker.publish import deduplication as module
 from gateway.envelope import Batch, Columns, Copies
-from gateway.errors import InvalidRequest, UnknownTopic
+from gateway.errors import InvalidRequest, OutOfTurn, Throttled, UnknownTopic
 from gateway.requests import Publish, Published, RegisterSchema
 from gateway.store.committer import Mode
-from gateway.store.interface import DropTopic, Unit
+from gateway.store.interface import DropTopic, Durability, Unit
 from gateway.store.sqlite import open_store
 from tests.unit.bridges.house import bridged, upstream
 from tests.unit.bridges.peers import Peer, listening
@@ -154,6 +154,96 @@ async def test_what_could_not_be_stored_is_not_known_by_the_batch_behind_it(tmp_
         assert isinstance(await place.client().ask(first), Published)
         assert await stored(place) == [b"a"]
         assert await stored(place, "other") == [b"b"]
+
+
+def behind(before: Publish, *values: bytes, address: str = "copy", gap: int = 0) -> Publish:
+    """What follows that in the other log, `gap` messages later, and was sent before that was answered."""
+    copies = before.batch.copies
+    offset, batch, index = copies.last
+    ranges = [(offset + 1 + gap, batch, index + 1 + gap, len(values))]
+    return Publish(0, Batch(address, Columns.of(values), copies=Copies(SOURCE, ranges, after=copies.last)))
+
+
+@pytest.mark.parametrize("first", [5, 127, 1_000])
+async def test_what_comes_after_something_is_stored_behind_it(tmp_path: Path, first: int):
+    """Whether their marks lie in one row or not."""
+    async with opened(tmp_path) as place:
+        client = place.client()
+        one = copied(first, b"a", b"b")
+        two = behind(one, b"c")
+        three = behind(two, b"d", gap=300)
+        assert isinstance(await client.ask(two), OutOfTurn)
+        started = [client.start(request) for request in (one, two, three)]
+        for (number,) in started:
+            assert isinstance(await client.outcome(number), Published)
+        assert await stored(place) == [b"a", b"b", b"c", b"d"]
+        assert isinstance(await client.ask(two), Published)  # again
+        assert await stored(place) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("first", [8, 127])
+async def test_what_comes_after_something_that_could_not_be_stored_is_not_either(tmp_path: Path, first: int):
+    """The first is refused by its commit, when the second is on its way: their marks may be in different rows."""
+    one = copied(first, b"a")
+    two = behind(one, b"b", address="other")
+    async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store) as place:
+        client = place.client()
+        await client.ask(Publish(0, Batch("copy", Columns.of([b"before"]))))
+        store.submit(Unit(deletes=[DropTopic("copy")]))
+        (first_of,), (second_of,) = client.start(one), client.start(two)
+        assert isinstance(await client.outcome(first_of), UnknownTopic)
+        assert isinstance(await client.outcome(second_of), Throttled)
+        assert await stored(place, "other") == []
+        assert isinstance(await client.ask(two), OutOfTurn)
+        for request in (one, two):
+            assert isinstance(await client.ask(request), Published)
+        assert await stored(place) == [b"a"]
+        assert await stored(place, "other") == [b"b"]
+
+
+async def test_nothing_in_memory_overtakes_what_is_being_stored(tmp_path: Path):
+    topics = {"fleeting": model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))}
+    async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store, topics=topics) as place:
+        client = place.client()
+        one = copied(0, b"a")
+        two = behind(one, b"b", address="fleeting")
+        (first_of,), (second_of,) = client.start(one), client.start(two)
+        assert isinstance(await client.outcome(second_of), OutOfTurn)
+        assert isinstance(await client.outcome(first_of), Published)
+        assert isinstance(await client.ask(two), Published)
+        assert await stored(place, "fleeting") == [b"b"]
+
+
+async def test_what_went_to_memory_is_known_and_holds_up_nothing_that_goes_to_disk(tmp_path: Path):
+    """Their marks lie side by side, where a configuration was changed meanwhile."""
+    topics = {"fleeting": model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))}
+    async with opened(tmp_path, topics=topics) as place:
+        client = place.client()
+        one, two, three = copied(0, b"a"), copied(1, b"b", index=1), copied(2, b"c", index=2)
+        one = replace(one, batch=replace(one.batch, address="fleeting"))
+        three = replace(three, batch=replace(three.batch, address="fleeting"))
+        for request in (one, two, three, one, two, three, copied(3, b"d", index=3)):
+            assert isinstance(await client.ask(request), Published)
+        assert await stored(place) == [b"b", b"d"]
+        assert await stored(place, "fleeting") == [b"a", b"c"]
+    async with opened(tmp_path, topics=topics) as place:
+        await place.client().ask(copied(1, b"b", index=1))
+        assert await stored(place) == [b"b", b"d"]
+
+
+async def test_of_what_is_out_of_turn_nothing_is_kept(tmp_path: Path):
+    async with opened(tmp_path) as place:
+        assert isinstance(await place.client().ask(behind(copied(0, b"a"), b"b")), OutOfTurn)
+        assert not place.house.pipeline.deduplication._windows
+
+
+async def test_a_broker_elsewhere_keeps_no_turns(tmp_path: Path):
+    peer = Peer()
+    proxied = model.Route("live", model.Match(topic="copy"), (model.Proxy("far", "{topic}"),))
+    async with listening(peer), bridged(tmp_path, [upstream(peer.port)], proxied) as gateway:
+        await peer.until(lambda: gateway.bridges.pools["far"].connected)
+        assert isinstance(await gateway.client().ask(behind(copied(0, b"a"), b"b")), OutOfTurn)
+    assert peer.values() == []
 
 
 async def test_windows_are_bounded_and_the_idle_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,7 @@ from gateway.broker.consume import deliveries as module
 from gateway.broker.consume.deliveries import Latencies, writing_stats
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import InvalidRequest
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import DescribeTopics, Fetch
 from gateway.routing.table import compile_table
 from gateway.store.committer import Mode
@@ -100,7 +100,7 @@ class Clock:
         return NOW + round(trio.current_time() * 1000)
 
 
-class Limits(NullRecorder):
+class Limits(Recorder):
     def __init__(self) -> None:
         self.hits: list[tuple[str, str]] = []
 

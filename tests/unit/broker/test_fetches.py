@@ -10,9 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from gateway import model
 from gateway.envelope import Run
 from gateway.errors import OffsetOutOfRange, TooLarge, UnknownPartition, UnknownTopic
-from gateway.requests import Cancel, Fetch, Fetched
+from gateway.observe.prometheus import PrometheusRecorder
+from gateway.requests import Cancel, DeleteTopic, Fetch, Fetched
+from gateway.routing.table import compile_table
 from tests.unit.broker.house import Client, opened
 
 
@@ -129,3 +132,80 @@ async def test_below_the_log_start_the_refusal_names_the_bounds(tmp_path: Path, 
         refusal = await client.ask(fetch())
         assert isinstance(refusal, OffsetOutOfRange)
         assert (refusal.first, refusal.next_offset) == (1, 2)
+
+
+async def test_several_batches_are_one_answer_within_the_limits(tmp_path: Path, autojump_clock: MockClock):
+    """Published one by one, as a reader that was away finds them: each limit ends where it does within one batch."""
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        for value in (b"hello", b"from", b"rustlog"):
+            await filled(client, value)
+        whole = await client.ask(fetch(max_bytes=52, record_overhead=12, value_limit=100, allow_gaps=False))
+        assert (values(whole), whole.next_offset) == ([b"hello", b"from", b"rustlog"], 3)
+        two = await client.ask(fetch(max_bytes=51, record_overhead=12, value_limit=100, allow_gaps=False))
+        assert (values(two), two.next_offset) == ([b"hello", b"from"], 2)
+        # together they are larger than the limit, which is each one's
+        small = await client.ask(fetch(value_limit=7))
+        assert (values(small), small.next_offset) == ([b"hello", b"from", b"rustlog"], 3)
+        before = await client.ask(fetch(value_limit=6))
+        assert (values(before), before.next_offset) == ([b"hello", b"from"], 2)
+
+
+async def test_expired_ones_between_batches_end_an_answer_without_gaps(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        gone = gateway.house.clock.now_ms() - 1
+        await filled(client, b"a")
+        await filled(client, b"gone", expires=[gone])
+        await filled(client, b"c")
+        whole = await client.ask(fetch())
+        assert (values(whole), whole.next_offset) == ([b"a", b"c"], 3)
+        first = await client.ask(fetch(allow_gaps=False))
+        assert (values(first), first.next_offset) == ([b"a"], 1)
+
+
+def _ours(recorder: PrometheusRecorder) -> list[str]:
+    return [line for line in recorder.text().splitlines() if line.startswith("gateway_")]
+
+
+async def test_what_was_read_is_counted_by_the_routes_it_came_by(tmp_path: Path, autojump_clock: MockClock):
+    recorder = PrometheusRecorder(listeners={"door": "toy"})
+    ways = [model.Route(name, model.Match(topic=name), (model.StoreTarget("t"),)) for name in ("one", "other")]
+    async with opened(tmp_path, *ways, model.IDENTITY, recorder=recorder) as gateway:
+        client = gateway.client()
+        await client.publish("one", b"a", b"bc")
+        await client.publish("one", b"d")
+        assert len(values(await client.ask(fetch()))) == 3
+        await client.publish("other", b"efgh")
+        assert len(values(await client.ask(fetch()))) == 4  # by both
+        assert len(values(await client.ask(fetch(3)))) == 1
+        assert values(await client.ask(fetch(4))) == []
+        scraped = _ours(recorder)
+        for route, messages, size in (("one", 6.0, 8.0), ("other", 2.0, 8.0)):
+            labels = f'{{route="{route}",target="door"}}'
+            assert f"gateway_route_delivered_messages_total{labels} {messages}" in scraped
+            assert f"gateway_route_delivered_bytes_total{labels} {size}" in scraped
+        assert 'gateway_fetch_latency_seconds_count{listener="door"} 3.0' in scraped
+        assert _ours(recorder) == scraped  # nothing twice
+
+
+async def test_who_has_read_a_topic_finds_the_one_that_is_made_again(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        await filled(client, b"old", b"older")
+        assert values(await client.ask(fetch())) == [b"old", b"older"]
+        await client.ask(DeleteTopic(0, "t"))
+        assert isinstance(await client.ask(fetch()), UnknownTopic)
+        await filled(client, b"new")
+        assert values(await client.ask(fetch())) == [b"new"]
+
+
+async def test_who_has_read_an_address_goes_where_a_reload_leads_it(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        await filled(client, b"here")
+        await client.publish("u", b"there")
+        assert values(await client.ask(fetch())) == [b"here"]
+        moved = model.Route("moved", model.Match(topic="t"), (model.StoreTarget("u"),))
+        gateway.table.become(compile_table(model.Config(listeners={}, routes=(moved,)), {}))
+        assert values(await client.ask(fetch())) == [b"there"]

@@ -14,7 +14,7 @@ import trio
 from gateway.broker.consume.groups import GroupService
 from gateway.broker.consume.readers import GroupReaders
 from gateway.broker.ownership import Owners
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import GroupOffset, ReadOffset
 from tests.unit.broker.support import FakeClock, RecordingCaller, open_bench
 
@@ -69,9 +69,9 @@ async def test_killed(tmp_path: Path, lines: int) -> None:
         later = pairs(await bench.on_disk("later"))
         assert later == list(range(1, len(later) + 1))
         assert said["delayed"] <= set(later)
-        owners = Owners(bench.store, bench.clock, bench.pump)
+        owners = Owners(bench.store, bench.clock, bench.pump, lambda *_: None)
         readers = GroupReaders(bench.store, owners, bench.clock, bench.pump, lambda *_: None)
-        groups = GroupService(bench.store, bench.table, bench.topics, NullRecorder(), lambda *_: None, readers)
+        groups = GroupService(bench.store, bench.table, bench.topics, Recorder(), lambda *_: None, readers)
         reader = RecordingCaller()
         groups.handlers()[ReadOffset](reader, ReadOffset(1, "a", "group", 0))
         kept = reader.answers[1]

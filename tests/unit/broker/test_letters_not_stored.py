@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from gateway import model
 from gateway.broker.letters import split_headers
 from gateway.errors import StoreError
-from gateway.recorder import ConsumerCounts, NullRecorder
+from gateway.recorder import ConsumerCounts, Recorder
 from gateway.requests import Published, Redelivery, Start
 from tests.unit.broker.house import Client, Opened, opened, values
 from tests.unit.broker.support import full_disk
@@ -20,7 +20,7 @@ from tests.unit.broker.support import full_disk
 ONCE = Redelivery(max_deliveries=1, first_delay=0.1, longest_delay=0.1)
 
 
-class Counts(NullRecorder):
+class Counts(Recorder):
     """The dead letters that were counted."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from gateway import model
 from gateway import requests as r
 from gateway.broker.administration import logins
 from gateway.errors import Throttled, Unauthenticated
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench
 
 USERS = model.AuthUsers(admin_name="root", admin_password="right")
@@ -23,7 +23,7 @@ JWT = model.AuthJwt(key=SECRET, algorithms=("HS256",))
 OTHER = jwt.encode({"sub": "me", "tid": "t2", "exp": 4_102_444_800}, SECRET, "HS256")
 
 
-class Told(NullRecorder):
+class Told(Recorder):
     def __init__(self) -> None:
         self.failed: list[tuple[str, str, str, str]] = []
 

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway import model
 from gateway.broker.assembly import open_house
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import Completion, Fetch, Published, Take
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import open_store
@@ -49,7 +49,7 @@ class Publisher(Client):
 @pytest.mark.parametrize("how", ["subscriptions", "fetches"])
 async def test_a_thousand_who_wait_do_not_hold_up_the_answer_to_a_publisher(tmp_path: Path, how: str):
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
-    async with open_store(tmp_path, OPTIONS) as store, open_house(store, table, NullRecorder()) as house:
+    async with open_store(tmp_path, OPTIONS) as store, open_house(store, table, Recorder()) as house:
         publisher, reader = Publisher(house), Client(house)
         await publisher.ask(publish("t", b"first"))
         alone = min([await publisher.counted() for _ in range(3)])

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from gateway import model
 from gateway.errors import Conflict, GatewayError, NotFound, OffsetOutOfRange, UnknownPartition, UnknownTopic
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import ConsumerReset, Redelivery, ResetTo, Start, Take
 from tests.unit.broker.house import Client, Opened, opened, tags, values
 from tests.unit.broker.support import full_disk
@@ -19,7 +19,7 @@ from tests.unit.broker.support import full_disk
 TEN = [b"%d" % number for number in range(10)]
 
 
-class Drops(NullRecorder):
+class Drops(Recorder):
     def __init__(self) -> None:
         self.dropped_messages: dict[str, int] = {}
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from gateway import model
 from gateway.errors import Throttled, UnknownSubscription, UnknownTopic
-from gateway.recorder import NullRecorder
+from gateway.recorder import Recorder
 from gateway.requests import (
     Authenticate,
     Cancel,
@@ -379,7 +379,7 @@ async def test_the_accounting_sees_a_message_that_was_lost(tmp_path: Path, autoj
 KEYS = model.AuthKeys(("one", "two"))
 
 
-class Counts(NullRecorder):
+class Counts(Recorder):
     def __init__(self) -> None:
         self.limits: list[tuple[str, str]] = []
 

@@ -49,6 +49,8 @@ def test_one_broker_is_not_many(more: str, path: str) -> None:
     ("more", "rest", "line", "path", "problem"),
     [
         ("replication: 2, min_insync: 3", "", 5, "storage.kafka.min_insync", "nothing is stored"),
+        ("timeout: 500ms", "", 5, "storage.kafka.timeout", "1 to 300 seconds"),
+        ("timeout: 6m", "", 5, "storage.kafka.timeout", "1 to 300 seconds"),
         ('prefix: "a b"', "", 5, "storage.kafka.prefix", "names on Kafka have"),
         (
             "sasl: {mechanism: scram-sha-256, username: a}",

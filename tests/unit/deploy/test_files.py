@@ -313,7 +313,7 @@ def test_kubernetes_replaces_three_gateways_one_by_one(tmp_path: Path) -> None:
     pod = workload["template"]["spec"]
     (container,) = pod["containers"]
     named = {(port["containerPort"], port.get("protocol", "TCP").lower()): port["name"] for port in container["ports"]}
-    assert set(named) == served(tmp_path)
+    assert set(named) == served(tmp_path) | {(7800, "tcp")}
     for service in ("gateway", "gateway-admin"):
         for port in by_kind["Service", service]["spec"]["ports"]:
             assert named[port["port"], port.get("protocol", "TCP").lower()] == port["targetPort"]
@@ -321,6 +321,9 @@ def test_kubernetes_replaces_three_gateways_one_by_one(tmp_path: Path) -> None:
     assert pod["terminationGracePeriodSeconds"] > waits + DRAIN_SECONDS
     config = shipped(folder / "routes.yaml", tmp_path)
     assert config.storage.kafka is not None
+    link = config.storage.kafka.link
+    assert link.bind is not None
+    assert named[link.bind[1], "tcp"] == "link"
     ((host, port),) = config.storage.kafka.brokers
     broker = by_kind["StatefulSet", "kafka"]["spec"]
     environment = {one["name"]: one["value"] for one in broker["template"]["spec"]["containers"][0]["env"]}

@@ -25,6 +25,8 @@ from gateway.cli.main import cli
 from gateway.config.schema import json_schema
 from gateway.observe import metrics
 from gateway.protocols.registry import served
+from tests.bench.beside import KEPT, kept
+from tests.bench.beside import table as beside_table
 from tests.unit.test_imports import RULES, VALUES
 
 PAGES = Path("gateway/docs")
@@ -295,12 +297,21 @@ def benchmark() -> str:
     return "\n\n".join(parts)
 
 
+def beside_bare() -> str:
+    """What a run of `tests.bench.loads_quic` has found."""
+    images = PAGES / "images"
+    found = kept(images)
+    rounds = len(found[0].rounds)
+    return f"{beside_table(found)}\n\nMedians of {rounds} rounds in turns; [every round](images/{KEPT})."
+
+
 # --- where they go ---
 
 SECTIONS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("configuration", "## Every key"): configuration,
     ("command-line", "## Every command"): command_line,
     ("benchmark", "### What was found"): benchmark,
+    ("benchmark", "### Beside a bare loop"): beside_bare,
     ("metrics", "## Every metric"): metrics.table,
     ("admin-api", "## Operations"): operations,
     ("architecture", "### Who may import whom"): rooms,

@@ -14,7 +14,7 @@ from gateway.observe import metrics as m
 
 CONFIGURED_OR_CLOSED = {
     "route", "listener", "protocol", "target", "reason", "limit", "phase", "kind", "durability", "file", "upstream",
-    "forward", "version", "python", "family", "source", "state", "outcome", "group",
+    "forward", "version", "python", "family", "source", "state", "outcome", "group", "request", "side",
 }  # fmt: skip
 
 PROMISED = [

@@ -25,6 +25,14 @@ def samples(recorder: PrometheusRecorder) -> dict[tuple[str, frozenset[tuple[str
     }
 
 
+def test_it_counts_all_that_there_is_to_count() -> None:
+    """Of what it had no way of its own for, nothing would be counted, and nobody would hear of it."""
+    told = {name for name, found in vars(Recorder).items() if callable(found)}
+    own = {name for kind in PrometheusRecorder.__mro__ if kind is not Recorder for name in vars(kind)}
+    assert len(told) > 20
+    assert told <= own
+
+
 def value(recorder: PrometheusRecorder, name: str, **labels: str) -> float:
     return samples(recorder)[name, frozenset(labels.items())]
 
@@ -221,3 +229,30 @@ def test_totals_are_sums_over_all_labels() -> None:
     assert 0.1 < nearly_all <= 0.25
     assert all(0.0005 < value <= 0.001 for value in totals.fetches)
     assert PrometheusRecorder().totals().publishes == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("ask", ["text", "totals", "counted"])
+def test_whoever_asks_is_told_what_the_meters_have(ask: str) -> None:
+    """Who counts adds to a meter of his own: each way of asking reads it off first, and once."""
+    recorder = PrometheusRecorder()
+    published, read = recorder.publish_meter("r", "a"), recorder.fetch_meter("r", "a")
+    published.received_messages, published.received_bytes = 4, 40
+    read.delivered_messages, read.delivered_bytes = 3, 30
+    read.latencies += [0.0009, 0.002]
+    families = m.RECEIVED_MESSAGES, m.RECEIVED_BYTES, m.DELIVERED_MESSAGES, m.DELIVERED_BYTES
+    for _ in range(2):
+        if ask == "text":
+            names = [line.partition("{")[::2] for line in recorder.text().splitlines() if line.startswith("gateway_")]
+            found = [
+                float(rest.rpartition(" ")[2])
+                for family in families
+                for name, rest in names
+                if name == family.exported and 'route="r"' in rest
+            ]
+        elif ask == "totals":
+            totals = recorder.totals()
+            found = [totals.received, totals.received_bytes, totals.delivered, totals.delivered_bytes]
+        else:
+            found = [values["r", "a"] for values in recorder.counted(*families)]
+        assert found == [4, 40, 3, 30]
+    assert value(recorder, "gateway_fetch_latency_seconds_count", listener="a") == 2
