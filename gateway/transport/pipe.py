@@ -16,6 +16,9 @@ class PipeFailed(TargetError):
 class Pipe(Protocol):
     """One connection's. Feed it what came from the socket; send what `pending` holds."""
 
+    most: int
+    """Bytes to be fed at once: what they may be, in the smallest pieces, is taken apart before others have the event loop."""
+
     @property
     def ready(self) -> bool:
         """Whether the handshake is done."""
@@ -54,6 +57,7 @@ class PipeInPipe:
     def __init__(self, outer: SecuredPipe, inner: Pipe) -> None:
         self._outer = outer
         self._inner = inner
+        self.most = min(outer.most, inner.most)
         self._queued = b""
 
     @property

@@ -62,6 +62,7 @@ class TcpLink:
         self._nursery = nursery
         self._clock = clock
         self._pipe = pipe
+        self._at_once = READ_SIZE if pipe is None else min(READ_SIZE, pipe.most)
         self.failed = ""
         """What of the pipe was refused."""
         self._hurries = sock.family != socket.AF_UNIX
@@ -316,7 +317,7 @@ class TcpLink:
     def _receive(self) -> bytes | None:
         # what there is to read, nothing at its end; None if there is nothing yet, or no connection any more
         try:
-            data = self._sock.recv(READ_SIZE)
+            data = self._sock.recv(self._at_once)
         except BlockingIOError:
             self._drained = True
             return None
@@ -324,7 +325,7 @@ class TcpLink:
             self.abort()
             return None
         self._silent = True
-        self._drained = len(data) < READ_SIZE
+        self._drained = len(data) < self._at_once
         return data
 
     def _confirm(self) -> None:
@@ -348,7 +349,8 @@ class TcpLink:
             asked = handler.asked
             self._take(data)
             several = handler.asked - asked
-        return len(data) + several * REQUEST_COST if several > 1 else len(data)
+        cost = len(data) * (READ_SIZE // self._at_once)  # where less is read at once, it may take as long
+        return cost + several * REQUEST_COST if several > 1 else cost
 
     def answer(self, now: float) -> int:
         """What was gathered is under way or done; returns how many bytes the answers have, as which requests count too."""
@@ -401,12 +403,13 @@ class TcpLink:
             handler.eof(0)
 
     def _send_raw(self, data: bytes) -> None:
-        # handshake bytes are few: they go straight to the kernel, or the peer is not reading and gets nothing
+        # what the pipe itself has to say: behind what waits for the kernel already, since in the middle of a frame or a record
+        # that is half sent the peer would take it for that one's content
         if data:
-            try:
-                self._sock.send(data)
-            except OSError:
-                self.abort()
+            self._out.append(data)
+            self._size += len(data)
+            self._queued += len(data)
+            self.flush()
 
     async def _write_out(self) -> None:
         # write what the kernel did not take, then hand the queue back to `flush`

@@ -23,6 +23,8 @@ class TlsFailed(PipeFailed):
 class TlsPipe:
     """One connection's TLS state. Feed it what came from the socket; send what `pending` holds."""
 
+    most = CHUNK
+
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()

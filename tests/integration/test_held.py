@@ -77,14 +77,14 @@ async def fill(directory: Path) -> None:
         )
 
 
-async def never_held(directory: Path, ask_all: Callable[[Watched], Awaitable[None]]) -> None:
+async def never_held(directory: Path, ask_all: Callable[[Watched], Awaitable[None]], config: str = CONFIG) -> None:
     """Ask for all of it, of a new gateway; what held the loop for too long, again: what an operation does, it does each time."""
     least: dict[str, tuple[float, str]] = {}
     for number in range(TRIES):
         path = directory / str(number)
         await fill(path)
         with trio.fail_after(300):
-            async with watched(CONFIG.format(data=path)) as gateway:
+            async with watched(config.format(data=path)) as gateway:
                 await gateway.longest("the start, which is nobody's request")
                 gateway.held.clear()
                 await ask_all(gateway)

@@ -185,9 +185,9 @@ def test_a_route_profile_says_what_may_be_done() -> None:
 def test_routes_are_found_page_by_page_and_sorted() -> None:
     script = fresh().feed(HELLO + BIND).sends(GREETED)
     script.answer(DescribeTopics, Topics([TopicInfo("c", ())], following="c"), after="")
+    script.answer(Profile, Profiles([AddressProfile("c", True, False, True)]), addresses=["c"])
     script.answer(DescribeTopics, Topics([TopicInfo("a", ())]), after="c")
-    profiles = Profiles([AddressProfile("c", True, False, True), AddressProfile("a", True, False, True)])
-    script.answer(Profile, profiles, addresses=["c", "a"])
+    script.answer(Profile, Profiles([AddressProfile("a", True, False, True)]), addresses=["a"])
     assert [route.name for route in client.decode_bound(script.sent(), 0)[1]] == ["a", "c"]
 
 

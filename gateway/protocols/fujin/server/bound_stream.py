@@ -9,6 +9,7 @@ caller may do with each.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -218,31 +219,32 @@ class BoundStream(Stream):
         else:
             self._find_routes("")
 
-    def _find_routes(self, after: str, found: Sequence[str] = ()) -> None:
-        # the topics the connector shows, page by page; then what may be done with them
+    def _find_routes(self, after: str, found: Sequence[AddressProfile] = ()) -> None:
+        # the topics the connector shows, page by page, and what may be done with them
         if self._topics is not None:
-            self.ask(partial(Profile, addresses=sorted(self._topics)), self._profiled)
+            self.ask(partial(Profile, addresses=sorted(self._topics)), partial(self._profiled, found, ""))
         else:
             self.ask(partial(DescribeTopics, after=after), partial(self._described, found))
 
-    def _described(self, found: Sequence[str], outcome: Outcome, now: float) -> None:
-        if not isinstance(outcome, Topics):
-            self._profiled(outcome, now)
-            return
-        found = [*found, *(topic.address for topic in outcome.topics)][:MOST_ROUTES]
-        if outcome.following and len(found) < MOST_ROUTES:
-            self._find_routes(outcome.following, found)
+    def _described(self, found: Sequence[AddressProfile], outcome: Outcome, now: float) -> None:
+        if isinstance(outcome, Topics) and not self.ending:
+            addresses = [topic.address for topic in outcome.topics]
+            self.ask(partial(Profile, addresses=addresses), partial(self._profiled, found, outcome.following))
         else:
-            self.ask(partial(Profile, addresses=found), self._profiled)
+            self._profiled(found, "", outcome, now)
 
-    def _profiled(self, outcome: Outcome, now: float) -> None:
+    def _profiled(self, found: Sequence[AddressProfile], following: str, outcome: Outcome, now: float) -> None:
         if not self.ending:
             if isinstance(outcome, GatewayError):
                 self._bind_ended(mapping.failure(outcome), now)
             elif isinstance(outcome, Profiles):
+                found = [*found, *outcome.profiles]
+                if following and len(found) < MOST_ROUTES:
+                    self._find_routes(following, found)
+                    return
                 self._machine.step(BoundEvent.ACCEPTED)
                 self._admitted()
-                self.send(codec.bind_done([_profile(one) for one in outcome.profiles]))
+                self.send(codec.bind_done([_profile(one) for one in found[:MOST_ROUTES]]))
         self.go_on(now)
 
     def _bind_ended(self, failure: Failure, now: float) -> None:
@@ -254,7 +256,7 @@ class BoundStream(Stream):
     # --- producing ---
 
     def _produce(self, data: bytes, at: int, now: float) -> int:
-        run = codec.scan_produces(data, at)
+        run = codec.scan_produces(data, at, self.part(at))
         kind = run.kind
         address = self._address(self._tx_route if self._transaction else run.route)
         if address is None:
@@ -359,7 +361,7 @@ class BoundStream(Stream):
     def _read(self, data: bytes, at: int, now: float) -> int:
         op = data[at]
         if op in (BoundOp.ACK, BoundOp.NACK):
-            settle = codec.decode_bound_settle(data, at)
+            settle = codec.decode_bound_settle(data, at, self.part(at))
             reader = self._readers.get(settle.subscription)
             if reader is None:
                 self.send(codec.failed(settle.kind, settle.cid, mapping.NO_SUBSCRIPTION))
@@ -438,10 +440,15 @@ def _unknown(route: bytes) -> Failure:
 
 
 def _profile(one: AddressProfile) -> RouteProfile:
+    return RouteProfile(one.address, *_rights(one.readable, one.writable, one.durable))
+
+
+@functools.cache  # there are eight, and a session that binds is told ten thousand
+def _rights(readable: bool, writable: bool, durable: bool) -> tuple[Can, Guarantee, int, int]:
     can = Can.HEADERS
-    if one.writable:
+    if writable:
         can |= Can.PRODUCE | Can.TRANSACTIONS
-    if one.readable:
+    if readable:
         can |= Can.SUBSCRIBE | Can.FETCH | Can.SETTLE
-    guarantee = Guarantee.NONE if not one.writable else Guarantee.DURABLE if one.durable else Guarantee.PEER
-    return RouteProfile(one.address, can, guarantee, int(one.readable), int(one.readable))
+    guarantee = Guarantee.NONE if not writable else Guarantee.DURABLE if durable else Guarantee.PEER
+    return can, guarantee, int(readable), int(readable)

@@ -166,7 +166,7 @@ class SeedReader:
         self._stream.go_on(now)
 
     def _settle(self, op: int, data: bytes, at: int) -> int:
-        cid, raw_ids, end = codec.decode_settle(data, at)
+        cid, raw_ids, end = codec.decode_settle(data, at, self._stream.part(at))
         places: list[int] = []
         tags: list[int] = []
         for place, raw in enumerate(raw_ids):

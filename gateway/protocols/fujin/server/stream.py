@@ -15,9 +15,9 @@ import attrs
 
 from gateway.errors import WireError
 from gateway.protocols.fujin.settings import FujinSettings
-from gateway.protocols.fujin.wire.codec import Incomplete
+from gateway.protocols.fujin.wire.codec import Incomplete, Part
 from gateway.protocols.fujin.wire.outbox import Outbox
-from gateway.requests import Outcome, Request
+from gateway.requests import Outcome, Pause, Request
 from gateway.settings import Dialect
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.session import Finish, StopSending
@@ -30,6 +30,11 @@ UNREAD_BYTES = 4 << 20
 LEAST_WINDOW = 16 << 10
 """Bytes on their way to a client that is not known to read: a share of what its connection may have, so that many readers
 and no time to read them cost little. Nothing holds the other streams back meanwhile."""
+
+MOST_COMMANDS = 500
+"""Read at once; many of the same kind and name are one. Others have the event loop before the next, also where none of these
+asks the broker for anything.
+"""
 
 _EVERYTHING = 1 << 62
 """More than ever comes: while a stream waits for a reply its bytes are only collected."""
@@ -68,6 +73,8 @@ class Stream(ABC):
         self.ending = False
         """It takes no more commands."""
         self.buffer = ReceiveBuffer()
+        self._part: Part | None = None
+        """What was read of the command that is not whole."""
         self._waiting = 0
         self._heard_end = False
         """The peer has finished or abandoned its side."""
@@ -170,19 +177,34 @@ class Stream(ABC):
 
     # --- inside ---
 
+    def part(self, at: int) -> Part | None:
+        """What was there before of the command that begins here."""
+        return self._part if not at else None
+
     def _parse(self, data: bytes, now: float) -> None:
-        at = 0
-        wanted = 0
+        if not data:
+            return
+        at = wanted = 0
+        part, left = None, MOST_COMMANDS
         try:
             while at < len(data) and not self.busy and not self.ending:
+                if not left:
+                    self.busy = True
+                    self.ask(Pause, self._paused)
+                    break
+                left -= 1
                 at = self._command(data, at, now)
         except Incomplete as error:
             # the buffer says nothing until so much is there: a command that comes byte by byte is not parsed again for each
-            wanted = error.wanted - at
+            wanted, part = error.wanted - at, error.part
         except WireError:
             self.end()
+        self._part = part
         if not self.ending and (self.busy or at < len(data)):
             self.buffer.keep(data[at:], _EVERYTHING if self.busy else wanted)
+
+    def _paused(self, _outcome: Outcome, now: float) -> None:
+        self.go_on(now)
 
     def _close_if_done(self) -> None:
         if not self.ending or self._waiting or self._closed:

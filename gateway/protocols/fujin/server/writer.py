@@ -91,7 +91,7 @@ class SeedWriter:
     def _write(self, data: bytes, at: int) -> int:
         if self._headered is None:
             self._headered = codec.has_headers(data, codec.decode_write_head(data, at))
-        run = codec.scan_writes(data, at, headered=self._headered)
+        run = codec.scan_writes(data, at, self._stream.part(at), headered=self._headered)
         try:
             topic = run.topic.decode()
         except UnicodeDecodeError:

@@ -29,7 +29,7 @@ from gateway.protocols.fujin.wire.bound_frames import (
     RouteProfile,
 )
 from gateway.protocols.fujin.wire.bound_headers import put_in
-from gateway.protocols.fujin.wire.codec import need, string, strings
+from gateway.protocols.fujin.wire.codec import Part, need, string, strings
 from gateway.protocols.fujin.wire.frames import LARGEST_ACK, LARGEST_MESSAGE
 
 _U16 = struct.Struct(">H")
@@ -224,9 +224,10 @@ def _route_end(data: bytes, at: int, kind: BoundReply) -> int:
     return at + 9 + int(size)
 
 
-def scan_produces(data: bytes, at: int) -> ProduceRun:
+def scan_produces(data: bytes, at: int, part: Part | None = None) -> ProduceRun:
     """All commands from `at` on that are there whole and have the first one's op and route. Raises what is wrong with the
-    first one; headers that are none are answered without the end of the session, once the command is there whole.
+    first one, of which `part` was there before; headers that are none are answered without the end of the session, once the
+    command is there whole.
     """
     op = data[at]
     kind = PRODUCE_REPLIES[op]
@@ -241,7 +242,8 @@ def scan_produces(data: bytes, at: int) -> ProduceRun:
     position = at
     try:
         while True:
-            pairs, begin, end = _headed_value(data, position, skip, kind, headered=op in _HEADERED)
+            first = part if position == at else None
+            pairs, begin, end = _headed_value(data, position, skip, kind, first, headered=op in _HEADERED)
             headers.append(pairs)
             parts.append(data[begin:end])
             total += end - begin
@@ -258,12 +260,14 @@ def scan_produces(data: bytes, at: int) -> ProduceRun:
     return ProduceRun(kind, prefix[4:], columns, bytes(cids), position)
 
 
-def _headed_value(data: bytes, at: int, skip: int, kind: BoundReply, *, headered: bool) -> tuple[Headers, int, int]:
+def _headed_value(
+    data: bytes, at: int, skip: int, kind: BoundReply, part: Part | None, *, headered: bool
+) -> tuple[Headers, int, int]:
     # the headers of a command, where its value begins (with its length in front), and where it ends
     begin = at + skip
     pieces: list[bytes] = []
     if headered:
-        pieces, begin = _strings(data, begin, at, kind)
+        pieces, begin = _strings(data, begin, at, kind, part)
     need(data, begin + 4)
     size = _U32.unpack_from(data, begin)[0]
     if not 0 < size <= LARGEST_MESSAGE:
@@ -283,7 +287,7 @@ def _cid(data: bytes, at: int) -> int:
     return cid
 
 
-def _strings(data: bytes, at: int, begin: int, kind: BoundReply) -> tuple[list[bytes], int]:
+def _strings(data: bytes, at: int, begin: int, kind: BoundReply, part: Part | None) -> tuple[list[bytes], int]:
     need(data, at + 2)
     count = _U16.unpack_from(data, at)[0]
     return strings(
@@ -292,6 +296,8 @@ def _strings(data: bytes, at: int, begin: int, kind: BoundReply) -> tuple[list[b
         count,
         begin + LARGEST_MESSAGE,
         lambda: RefusedBound(failed(kind, _cid(data, begin), mistake("headers that are too large"))),
+        begin,
+        part,
     )
 
 
@@ -373,7 +379,7 @@ class SettleCommand:
     end: int
 
 
-def decode_bound_settle(data: bytes, at: int) -> SettleCommand:
+def decode_bound_settle(data: bytes, at: int, part: Part | None = None) -> SettleCommand:
     kind = BoundReply.ACK if data[at] == BoundOp.ACK else BoundReply.NACK
     need(data, at + 10)
     cid, subscription, count = struct.unpack_from(">IBI", data, at + 1)
@@ -385,6 +391,8 @@ def decode_bound_settle(data: bytes, at: int) -> SettleCommand:
         count,
         at + LARGEST_ACK,
         lambda: RefusedBound(failed(kind, cid, mistake("ids of more bytes than allowed"))),
+        at,
+        part,
     )
     return SettleCommand(kind, cid, subscription, ids, end)
 

@@ -38,12 +38,23 @@ ID_SIZE = _ID.size
 _WRITE = Op.WRITE.value
 
 
-class Incomplete(WireError):
-    """The command goes on after the bytes that are there; it ends at `wanted` or later."""
+class Part(msgspec.Struct, frozen=True):
+    """The strings of a command that are there, while others are not. With each byte that comes all of them would be read
+    again: of sixty thousand that would be seconds of everybody's time for a thousand bytes.
+    """
 
-    def __init__(self, wanted: int) -> None:
+    count: int
+    size: int
+    """Bytes from the command's beginning to their end."""
+
+
+class Incomplete(WireError):
+    """The command goes on after the bytes that are there; it ends at `wanted` or later. `part`: what need not be read again."""
+
+    def __init__(self, wanted: int, part: Part | None = None) -> None:
         super().__init__(f"{wanted} bytes are needed")
         self.wanted = wanted
+        self.part = part
 
 
 class RefusedCommand(WireError):
@@ -77,18 +88,27 @@ def reply(kind: Reply, cid: int, error: str | None = None) -> bytes:
     return _OP_U32.pack(kind, cid) + error_field(error)
 
 
-def strings(data: bytes, at: int, count: int, limit: int, refused: Callable[[], WireError]) -> tuple[list[bytes], int]:
-    """So many strings, and where they end; they are refused as soon as they would end behind `limit`."""
+def strings(
+    data: bytes, at: int, count: int, limit: int, refused: Callable[[], WireError], begin: int, part: Part | None
+) -> tuple[list[bytes], int]:
+    """So many strings, and where they end; they are refused as soon as they would end behind `limit`. The command begins at
+    `begin`, and of it `part` was there before.
+    """
     found: list[bytes] = []
-    for left in range(count, 0, -1):
-        need(data, at + 4 * left)
-        start = at + 4
-        at = start + _U32.unpack_from(data, at)[0]
-        if at > limit:
-            raise refused()
-        need(data, at + 4 * (left - 1))
-        found.append(data[start:at])
-    return found, at
+    there, position = (part.count, begin + part.size) if part is not None else (0, at)
+    for left in range(count - there, 0, -1):
+        end = position + 4
+        if end <= len(data):
+            end += _U32.unpack_from(data, position)[0]
+            if end > limit:
+                raise refused()
+        if end + 4 * (left - 1) > len(data):
+            raise Incomplete(end + 4 * (left - 1), Part(count - left, position - begin))
+        found.append(data[position + 4 : end])
+        position = end
+    if there:  # kept as bytes of the buffer alone, and not as that many objects beside it
+        return strings(data, at, count, limit, refused, begin, None)
+    return found, position
 
 
 # --- commands, to a server ---
@@ -134,13 +154,15 @@ def decode_fetch(data: bytes, at: int) -> tuple[int, int]:
     return cid, count
 
 
-def decode_settle(data: bytes, at: int) -> tuple[int, list[bytes], int]:
+def decode_settle(data: bytes, at: int, part: Part | None = None) -> tuple[int, list[bytes], int]:
     """(cid, message ids, end) of an ACK or NACK."""
     need(data, at + 9)
     _, cid, count = _OP_U32_U32.unpack_from(data, at)
     if count * (4 + ID_SIZE) > LARGEST_ACK:  # shorter ones are none of ours, and each takes its time to read
         raise WireError("an ACK of more ids than fit")
-    ids, end = strings(data, at + 9, count, at + LARGEST_ACK, lambda: WireError("an ACK of more bytes than allowed"))
+    ids, end = strings(
+        data, at + 9, count, at + LARGEST_ACK, lambda: WireError("an ACK of more bytes than allowed"), at, part
+    )
     return cid, ids, end
 
 
@@ -179,8 +201,9 @@ def has_headers(data: bytes, at: int) -> bool:
     return data[at : at + 4] == b"\0\0\0\0"
 
 
-def decode_headers(data: bytes, at: int, cid: int) -> tuple[Headers, int]:
-    """`u16 count` strings, keys and values in turn; returns the pairs and where they end (wire 1.6)."""
+def decode_headers(data: bytes, at: int, begin: int, part: Part | None) -> tuple[Headers, int]:
+    """`u16 count` strings of a WRITE that begins at `begin`, keys and values in turn; and where they end (wire 1.6)."""
+    cid = decode_cid(data, begin)
     need(data, at + 2)
     count = _U16.unpack_from(data, at)[0]
     if count % 2:
@@ -191,6 +214,8 @@ def decode_headers(data: bytes, at: int, cid: int) -> tuple[Headers, int]:
         count,
         at + LARGEST_MESSAGE,
         lambda: RefusedCommand(reply(Reply.WRITE, cid, mapping.TOO_LARGE)),
+        begin,
+        part,
     )
     try:
         keys = [key.decode() for key in found[::2]]
@@ -199,9 +224,9 @@ def decode_headers(data: bytes, at: int, cid: int) -> tuple[Headers, int]:
     return tuple(zip(keys, found[1::2], strict=True)), end
 
 
-def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
+def scan_writes(data: bytes, at: int, part: Part | None = None, *, headered: bool) -> WriteRun:
     """All WRITE commands from `at` on that are there whole and have the first one's topic. The values stay packed as
-    they came: each behind its length. Raises what is wrong with the first one.
+    they came: each behind its length. Raises what is wrong with the first one, of which `part` was there before.
     """
     topic_end = decode_write_head(data, at)
     prefix = data[at + 5 : topic_end]
@@ -218,7 +243,7 @@ def scan_writes(data: bytes, at: int, *, headered: bool) -> WriteRun:
         while True:
             begin = position + skip
             if headered:
-                pairs, begin = decode_headers(data, begin, decode_cid(data, position))
+                pairs, begin = decode_headers(data, begin, position, part if position == at else None)
             if begin + 4 > size:
                 raise Incomplete(begin + 4)
             length = unpack_from(data, begin)[0]
