@@ -33,7 +33,7 @@ from gateway.store.database import Lock, StoreFiles
 from gateway.store.writer import counting_floor
 from gateway.transport.client import connect
 from gateway.transport.listen import open_tcp_sockets
-from gateway.transport.quic.certificates import RENEW_BEFORE, load_identity, read_certificates
+from gateway.transport.quic.certificates import RENEW_BEFORE, load_identity, load_key, read_certificates
 from gateway.transport.quic.server import open_udp_sockets
 from gateway.transport.tls import client_context, server_context
 from gateway.transport.unix import unix_listener
@@ -65,22 +65,22 @@ def probe(config: model.Config, notes: Notebook) -> None:
 
 
 def _usable(tls: Tls, authority: str, notes: Notebook) -> bool:
-    # Whether the certificates are some and fit their keys. That a file cannot be read was said when its name was.
-    if not all(map(_readable, filter(None, (tls.cert, tls.key, authority)))):
-        return False
+    # Whether the certificates are some and fit their keys, each looked at whatever is wrong with the others. That a file
+    # cannot be read was said when its name was.
     authority_key = "ca" if isinstance(tls, model.TlsTrust) else "client_ca"
-    good = True
-    if authority:
-        good = _dated(tls, authority_key, authority, notes)
-    if tls.cert:
-        good = _dated(tls, "cert", tls.cert, notes) and good
-    if good and tls.cert and tls.key:
+    trusted = not authority or (_readable(authority) and _dated(tls, authority_key, authority, notes))
+    shown = not tls.cert or (_readable(tls.cert) and _dated(tls, "cert", tls.cert, notes))
+    fits = not tls.key or _readable(tls.key)
+    if tls.key and fits:
         try:
-            load_identity(Path(tls.cert), Path(tls.key))
+            if tls.cert and shown:
+                load_identity(Path(tls.cert), Path(tls.key))
+            else:
+                load_key(Path(tls.key))
         except ConfigProblem as problem:
             notes.complain(tls, "key", problem.message)
-            return False
-    return good
+            fits = False
+    return trusted and shown and fits
 
 
 def _readable(name: str) -> bool:

@@ -48,18 +48,25 @@ class LoadedCertificate:
 def read_certificates(path: Path) -> Sequence[x509.Certificate]:
     """The certificates in a PEM file, at least one."""
     try:
-        return x509.load_pem_x509_certificates(path.read_bytes())
+        data = path.read_bytes()
+        if b"CERTIFICATE-----" not in data:  # what the library says of it is where its own documentation is
+            raise ConfigProblem(f"there is no certificate in {path} (expected PEM)")
+        return x509.load_pem_x509_certificates(data)
     except (OSError, ValueError) as error:
         raise ConfigProblem(f"cannot use the certificate {path}: {error}") from error
+
+
+def load_key(path: Path) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigProblem(f"cannot use the key {path}: {error}") from error
 
 
 def load_identity(certificate: Path, key: Path | None = None) -> LoadedCertificate:
     """Read PEM files. The key may be in the certificate's file."""
     leaf, *rest = read_certificates(certificate)
-    try:
-        private = serialization.load_pem_private_key((key or certificate).read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigProblem(f"cannot use the key {key or certificate}: {error}") from error
+    private = load_key(key or certificate)
     if leaf.public_key() != private.public_key():
         raise ConfigProblem(f"the key does not belong to the certificate {certificate}")
     return LoadedCertificate(leaf, tuple(rest), private)

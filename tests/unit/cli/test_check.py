@@ -72,6 +72,24 @@ def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
     assert lines[0].endswith(f"the key does not belong to the certificate {cert}")
 
 
+def test_one_file_that_is_wrong_hides_nothing_of_another(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "good")
+    _, other = certificate(tmp_path, "other")
+    code, lines = checked(
+        tmp_path,
+        f"  a: {{protocol: flymq, bind: '127.0.0.1:0', tls: {{cert: {cert}, key: {other}, client_ca: {tmp_path}/none}}}}\n"
+        f"  b: {{protocol: flymq, bind: '127.0.0.1:0', tls: {{cert: {key}, key: {cert}}}}}\n",
+    )
+    assert code == 1
+    assert [line.split(": ", 2)[1] for line in lines] == [
+        "listeners.a.tls.client_ca",
+        "listeners.a.tls.key",
+        "listeners.b.tls.cert",
+        "listeners.b.tls.key",
+    ]
+    assert lines[2].endswith(f"there is no certificate in {key} (expected PEM)")
+
+
 FORWARD = "{store: {topic: t}}, {forward: {upstream: far, address: a, accept_loss: all}}"
 
 
