@@ -24,12 +24,21 @@ from gateway.bridges.breaker import refuses_login
 from gateway.bridges.pool import client_tls
 from gateway.config.circles import check_circles, resolved, warn_of_pulling_back
 from gateway.config.document import Notebook
-from gateway.errors import ConfigProblem, GatewayError, RequestTimeout, StoreInUse, TargetError, TargetRefused
+from gateway.errors import (
+    ConfigProblem,
+    GatewayError,
+    InvalidRequest,
+    RequestTimeout,
+    StoreInUse,
+    TargetError,
+    TargetRefused,
+)
 from gateway.notation import show_endpoint
 from gateway.observe.http import bind_http
 from gateway.protocols.registry import Transport, protocol, protocols
 from gateway.requests import DescribeTopics
 from gateway.store.database import Lock, StoreFiles
+from gateway.store.kafka.names import kafka_name
 from gateway.store.writer import counting_floor
 from gateway.transport.client import connect
 from gateway.transport.listen import open_tcp_sockets
@@ -55,13 +64,42 @@ def probe(config: model.Config, notes: Notebook) -> None:
     if not notes.problems:
         warn_of_pulling_back(config, notes)
     problem = _cannot_store(StoreFiles(Path(config.storage.path)))
-    if config.storage.kafka is not None:
-        if importlib.util.find_spec("confluent_kafka") is None:
-            notes.complain(config.storage, "kafka", NO_CLIENT)
-    elif problem:
+    if problem:
         notes.complain(config.storage, "path", problem)
-    else:
+    if config.storage.kafka is not None:
+        _look_at_kafka(config, config.storage.kafka, notes)
+    elif not problem:
         _compare_floor(config.storage, notes)
+
+
+def _look_at_kafka(config: model.Config, kafka: model.Kafka, notes: Notebook) -> None:
+    if importlib.util.find_spec("confluent_kafka") is None:
+        notes.complain(config.storage, "kafka", NO_CLIENT)
+    if isinstance(kafka.tls, model.TlsTrust):
+        _usable(kafka.tls, kafka.tls.ca, notes)
+    if StoreFiles(Path(config.storage.path)).database.exists():
+        left = "the log that is in this directory is not served any more: `gateway store copy` takes it to Kafka"
+        notes.warn(config.storage, "path" if notes.has(config.storage, "path") else "kafka", left)
+    _check_names(config, kafka, notes)
+
+
+def _check_names(config: model.Config, kafka: model.Kafka, notes: Notebook) -> None:
+    # of topics whose names are known already: what Kafka has no name for, and what it takes for the same
+    called: dict[str, str] = {}
+    for route in config.routes:
+        for target in route.targets:
+            key, topic = ("dead_letter", target.dead_letter) if isinstance(target, model.Forward) else ("topic", "")
+            topic = target.topic if isinstance(target, model.StoreTarget) else topic
+            if not topic or "{" in topic:
+                continue
+            try:
+                name = kafka_name(kafka.prefix, topic)
+            except InvalidRequest as error:
+                notes.complain(target, key, error.message)
+                continue
+            other = called.setdefault(name.replace(".", "_"), topic)
+            if other != topic:
+                notes.complain(target, key, f"Kafka takes no two names that differ only in . and _: {other!r} is one")
 
 
 def _usable(tls: Tls, authority: str, notes: Notebook) -> bool:
@@ -124,16 +162,16 @@ def _said(error: OSError) -> str:
 
 def _cannot_store(files: StoreFiles) -> str:
     # why no store can be kept there; empty if it can
-    place = _first_existing(files.directory)
+    place = looked = _first_existing(files.directory)
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
-        for file in (files.database, files.lock):
-            if file.exists():
-                with file.open("r+b"):
+        for looked in (files.database, files.lock):
+            if looked.exists():
+                with looked.open("r+b"):
                     pass
-    except OSError as error:
-        return f"cannot write to {error.filename or str(place)!r}: {error.strerror or error}"
+    except OSError as error:  # its own name may be of a file that was tried out
+        return f"cannot write to {str(looked)!r}: {error.strerror or error}"
     return ""
 
 

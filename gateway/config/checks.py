@@ -322,6 +322,15 @@ def _check_kafka(kafka: model.Kafka, config: model.Config, notes: Notebook) -> N
             notes.warn(
                 sasl, "mechanism", f"{sasl.mechanism.value} without tls shows the secret to everybody on the way"
             )
+    for key in ("page_cache", "free_space_floor"):
+        if notes.has(config.storage, key):
+            notes.warn(config.storage, key, "is about a log in a directory: on Kafka nothing comes of it")
+    for route in config.routes:
+        kept = route.targets[0] if route.targets else None
+        forwarded = any(isinstance(target, model.Forward) for target in route.targets)
+        if forwarded and isinstance(kept, model.StoreTarget) and kept.settings.retention is not None:
+            unsent = "on Kafka retention asks no forward how far it is: what has not been sent by then is not sent"
+            notes.warn(kept, "retention", unsent)
     memory = "a log on Kafka has no memory topics"
     if config.storage.durability.kind is Durability.MEMORY:
         notes.complain(config.storage, "durability", memory)

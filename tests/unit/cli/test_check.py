@@ -31,10 +31,10 @@ def certificate(directory: Path, name: str, made: dt.datetime = NOW) -> tuple[Pa
     return files
 
 
-def checked(directory: Path, text: str, *options: str) -> tuple[int, Sequence[str]]:
-    """Exit code and output of a check, without the file's name."""
+def checked(directory: Path, text: str, *options: str, storage: str = "") -> tuple[int, Sequence[str]]:
+    """Exit code and output of a check, without the file's name. `storage`: what is said there beside the path."""
     file = directory / "routes.yaml"
-    file.write_text(HEAD % (directory / "data") + text)
+    file.write_text(HEAD % f"{directory}/data{storage}" + text)
     done = CliRunner().invoke(check.command, [str(file), *options], catch_exceptions=False)
     return done.exit_code, [line.removeprefix(f"{file}:") for line in done.stdout.splitlines()]
 
@@ -207,6 +207,57 @@ def test_where_no_store_can_be_is_a_problem(tmp_path: Path) -> None:
     code, lines = checked(tmp_path, fly)
     assert code == 1
     assert lines[0].startswith("2: storage.path: cannot write to ")
+
+
+def on_kafka(more: str = "") -> str:
+    return f", kafka: {{brokers: ['192.0.2.1:9092']{more}}}"
+
+
+def test_what_a_log_on_kafka_needs_here_is_looked_at(tmp_path: Path) -> None:
+    fly = "  a: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+    cert, _ = certificate(tmp_path, "good")
+    _, other = certificate(tmp_path, "other")
+    (tmp_path / "no.pem").write_text("no PEM")
+    for tls, key in ((f"ca: {tmp_path}/no.pem", "ca"), (f"cert: {cert}, key: {other}", "key")):
+        code, lines = checked(tmp_path, fly, storage=on_kafka(f", tls: {{{tls}}}"))
+        assert (code, [line.split(": ")[:2] for line in lines]) == (1, [["2", f"storage.kafka.tls.{key}"]])
+    (tmp_path / "data").write_text("a file")
+    code, lines = checked(tmp_path, fly, storage=on_kafka())
+    assert (code, len(lines)) == (1, 1)
+    assert lines[0].startswith(f"2: storage.path: cannot write to '{tmp_path}/data': ")
+
+
+def test_a_log_that_stays_behind_is_said(tmp_path: Path) -> None:
+    fly = "  a: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+    files = StoreFiles(tmp_path / "data")
+    files.directory.mkdir()
+    files.database.touch()
+    code, lines = checked(tmp_path, fly, storage=on_kafka())
+    assert (code, len(lines)) == (0, 2)
+    assert lines[0].startswith("2: storage.path: the log that is in this directory is not served any more: ")
+
+
+def test_names_that_kafka_has_not_are_said(tmp_path: Path) -> None:
+    text = (
+        "  a: {protocol: flymq, bind: '127.0.0.1:0'}\n"
+        "upstreams: {far: {protocol: flymq, address: '192.0.2.1:1'}}\n"
+        "routes:\n"
+        "  - name: r\n"
+        "    match: {topic: 'a.*'}\n"
+        "    to:\n"
+        "      - {store: {topic: a.b}}\n"
+        f"      - {{store: {{topic: {'x' * 247}}}}}\n"
+        "      - {forward: {upstream: far, address: a, dead_letter: a_b, accept_loss: all}}\n"
+        "  - {name: s, match: {}, to: [{store: {topic: '{topic}'}}, {store: {topic: a.b}}]}\n"
+    )
+    assert checked(tmp_path, text)[0] == 0
+    code, lines = checked(tmp_path, text, storage=on_kafka())
+    assert (code, [line.split(": ")[:2] for line in lines]) == (
+        1,
+        [["11", "routes[0].to[1].store.topic"], ["12", "routes[0].to[2].forward.dead_letter"]],
+    )
+    assert "at most 249 bytes" in lines[0]
+    assert "'a.b'" in lines[1]
 
 
 def test_nothing_of_a_bad_file_is_tried_that_could_not_be_read(tmp_path: Path) -> None:

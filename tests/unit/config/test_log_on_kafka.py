@@ -90,6 +90,33 @@ def test_a_secret_is_not_sent_in_the_open_unsaid() -> None:
     assert (path, "without tls" in text) == ("storage.kafka.sasl.mechanism", True)
 
 
+FORWARDED = """\
+upstreams: {far: {protocol: felix, address: "10.0.0.9:5000", tls: system}}
+routes:
+  - name: r
+    match: {}
+    to:
+      - {store: {topic: t, retention: 7d}}
+      - {forward: {upstream: far, address: a, accept_loss: all}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "line", "path", "text"),
+    [
+        ("  free_space_floor: 1GiB\n", 6, "storage.free_space_floor", "nothing comes of it"),
+        ("  page_cache: 64MiB\n", 6, "storage.page_cache", "nothing comes of it"),
+        (FORWARDED, 11, "routes[0].to[0].store.retention", "asks no forward"),
+    ],
+)
+def test_what_means_less_there_is_said(rest: str, line: int, path: str, text: str) -> None:
+    found = examined("", rest)
+    assert not found.problems
+    ((at, where, warning),) = said(found)
+    assert (at, where) == (line, path)
+    assert text in warning
+
+
 def test_what_the_library_is_told() -> None:
     assert login_settings(tls=False) == {"security.protocol": "plaintext"}
     assert login_settings(tls=True, ca="ca", cert="c", key="k") == {
