@@ -90,8 +90,14 @@ def salvage(context: click.Context, path: Path, accept_loss: bool, output: str) 
 @click.option(
     "--to", "target", required=True, metavar="PLACE", help="Where to; there must be nothing, or this very copy."
 )
-@click.option("--replication", default=1, show_default=True, help="Brokers that are to have each of Kafka's topics.")
-@click.option("--min-insync", default=None, type=int, help="Of which so many acknowledge; 2 where there are 3 or more.")
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 100),
+    help="Brokers that are to have each of Kafka's topics; 3, or as many as there are, if nothing is said.",
+)
+@click.option(
+    "--min-insync", type=click.IntRange(1, 100), help="Of which so many acknowledge; all but one, if nothing is said."
+)
 @click.option(
     "--kafka-settings", metavar="JSON", envvar="GATEWAY_KAFKA_SETTINGS", help="librdkafka's settings: TLS, a login."
 )
@@ -104,7 +110,7 @@ def copy_store(
     context: click.Context,
     source: str,
     target: str,
-    replication: int,
+    replication: int | None,
     min_insync: int | None,
     kafka_settings: str | None,
     output: str,
@@ -123,10 +129,9 @@ def copy_store(
     from gateway.moving.places import place_at
     from gateway.moving.proof import prove
 
-    insync = min_insync if min_insync is not None else 2 if replication > 2 else 1
     settings = _settings(kafka_settings)
     here, there = (
-        place_at(one, settings=settings, replication=replication, min_insync=insync) for one in (source, target)
+        place_at(one, settings=settings, replication=replication, min_insync=min_insync) for one in (source, target)
     )
     if dry_run:
         wanted = attrs.asdict(plan(here, there))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 GIVEN_UP = 60.0
 """Seconds in which Kafka ends what a copy or a gateway began that is gone: its `timeout`, and ten until somebody looks."""
 
+USUAL_COPIES = 3
+"""What `storage.kafka.replication` is, unless it is said."""
+
 CopyReader: TypeAlias = "LogReader | KafkaLogReader"
 """What is read of a store, whatever it is kept in."""
 
@@ -143,6 +146,9 @@ class KafkaPlace:
     """A store on Kafka: all topics that begin with its prefix."""
 
     options: KafkaOptions
+    replication: int | None = None
+    """Of what is made there; None: as much as a gateway asks for that nobody tells, where there are so many brokers."""
+    min_insync: int | None = None
     on_kafka = True
 
     @property
@@ -196,9 +202,14 @@ class KafkaPlace:
         kafka_name(self.options.prefix, topic)
 
     def writing(self) -> AbstractAsyncContextManager[Store]:
+        from gateway.store.kafka.cluster import KafkaCluster
         from gateway.store.kafka.opening import open_kafka_store
 
-        return open_kafka_store(self.options)
+        copies = self.replication
+        if copies is None:
+            copies = min(USUAL_COPIES, KafkaCluster(self.options).brokers())
+        insync = self.min_insync if self.min_insync is not None else max(1, copies - 1)
+        return open_kafka_store(attrs.evolve(self.options, replication=copies, min_insync=min(insync, copies)))
 
 
 def _on_kafka(reader: CopyReader) -> KafkaLogReader:
@@ -209,7 +220,11 @@ def _on_kafka(reader: CopyReader) -> KafkaLogReader:
 
 
 def place_at(
-    text: str, *, settings: Mapping[str, str] | None = None, replication: int = 1, min_insync: int = 1
+    text: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    replication: int | None = None,
+    min_insync: int | None = None,
 ) -> CopyPlace:
     """A directory, or `kafka://host:port,host:port/prefix`. Raises InvalidRequest for what is neither."""
     if not text.startswith(KAFKA_URL):
@@ -225,10 +240,10 @@ def place_at(
         KafkaOptions(
             brokers,
             prefix=prefix,
-            replication=replication,
-            min_insync=min(min_insync, replication),
             security=dict(settings or {}),
             tail_cache=1 << 20,
             timeout=30.0,
-        )
+        ),
+        replication,
+        min_insync,
     )

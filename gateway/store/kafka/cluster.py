@@ -116,6 +116,13 @@ class KafkaCluster:
         except KafkaException as error:
             raise translated(error) from error
 
+    def brokers(self) -> int:
+        """How many there are."""
+        try:
+            return len(self._admin.list_topics(timeout=self._options.timeout).brokers)
+        except KafkaException as error:
+            raise translated(error) from error
+
     def members(self, group: str) -> Mapping[str, frozenset[int]]:
         """What the clients are called that are members of a group now, and which partitions of its topic each has."""
         until = time.monotonic() + self._options.timeout
