@@ -264,7 +264,7 @@ class Kafka:
     timeout: Annotated[
         Seconds, Says("How long a write waits to be confirmed, and for how long a gateway that froze holds up others.")
     ] = Seconds(10.0)
-    largest: Annotated[Size, Says("The largest value of a message.")] = Size(16 << 20)
+    largest: Annotated[Size, Says("The largest message, key and headers among it.")] = Size(16 << 20)
     compression: Annotated[
         KafkaCompression,
         Says("How records are packed: what is known of each beside its value is said again and again."),

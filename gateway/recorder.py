@@ -327,8 +327,8 @@ class GroupPosition:
     committed: int
     start: int
     end: int
-    lag: int | None
-    """Messages it has not committed; None where offsets do not count messages."""
+    lag: int
+    """Messages it has not committed; at most so many, where some offsets have none."""
 
 
 @attrs.frozen

@@ -390,10 +390,10 @@ class GroupMove(msgspec.Struct, frozen=True):
     after: int
     start: int
     end: int
-    lag: int | None
-    """Messages it will read; None where offsets do not count messages."""
+    lag: int
+    """Messages it will read; at most so many, where some offsets have none, and so are the others."""
     skipped: int | None = None
-    """Messages that it had not committed and will not read; None where it was nowhere, or nobody can count them."""
+    """Messages that it had not committed and will not read; None where it was nowhere."""
     repeated: int | None = None
     """Messages that it had committed and reads again."""
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from gateway.admin.access import Role
-from gateway.admin.operation import Asked, Large, Nothing, Query, Small, Streamed, operation
+from gateway.admin.operation import Asked, Large, Life, Nothing, Query, Small, Streamed, operation
 from gateway.bulk import wire
 from gateway.bulk.ranges import RangeAsked
 from gateway.bulk.service import Bulk
@@ -37,7 +37,7 @@ class TopicsAsked(Query, frozen=True, kw_only=True):
 
 class PurgeAsked(Query, frozen=True, kw_only=True):
     name: Named
-    epoch: Large = 0
+    epoch: Life = 0
     end: Large | None = None
     """The sum of its partitions' ends: only while they are this, and the epoch that."""
 
@@ -48,7 +48,7 @@ class LogAsked(Query, frozen=True, kw_only=True):
     start: Large = 0
     end: Large | None = None
     max_bytes: Large = 0
-    epoch: Large | None = None
+    epoch: Life | None = None
 
 
 class TimeAsked(Query, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class GroupsAsked(Query, frozen=True, kw_only=True):
 
 class RedrivenAsked(Query, frozen=True, kw_only=True):
     topic: Named
-    epoch: Large
+    epoch: Life
     partition: Small
     first: Large
 

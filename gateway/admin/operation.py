@@ -49,7 +49,9 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 Large = typing.Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
-"""A number from 0 on: an offset, an epoch, a time."""
+"""A number from 0 on: an offset, a time."""
+Life = typing.Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""The epoch of a topic: of one on Kafka any number of 63 bits."""
 Small = typing.Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 """A number from 0 on: a partition, a count."""
 

@@ -315,7 +315,7 @@ class Pulses:
         # of consumers and of groups, those furthest behind
         consumers = ((one.backlog, one.kind, one.name, one.topic, one.partition) for one in snapshot.consumers)
         groups = (
-            (one.lag or 0, "group", one.group, one.topic, one.partition)
+            (one.lag, "group", one.group, one.topic, one.partition)
             for one in islice(self._inside.house.groups.positions(), MOST_GROUPS)
         )
         return {

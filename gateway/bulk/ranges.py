@@ -123,14 +123,24 @@ class Ranges:
             self.find(attrs.evolve(asked, start=offset))
             place = (asked.topic, asked.partition, offset, end - offset, min(READ_BYTES, left), 0)
             result = self._store.read_cached(*place) or await self._store.read(*place)
-            if not result.runs:
-                raise CorruptChunk(asked.topic, asked.partition, offset, end)
-            runs = [run.slice(position.skip(run.base_offset, run.next_offset), run.count) for run in result.runs]
+            # where offsets are not dense, so many messages may reach beyond the end of what is asked for
+            runs = [_continued(position, run, end) for run in result.runs if run.base_offset < end]
+            if not runs:
+                if self.dense_offsets or result.next_offset <= offset:
+                    raise CorruptChunk(asked.topic, asked.partition, offset, end)
+                position.offset = result.next_offset  # what is left of a transaction is no message
+                continue
             left -= sum(run.columns.value_bytes for run in runs) or 1  # values may be empty, and the bound still be met
             yield runs, position.offset
 
     async def _made(self, make: Encode, runs: Sequence[Run]) -> bytes:
         return await trio.to_thread.run_sync(make, runs, limiter=self._limiter)
+
+
+def _continued(position: Position, run: Run, end: int) -> Run:
+    # what of a run was not read before, and lies before the end
+    stop = min(run.next_offset, end)
+    return run.slice(position.skip(run.base_offset, stop), stop - run.base_offset)
 
 
 def _frames(runs: Sequence[Run]) -> bytes:

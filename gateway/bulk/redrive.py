@@ -126,7 +126,7 @@ class Redrives:
         try:
             letter = await self._letter(asked, offset)
             if letter is None:
-                return Redriven(offset, "gone", message="retention has removed it")
+                return Redriven(offset, "gone", message="there is no letter at this offset any more")
             target = asked.to or letter.facts.topic
             _check(letter, asked, target, self._clock.now_ms())
             if asked.dry_run:
@@ -150,6 +150,8 @@ class Redrives:
         if not state.start <= offset < state.end:
             return None
         result = await self._store.read(asked.topic, asked.partition, offset, 1, LETTER_BYTES, 0)
+        if not result.runs or result.runs[0].base_offset != offset:
+            return None  # a log may have offsets without a message: the next one is another letter
         run = result.runs[0]
         columns = run.columns
         own, facts = split_headers(columns.headers_of(0))

@@ -98,8 +98,7 @@ class Bulk:
         """Where groups are, a page of all their rows at a time, of which these are kept."""
         rows = await self._store.scan(group_offsets.TABLE, first, GROUPS_AT_A_TIME)
         following = (rows[-1][0] + b"\0").hex() if len(rows) == GROUPS_AT_A_TIME else ""
-        dense = self._store.capabilities.dense_offsets
-        found = group_offsets.positions(rows, self._store.topics, dense=dense, group=group, topic=topic)
+        found = group_offsets.positions(rows, self._store.topics, group=group, topic=topic)
         return wire.GroupPositions(found, following)
 
     async def reset_group(self, asked: GroupReset) -> wire.GroupMoves:

@@ -76,8 +76,7 @@ def _behind(group: Account) -> str:
     name = (
         f"group {group['group']} of {group['topic']}/{group['partition']}, offsets {group['start']} to {group['end']}"
     )
-    lag = f"{group['lag']} behind" if group["lag"] is not None else "behind by an unknown number"
-    return f"{name}: committed {group['committed']}, {lag}"
+    return f"{name}: committed {group['committed']}, {group['lag']} behind"
 
 
 def _counts(account: Account, word: str) -> bool:

@@ -184,12 +184,12 @@ def purge(topic: str, yes: bool, endpoint: Endpoint) -> None:
     Refused if letters have come since they were counted, and while a `forward` still has to deliver some of them: then
     nothing is dropped.
     """
-    from gateway.cli.letters import find
+    from gateway.cli.letters import count_letters, find
     from gateway.pipeline.endpoint import EndpointLog, EndpointWriter
 
     with EndpointLog(endpoint) as log, EndpointWriter(endpoint) as out:
         found = find(log, topic)
-        count = sum(one.end - one.start for one in found.partitions)
+        count = count_letters(log, found)
         if not yes:
             click.confirm(f"Drop {_letters(count)} in {found.name}?", abort=True, err=True)
         out.delete_topic(found)

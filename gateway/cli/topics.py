@@ -31,7 +31,8 @@ from gateway.requests import CreateTopic, DeleteTopic, DescribeTopics, TopicInfo
 def command(place: UrlTarget, create: bool, partitions: int, delete: bool, output: str, dialling: Dialling) -> None:
     """List topics with their partitions and offsets.
 
-    Of one topic with a path in the URL, of all that this listener can name without one.
+    Of one topic with a path in the URL, of all that this listener can name without one. MESSAGES is how
+    many offsets lie between START and END: at most so many messages, where the log is on Kafka.
     """
 
     from gateway.cli.reading import describe

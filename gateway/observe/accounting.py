@@ -7,7 +7,6 @@ its cursor settled. A message that slips through anywhere leaves a difference.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -29,10 +28,10 @@ class GroupLags:
         self._positions = positions
 
     def __call__(self) -> None:
-        """Work the gauges out now. NaN where the store cannot say: its offsets do not count messages."""
+        """Work the gauges out now."""
         lags: Counter[str] = Counter(dict.fromkeys(self._groups, 0))
         for one in self._positions(lags):
-            lags[one.group] += one.lag if one.lag is not None else math.nan  # type: ignore[assignment]
+            lags[one.group] += one.lag
         for group, lag in lags.items():
             self._recorder.gauge(m.GROUP_LAG.name, lag, group=group)
 

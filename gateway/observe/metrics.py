@@ -257,7 +257,7 @@ LINK_FAILURES = _counter(
 GROUP_LAG = _gauge(
     "gateway_group_lag_messages",
     "group",
-    "Messages that a group of `metrics.groups` has not committed, on all topics it reads.",
+    "Messages that a group of `metrics.groups` has not committed, on all topics it reads; with the log on Kafka at most so many.",
 )
 CONFIG_RELOADS = _counter(
     "gateway_config_reloads",

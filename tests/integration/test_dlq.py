@@ -20,6 +20,7 @@ from gateway.requests import Publish, Subscribe, Take
 from gateway.transport.client import connect
 from gateway.wire.session import ClientContext, Credentials
 from tests.integration.running import Served, started
+from tests.kafka.fixtures import Log
 
 TOKEN = "s3cret"
 KEPT = """
@@ -28,7 +29,7 @@ listeners:
   blipmq: {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [key]}}, max_deliveries: 2, backoff: 5ms..5ms}}
   flymq:  {{protocol: flymq, bind: "127.0.0.1:0"}}
 admin: {{bind: "127.0.0.1:0", token: s3cret}}
-storage: {{path: "{data}"}}
+storage: {storage}
 """
 
 
@@ -83,8 +84,11 @@ async def let_them_die(shell: Shell, letters: int, *values: bytes) -> None:
                 return
 
 
-async def test_letters_of_a_reader_that_never_acknowledges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running(tmp_path / "kept", KEPT.format(data=tmp_path / "data"), capsys) as shell, trio.fail_after(120):
+async def test_letters_of_a_reader_that_never_acknowledges(
+    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = KEPT.format(storage=log.storage(tmp_path / "data"))
+    with running(tmp_path / "kept", config, capsys) as shell, trio.fail_after(120):
         assert await shell("list") == "no dead letters\n"
         assert "asks for another token" in await shell("list", token="wrong", code=2)
         assert "there are no dead letters of orders" in await shell("show", "orders", code=2)
@@ -129,19 +133,22 @@ async def test_letters_of_a_reader_that_never_acknowledges(tmp_path: Path, capsy
         assert await shell("list") == "no dead letters\n"
 
 
-async def test_what_dies_again_and_again_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running(tmp_path / "kept", KEPT.format(data=tmp_path / "data"), capsys) as shell, trio.fail_after(120):
+async def test_what_dies_again_and_again_is_left(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = KEPT.format(storage=log.storage(tmp_path / "data"))
+    with running(tmp_path / "kept", config, capsys) as shell, trio.fail_after(120):
         await let_them_die(shell, 1, b"poison")
         await let_them_die(shell, 2)
         left = await shell("redrive", "orders", "--max-replays", "1", code=1)
-        assert "0:1 stays: it died 2 times, and --max-replays is 1" in left
+        again = f"0:{shell.stored('orders.dlq')[1].offset}"
+        assert f"{again} stays: it died 2 times, and --max-replays is 1" in left
         assert "orders.dlq: 0 letters sent again, 1 were before, 1 left" in left
-        assert "died 2 times" in await shell("show", "orders", "--id", "0:1")
+        assert "died 2 times" in await shell("show", "orders", "--id", again)
         assert "1 letter sent again" in await shell("redrive", "orders", "--max-replays", "2")
 
 
 async def test_the_admin_address_speaks_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = KEPT.replace("token: s3cret", "token: s3cret, tls: self-signed").format(data=tmp_path / "data")
+    config = KEPT.replace("token: s3cret", "token: s3cret, tls: self-signed")
+    config = config.format(storage=Log().storage(tmp_path / "data"))
     with running(tmp_path / "kept", config, capsys) as shell:
         url = f"https://127.0.0.1:{shell.served.ports['admin']}"
         trust = ["--admin", url, "--token", TOKEN]

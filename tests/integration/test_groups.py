@@ -18,6 +18,7 @@ from gateway.protocols.registry import protocol
 from gateway.requests import CommitOffset, CreateTopic, JoinGroup, Publish
 from gateway.transport.client import connect
 from tests.integration.running import Served, started
+from tests.kafka.fixtures import Log
 
 CONFIG = """
 version: 1
@@ -25,7 +26,7 @@ listeners:
   flymq:   {{protocol: flymq, bind: "127.0.0.1:0"}}
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
 admin: {{bind: "127.0.0.1:0", token: s3cret}}
-storage: {{path: "{data}"}}
+storage: {storage}
 metrics: {{groups: [billing, nobody]}}
 """
 
@@ -50,8 +51,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    with started(tmp_path, CONFIG.format(data=tmp_path / "data")) as served:
+def shell(log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    with started(tmp_path, CONFIG.format(storage=log.storage(tmp_path / "data"))) as served:
         yield Shell(served, capsys)
 
 
@@ -157,6 +158,7 @@ async def test_a_group_that_is_subscribed_as_is_left_alone(shell: Shell) -> None
     assert [one["committed"] for one in await shell.shown("show", "billing", "--topic", "orders")] == [0, 0]
 
 
+@pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 async def test_on_a_store_that_nobody_serves(shell: Shell) -> None:
     await committed(shell.served)
     path = ("--path", str(shell.served.data))

@@ -80,7 +80,6 @@ def positions(
     rows: Iterable[tuple[bytes, bytes]],
     topics: Mapping[str, PartitionedTopic],
     *,
-    dense: bool,
     group: str = "",
     topic: str = "",
 ) -> Sequence[GroupPosition]:
@@ -93,14 +92,14 @@ def positions(
             if number < len(partitions):
                 one = partitions[number]
                 offset = offset_of(value)
-                lag = lag_of(offset, one, dense=dense)
+                lag = lag_of(offset, one)
                 found.append(GroupPosition(owner, name, number, offset, one.start, one.end, lag))
     return found
 
 
-def lag_of(offset: int, partition: Ends, *, dense: bool) -> int | None:
-    """The messages from an offset on. A difference between two offsets is a number of messages only where they are dense."""
-    return max(0, partition.end - max(offset, partition.start)) if dense else None
+def lag_of(offset: int, partition: Ends) -> int:
+    """The messages from an offset on, and offsets without one where a log has such: at most so many."""
+    return max(0, partition.end - max(offset, partition.start))
 
 
 async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
@@ -115,9 +114,9 @@ async def moves_of(store: Store, asked: GroupReset) -> Sequence[GroupMove]:
     for number, after in (await targets_of(store, state, asked)).items():
         row, one = rows[number], state.partitions[number]
         before = offset_of(row) if row is not None else None
-        lag = lag_of(after, one, dense=store.capabilities.dense_offsets)
+        lag = lag_of(after, one)
         skipped = repeated = None
-        if before is not None and lag is not None:
+        if before is not None:
             read_to = min(max(before, one.start), one.end)  # what retention took is nothing that this leaves out
             skipped, repeated = max(0, after - read_to), max(0, read_to - after)
         moves.append(GroupMove(number, before, after, one.start, one.end, lag, skipped, repeated))

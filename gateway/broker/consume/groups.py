@@ -162,13 +162,12 @@ class GroupService:
 
     def positions(self, groups: Container[str] | None = None) -> Iterator[GroupPosition]:
         """Where these groups are now, or all, on every partition that each has committed."""
-        dense = self._store.capabilities.dense_offsets
         for (topic, group), offsets in self._offsets.items():
             state = self._store.topics.get(topic) if groups is None or group in groups else None
             for number, offset in offsets.items() if state is not None else ():
                 if state is not None and number < len(state.partitions):
                     one = state.partitions[number]
-                    lag = lag_of(offset, one, dense=dense)
+                    lag = lag_of(offset, one)
                     yield GroupPosition(group, topic, number, offset, one.start, one.end, lag)
 
     async def reset(self, asked: GroupReset) -> Sequence[GroupMove]:
@@ -261,13 +260,13 @@ class GroupService:
 
     def totals(self, caller: Caller, request: ReadTotals) -> None:
         async def count() -> None:
-            lag, dense = 0, self._store.capabilities.dense_offsets
-            for number, ((topic, _group), offsets) in enumerate(list(self._offsets.items()) if dense else ()):
+            lag = 0
+            for number, ((topic, _group), offsets) in enumerate(list(self._offsets.items())):
                 state = self._store.topics.get(topic)
                 partitions = state.partitions if state is not None else ()
                 for partition, offset in offsets.items():
                     if partition < len(partitions):
-                        lag += lag_of(offset, partitions[partition], dense=dense) or 0
+                        lag += lag_of(offset, partitions[partition])
                 if number % GROUPS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
             caller.answer(request.id, replace(self._recorder.totals(), lag=lag))

@@ -13,13 +13,16 @@ async function ask(method, path, body) {
     headers["X-CSRF-Token"] = (await ask("GET", "/v1/session")).csrf;
     if (body !== undefined) headers["Content-Type"] = "application/json";
   }
-  const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const answer = await fetch(path, { method, headers, body: typeof body === "object" ? JSON.stringify(body) : body });
   const text = await answer.text();
   if (answer.ok) return answer.headers.get("content-type")?.startsWith("text/html") ? text : JSON.parse(text || "{}");
   let message = `The gateway answered ${answer.status}.`;
   try { message = JSON.parse(text).message; } catch { /* a page, not the API's answer */ }
   throw new Error(message);
 }
+
+// an epoch may have more digits than a number here: it goes back as it came
+const ofLife = (epoch, rest) => `{"epoch":${epoch},${JSON.stringify(rest).slice(1)}`;
 
 const query = values => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== undefined));
 
@@ -293,11 +296,11 @@ const submitted = {
     if (!dry && !await confirmed("Send again?", `${chosen.length} letter(s) are published again, each at most once.`, "Send again")) return;
     const rows = [];
     for (const partition of new Set(chosen.map(([number]) => number))) {
-      const found = await ask("POST", "/v1/redrive", {
-        topic: form.dataset.topic, epoch: Number(form.dataset.epoch), partition, dry_run: dry,
+      const found = await ask("POST", "/v1/redrive", ofLife(form.dataset.epoch, {
+        topic: form.dataset.topic, partition, dry_run: dry,
         offsets: chosen.filter(([number]) => number === partition).map(([, offset]) => offset).sort((a, b) => a - b),
         to: form.elements.to.value, protocol: form.elements.to.value ? form.elements.protocol.value : "",
-      });
+      }));
       for (const one of found.letters) rows.push([`${partition}:${one.offset}`, { done: "sent again", would: "would be sent", before: "was sent before", refused: "stays", gone: "gone" }[one.outcome], one.target, one.message]);
     }
     show(output, table(["Letter", "Outcome", "To", "Why"], rows));
@@ -346,10 +349,10 @@ const clicked = {
     const output = make("output", null), dry = make("button", "Dry run", { type: "button" }), send = make("button", "Send this", { type: "button", class: "main" }), close = make("button", "Close", { type: "button" });
     show(dialog, make("h2", `Edit letter ${letter.partition}:${letter.offset}`, { id: "dialog-title" }), field("Value", value), field("Key", key), field("Headers, one name: value a line", headers), field("To an address (empty: where it came from)", to), output, make("div", null, { class: "row" }, close, dry, send));
     const go = isDry => run(output, async () => {
-      const found = await ask("POST", "/v1/redrive", {
-        topic: form.dataset.topic, epoch: Number(form.dataset.epoch), partition: Number(letter.partition), offsets: [Number(letter.offset)], to: to.value, dry_run: isDry,
+      const found = await ask("POST", "/v1/redrive", ofLife(form.dataset.epoch, {
+        topic: form.dataset.topic, partition: Number(letter.partition), offsets: [Number(letter.offset)], to: to.value, dry_run: isDry,
         edited: { value: encode(value.value), key: key.value || letter.hasKey ? encode(key.value) : null, headers: headersOf(headers.value) },
-      });
+      }));
       const [one] = found.letters;
       show(output, notice({ done: `Sent to ${one.target}.`, would: `Would go to ${one.target}.`, before: "It was sent again before.", gone: "It is gone." }[one.outcome] ?? `It stays: ${one.message}`, one.outcome === "done" || one.outcome === "would" ? "good" : "bad"));
       if (one.outcome === "done") { dry.disabled = send.disabled = true; }

@@ -77,7 +77,7 @@ async def test_what_stays(tmp_path: Path) -> None:
             ("refused", "it died 5 times, and --max-replays is 4"),
             ("refused", "it has expired meanwhile"),
             ("refused", "this is no dead letter"),
-            ("gone", "retention has removed it"),
+            ("gone", "there is no letter at this offset any more"),
         ]
         assert await redriven(api, house, "t.dlq", 0, max_replays=5) == [Redriven(0, "done", "t")]
 
