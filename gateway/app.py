@@ -42,7 +42,7 @@ from gateway.model import (
     TlsTrust,
 )
 from gateway.notation import is_everywhere, show_endpoint
-from gateway.observe.accounting import Accounting, GroupLags
+from gateway.observe.accounting import Accounting, GroupLags, knowing_ends
 from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, bind_http_here, serve_http_when_asked
 from gateway.observe.lag import watching_lag
@@ -238,6 +238,7 @@ class Gateway:
                 writing_stats(house.latencies, store, house.pump, house.clock, self.recorder)
             )
             await stack.enter_async_context(watching_lag(self.recorder.lagged))
+            await stack.enter_async_context(knowing_ends(store, config.metrics.groups, house.groups.positions))
             budget = Budget(config.memory.budget)
             await stack.enter_async_context(giving_back_after_floods(budget.peak, lambda: budget.used))
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))

@@ -103,7 +103,9 @@ class DeadLetterList:
     async def letters(self, asked: Asked[LettersAsked, None]) -> LetterTopics:
         """Topics that hold dead letters, with how many died of what."""
         query = asked.query
-        page = self._inside.bulk.topics(search=query.search, dead_letters=True, after=query.after, limit=MOST_TOPICS)
+        page = await self._inside.bulk.topics(
+            search=query.search, dead_letters=True, after=query.after, limit=MOST_TOPICS
+        )
         found = []
         for topic in page.topics:
             reasons, again, newest = Counter[str](), Counter[str](), dict[str, int]()
@@ -127,6 +129,7 @@ class DeadLetterList:
     async def letter_list(self, asked: Asked[LetterListAsked, None]) -> LetterList:
         """The newest dead letters of a topic, each with its history."""
         query = asked.query
+        await self._inside.bulk.look_again(query.topic)
         state = self._inside.store.topics.get(query.topic)
         if state is None or query.topic not in self._inside.bulk.letters():
             raise UnknownTopic(f"{query.topic} holds no dead letters")

@@ -83,7 +83,7 @@ class StoredLog:
     async def topics(self, asked: Asked[TopicsAsked, None]) -> wire.TopicSnapshots:
         """Topics with their settings and the first and next offset of each partition, a page at a time, by name."""
         query = asked.query
-        return self._bulk.topics(
+        return await self._bulk.topics(
             query.name,
             search=query.search,
             dead_letters=query.dead_letters,
@@ -103,6 +103,8 @@ class StoredLog:
         """A range of one partition, in the encoding that the client accepts."""
         query, ranges = asked.query, self._bulk.ranges
         wanted = RangeAsked(query.topic, query.partition, query.start, query.end, query.max_bytes, query.epoch)
+        if not ranges.knows(wanted):
+            await self._bulk.look_again(query.topic)
         ranges.find(wanted)  # what is wrong with the question is said before the answer begins
         if wire.CHUNKS in asked.accept:
             return Streamed(ranges.chunks(wanted), wire.CHUNKS)

@@ -167,7 +167,7 @@ class Records:
     async def records(self, asked: Asked[RecordsAsked, None]) -> RecordsFound:
         """Messages of one partition: from an offset, from a time, the newest, or by key."""
         query = asked.query
-        bounds = self._bounds(query.topic, query.partition)
+        bounds = await self._bounds(query.topic, query.partition)
         start, end = bounds.start, bounds.end
         if query.time_ms is not None:
             first = await self._store.offset_for_time(query.topic, query.partition, query.time_ms)
@@ -200,7 +200,7 @@ class Records:
     async def download(self, asked: Asked[DownloadAsked, None]) -> Streamed:
         """A range of one partition as JSON, a message a line, bytes in base64."""
         query = asked.query
-        bounds = self._bounds(query.topic, query.partition)
+        bounds = await self._bounds(query.topic, query.partition)
         end = min(query.end if query.end is not None else bounds.end, bounds.end)
         return Streamed(self._lines(query, max(query.start, bounds.start), end), LINES, filename="messages.jsonl")
 
@@ -223,6 +223,7 @@ class Records:
     async def volume(self, asked: Asked[VolumeAsked, None]) -> Volume:
         """How many messages a topic got over its log's life, bar by bar."""
         topic, bars = asked.query.topic, asked.query.bars
+        await self._inside.bulk.look_again(topic)
         state = self._store.topics.get(topic)
         if state is None:
             raise UnknownTopic(f"there is no topic {topic}")
@@ -255,7 +256,7 @@ class Records:
     async def languages(self, asked: Asked[PlaceAsked, None]) -> Tongues:
         """A stored message as each protocol carries it: the frame byte by byte, and what becomes of every field."""
         query = asked.query
-        bounds = self._bounds(query.topic, query.partition)
+        bounds = await self._bounds(query.topic, query.partition)
         if not bounds.start <= query.offset < bounds.end:
             raise NotFound(
                 f"{query.topic}/{query.partition} has no offset {query.offset}: it has {bounds.start} to {bounds.end - 1}"
@@ -279,7 +280,8 @@ class Records:
 
     # --- inside ---
 
-    def _bounds(self, topic: str, partition: int) -> PartitionState:
+    async def _bounds(self, topic: str, partition: int) -> PartitionState:
+        await self._inside.bulk.look_again(topic)
         state = self._store.topics.get(topic)
         if state is None:
             raise UnknownTopic(f"there is no topic {topic}")

@@ -48,6 +48,13 @@ class Ranges:
         self._limiter = trio.CapacityLimiter(THREADS)
         self.dense_offsets = store.capabilities.dense_offsets
 
+    def knows(self, asked: RangeAsked) -> bool:
+        """Whether it lies before where its partition is known to end: what others write does not change it."""
+        topic = self._store.topics.get(asked.topic)
+        if topic is None or not 0 <= asked.partition < len(topic.partitions):
+            return False
+        return asked.end is not None and asked.end <= topic.partitions[asked.partition].end
+
     def find(self, asked: RangeAsked) -> PartitionState:
         """The partition, once the range is known to begin in it. Raises UnknownTopic, UnknownPartition, OffsetOutOfRange."""
         topic = self._store.topics.get(asked.topic)

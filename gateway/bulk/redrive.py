@@ -79,6 +79,7 @@ class Redrives:
 
     async def redrive(self, caller: Caller, asked: Redrive) -> Sequence[Redriven]:
         """Publish letters again, in their order, or say why not. Raises for a topic that is not what it was."""
+        await self._store.refresh_ends([asked.topic])
         state = self._store.topics.get(asked.topic)
         if state is None:
             raise UnknownTopic(f"there is no topic {asked.topic}")

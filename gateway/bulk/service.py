@@ -63,7 +63,17 @@ class Bulk:
         client.origin = Origin(PROTOCOL, LISTENER, "", peer)
         return client
 
-    def topics(
+    async def look_again(self, *topics: str) -> None:
+        """Let what is known of these topics be of now: others may write to the same log. While that takes no writes what is known
+        will do, since who would have to answer may be away.
+        """
+        if self._store.health.writable:
+            for one in topics:
+                if one not in self._store.topics:
+                    await self._store.refresh(one)
+            await self._store.refresh_ends(topics)
+
+    async def topics(
         self,
         name: str = "",
         *,
@@ -73,6 +83,8 @@ class Bulk:
         limit: int | None = None,
     ) -> wire.TopicSnapshots:
         """A page of the topics that are asked for, by name."""
+        if name:
+            await self.look_again(name)
         letters, topics = self.letters(), self._store.topics
         dense = self._store.capabilities.dense_offsets
         if name:
@@ -88,9 +100,12 @@ class Bulk:
         rest = sorted(one for one in names if one > after)
         page = rest[:limit]
         following = page[-1] if len(page) < len(rest) else ""
-        return wire.TopicSnapshots([_topic(topics[one], letters) for one in page], dense, following, len(names))
+        await self.look_again(*page)
+        found = [_topic(state, letters) for one in page if (state := topics.get(one)) is not None]
+        return wire.TopicSnapshots(found, dense, following, len(names))
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        await self.look_again(topic)
         self.ranges.find(RangeAsked(topic, partition, _ANYWHERE))
         return await self._store.offset_for_time(topic, partition, timestamp_ms)
 
@@ -98,10 +113,12 @@ class Bulk:
         """Where groups are, a page of all their rows at a time, of which these are kept."""
         rows = await self._store.scan(group_offsets.TABLE, first, GROUPS_AT_A_TIME)
         following = (rows[-1][0] + b"\0").hex() if len(rows) == GROUPS_AT_A_TIME else ""
+        await self.look_again(*group_offsets.topics_of(rows, group=group, topic=topic) & self._store.topics.keys())
         found = group_offsets.positions(rows, self._store.topics, group=group, topic=topic)
         return wire.GroupPositions(found, following)
 
     async def reset_group(self, asked: GroupReset) -> wire.GroupMoves:
+        await self.look_again(asked.topic)
         return wire.GroupMoves(await self._house.groups.reset(asked))
 
     async def purge(self, name: str, seen: tuple[int, int] | None = None) -> None:

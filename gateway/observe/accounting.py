@@ -8,10 +8,36 @@ its cursor settled. A message that slips through anywhere leaves a difference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 
+import trio
+
+from gateway.errors import GatewayError
 from gateway.observe import metrics as m
 from gateway.recorder import GroupPosition, Recorder, Snapshot
+from gateway.store.interface import Store
+
+Positions = Callable[[Container[str]], Iterable[GroupPosition]]
+ENDS_SECONDS = 5.0
+"""How old what is known of the ends of groups' topics may be, where others write to the log."""
+
+
+@asynccontextmanager
+async def knowing_ends(store: Store, groups: Sequence[str], positions: Positions) -> AsyncIterator[None]:
+    """Ask, for as long as the block lasts, where the topics of these groups end: who reads and writes them may be elsewhere."""
+    async with trio.open_nursery() as nursery:
+        if groups and not store.capabilities.single_writer:
+            nursery.start_soon(_ask_ends, store, groups, positions)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _ask_ends(store: Store, groups: Sequence[str], positions: Positions) -> None:
+    while True:
+        with suppress(GatewayError):  # the brokers are away: what was known will do
+            await store.refresh_ends({one.topic for one in positions(groups)})
+        await trio.sleep(ENDS_SECONDS)
 
 
 class GroupLags:
@@ -21,7 +47,7 @@ class GroupLags:
         self,
         recorder: Recorder,
         groups: Sequence[str],
-        positions: Callable[[Container[str]], Iterable[GroupPosition]],
+        positions: Positions,
     ) -> None:
         self._recorder = recorder
         self._groups = groups

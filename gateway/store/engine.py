@@ -167,6 +167,9 @@ class Engine:
     async def refresh(self, topic: str) -> None:
         """There is nothing newer to ask for."""
 
+    async def refresh_ends(self, topics: Iterable[str]) -> None:
+        """There is nothing newer to ask for."""
+
     def watch(self, topic: str) -> None:
         """Every commit is told anyway."""
 

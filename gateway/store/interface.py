@@ -354,6 +354,10 @@ class Store(Protocol):
         """Let `topics` say what was so when this was called, or later."""
         ...
 
+    async def refresh_ends(self, topics: Iterable[str]) -> None:
+        """The same of where those of them begin and end that are known, all at once."""
+        ...
+
     def watch(self, topic: str) -> None:
         """`on_visible` is to tell when it grows, whoever writes to it, until the `unwatch` that goes with this."""
         ...

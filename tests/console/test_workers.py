@@ -12,14 +12,16 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import attrs
+import confluent_kafka
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.console.conftest import NEARBY, SLOW
 from tests.console.cost import publish
-from tests.console.test_actions import until
+from tests.console.test_actions import confirm, until
 from tests.console.traffic import again_and_again
 from tests.integration.running import Served, started
+from tests.kafka.foreign import make
 from tests.kafka.node import Kafka
 
 CONFIG = """
@@ -147,6 +149,37 @@ def test_a_process_that_dies_is_named_and_its_past_stays(crew: Crew) -> None:
         expect(page.locator("[data-edge='listener:flymq>route:orders']")).to_have_class("edge flows")
     assert len(crew.served.children) == 2
     assert victim not in crew.served.children
+
+
+def test_letters_of_a_log_on_kafka_go_out_again(crew: Crew, kafka: Kafka) -> None:
+    """The number of such a topic's life has more digits than a number has in a browser."""
+    make(kafka, "console.broken.dlq")
+    died = [("x-dead-letter-reason", b"refused"), ("x-dead-letter-topic", b"broken")]
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.brokers})
+    producer.produce("console.broken.dlq", b"letter", headers=died)
+    assert producer.flush(60) == 0
+    until(lambda: crew.ask("/v1/letters?search=broken")["topics"])
+    page = crew.page
+    crew.show("/letters?search=broken")
+    page.locator("main").get_by_role("link", name="refused").click()
+    form = page.locator("form[data-action=redrive]")
+    form.locator("[name=letter]").check()
+    form.get_by_label("To another address").fill("mended")
+    form.get_by_role("button", name="Dry run").click()
+    expect(form.locator("output")).to_contain_text("would be sent")
+    form.get_by_role("button", name="Send again").click()
+    confirm(page)
+    expect(form.locator("output tbody")).to_contain_text("sent again")
+    page.get_by_role("button", name="Edit letter").click()
+    dialog = page.locator("#dialog")
+    dialog.get_by_label("To an address").fill("mended")
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.locator("output")).to_contain_text("It was sent again before.")
+    dialog.get_by_role("button", name="Close").click()
+    form.get_by_role("button", name="Drop all").click()
+    confirm(page)
+    page.wait_for_url(f"{crew.url}/letters")
+    assert crew.ask("/v1/letters?search=broken")["topics"] == []
 
 
 def test_traffic_that_fails_says_so_where_it_was_waited_for() -> None:

@@ -78,6 +78,7 @@ class DeadLetterService:
         self._offload.task(job, done)
 
     async def _read(self, topic: str, wanted: int) -> Sequence[DeadLetter]:
+        await self._store.refresh(topic)  # another gateway may have written them
         state = self._store.topics.get(topic)
         found: list[tuple[int, DeadLetter]] = []
         for number, partition in enumerate(state.partitions if state is not None else ()):
@@ -98,14 +99,17 @@ class DeadLetterService:
         letters = letters_topic(topic)
         place = _place(request.letter)
         missing = NotFound(f"message not found: {request.letter[:64]}")
-        state = self._store.topics.get(letters)
-        if place is None or state is None or place[0] >= len(state.partitions):
+        if place is None:
             raise missing
         number, offset = place
-        if not state.partitions[number].start <= offset < state.partitions[number].end:
-            raise missing
 
         async def job() -> Run | None:
+            await self._store.refresh(letters)  # another gateway may have written it
+            state = self._store.topics.get(letters)
+            if state is None or number >= len(state.partitions):
+                return None
+            if not state.partitions[number].start <= offset < state.partitions[number].end:
+                return None
             result = await self._store.read(letters, number, offset, 1, MOST_BYTES, self._clock.now_ms())
             return result.runs[0] if result.runs and result.runs[0].base_offset == offset else None
 

@@ -97,6 +97,12 @@ def positions(
     return found
 
 
+def topics_of(rows: Iterable[tuple[bytes, bytes]], *, group: str = "", topic: str = "") -> set[str]:
+    """Of which rows of the table speak: of one group, or on one topic, where that is asked for."""
+    keys = (decode_key(key) for key, _value in rows)
+    return {name for name, owner, _number in keys if topic in {"", name} and group in {"", owner}}
+
+
 def lag_of(offset: int, partition: Ends) -> int:
     """The messages from an offset on, and offsets without one where a log has such: at most so many."""
     return max(0, partition.end - max(offset, partition.start))

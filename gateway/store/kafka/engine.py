@@ -976,6 +976,10 @@ class KafkaStore:
                 self.watch(topic)  # for a while: who asks will ask again
                 self.unwatch(topic)
 
+    async def refresh_ends(self, topics: Iterable[str]) -> None:
+        """Ask Kafka, and follow none of them."""
+        await self._ask_ends([found for one in topics if (found := self._topics.get(one)) is not None])
+
     def watch(self, topic: str) -> None:
         self._watched[topic] += 1
         found = self._topics.get(topic)

@@ -108,7 +108,7 @@ async def test_a_purge_drops_letters_and_nothing_else(tmp_path: Path) -> None:
     async with bulk(tmp_path) as (api, house):
         await bury(house, "t", b"a")
         await redriven(api, house, "t.dlq", 0)
-        assert [one.name for one in api.topics().topics if one.dead_letters] == ["t.dlq"]
+        assert [one.name for one in (await api.topics()).topics if one.dead_letters] == ["t.dlq"]
         with pytest.raises(InvalidRequest, match="t does not hold dead letters"):
             await api.purge("t")
         with pytest.raises(UnknownTopic):
@@ -119,7 +119,7 @@ async def test_a_purge_drops_letters_and_nothing_else(tmp_path: Path) -> None:
         house.house.topics.before_delete.clear()
         gone: list[str] = []
         house.house.topics.after_delete.append(gone.append)
-        (listed,) = [one for one in api.topics().topics if one.dead_letters]
+        (listed,) = [one for one in (await api.topics()).topics if one.dead_letters]
         seen = (listed.epoch, sum(one.end for one in listed.partitions))
         late = [bury(house, "t", b"late") for _ in range(2)]
         await late[0]
