@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
-from gateway.errors import TargetError
+from gateway.envelope import Batch, Columns
+from gateway.errors import GatewayError, TargetError
+from gateway.protocols.registry import Transport, protocol
+from gateway.requests import Publish
+from gateway.transport.client import connect
+from gateway.transport.tls import ClientTls
+from gateway.wire.session import ClientContext, Credentials
 from tests.integration.flymq_raw import flymq, frame, i32, produce, read_all
 from tests.integration.gateways import gateways, until
 from tests.integration.raw import CLIENTS, s16
@@ -125,3 +133,70 @@ async def test_a_rolling_restart_loses_nothing_acknowledged(log: Log, tmp_path: 
             for address in good:
                 assert VALUE in await client.values(address), address
     assert missed, "nobody met a gateway that was down: the restart was none"
+
+
+@attrs.define
+class Sender:
+    """A publisher that stays with its gateway while that serves, and then goes to the next one."""
+
+    name: str
+    """Its protocol's."""
+    issued: list[bytes] = attrs.Factory(list)
+    acknowledged: list[bytes] = attrs.Factory(list)
+
+    @property
+    def topic(self) -> str:
+        return f"ordered.{self.name}"
+
+    async def publish(self, serving: list[Served]) -> None:
+        """One after the other; what is not confirmed is not tried again, and counts as not sent."""
+        tls = ClientTls(insecure=True) if protocol(self.name).transport is Transport.QUIC else None
+        context = ClientContext(credentials=Credentials(api_key="dev-key" if self.name == "blipmq" else ""))
+        for gateway in itertools.cycle(serving):
+            try:
+                port = gateway.ports[self.name]
+                async with connect(
+                    protocol(self.name), "127.0.0.1", port, tls=tls, context=context, timeout=5
+                ) as connection:
+                    while not connection.driver.closed:
+                        value = f"{self.name} {len(self.issued)}".encode()
+                        self.issued.append(value)
+                        await connection.request(Publish(0, Batch(self.topic, Columns.of([value]))), timeout=15)
+                        self.acknowledged.append(value)
+            except* (GatewayError, OSError):
+                pass
+            await trio.sleep(0.05)
+
+    def judge(self, found: list[bytes]) -> None:
+        assert len(found) == len(set(found)), "something is there twice"
+        assert set(found) <= set(self.issued), "invented"
+        good = set(self.acknowledged)
+        assert [value for value in found if value in good] == self.acknowledged
+
+
+async def test_who_goes_from_one_to_the_next_while_all_are_replaced_loses_nothing(log: Log, tmp_path: Path) -> None:
+    """Publishers of all five protocols, in order, each to one topic; of three gateways each is drained and started again."""
+    senders = [Sender(name) for name in CLIENTS]
+    with (
+        gateways(log, tmp_path, *("one", "two", "three")[: 3 if log.shared else 1]) as serving,
+        trio.fail_after(3 * PATIENCE),
+    ):
+        async with flymq(serving[0].ports["flymq"]) as client:
+            for sender in senders:
+                await client.ask(3, s16(sender.topic) + i32(1))
+        async with trio.open_nursery() as nursery:
+            for sender in senders:
+                nursery.start_soon(sender.publish, serving)
+            for replaced in (None, *serving):
+                if replaced is not None:
+                    assert await trio.to_thread.run_sync(replaced.end, signal.SIGTERM) == 0
+                    await trio.to_thread.run_sync(replaced.start)
+                reached = [len(sender.acknowledged) + 10 for sender in senders]
+
+                async def more(reached: list[int] = reached) -> bool:
+                    return all(len(one.acknowledged) >= count for one, count in zip(senders, reached, strict=True))
+
+                await until(more)
+            nursery.cancel_scope.cancel()
+        for sender in senders:
+            sender.judge(await read_all(serving[0].ports["flymq"], sender.topic))
