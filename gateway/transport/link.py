@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from gateway.wire.session import Close, Finish, Kind, Open, Output, Reset, Send, StopSending, Withhold
+from gateway.wire.session import Buffer, Close, Finish, Kind, Open, Output, Reset, Send, StopSending, Withhold
 
 
 class Link(Protocol):
@@ -25,7 +25,7 @@ class Link(Protocol):
         """The other side's address, for logs and origins."""
         ...
 
-    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:
+    def send(self, channel: int, data: Buffer, notify: bool = False, alone: bool = False) -> None:
         """Queue bytes."""
         ...
 

@@ -4,6 +4,7 @@ what waits for a time; sending is synchronous, and only what the kernel does not
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import trio
 
 from gateway.transport.link import GatheringHandler, LinkHandler
 from gateway.transport.pipe import Pipe, PipeFailed
-from gateway.wire.session import Kind
+from gateway.wire.session import TURN_BYTES, Buffer, Kind
 
 if TYPE_CHECKING:
     from gateway.transport.shared import SharedReader
@@ -22,6 +23,8 @@ READ_SIZE: Final = 131_072
 """Half of it costs twice as much per byte (a 128 KiB block is handed back to the system, a 64 KiB one is copied)."""
 LOW_WATER: Final = 262_144
 """Who waits for room is told when so little is unsent. Not at nothing: the peer would wait for what is written then."""
+MOST_PIECES: Final = 64
+"""What one system call is given; the kernel takes no more than 1024."""
 JOIN_LIMIT: Final = 1 << 20
 """Beyond this the copy that joins replies costs more than the sends that it saves."""
 REQUEST_COST: Final = 4 << 10
@@ -75,8 +78,8 @@ class TcpLink:
         """Nothing was sent since the last read, so nothing has told the peer that it came."""
         self._whole = False
         """What was read last is no part of a request, as far as its size tells."""
-        self._queue: list[bytes] = []
-        self._out: list[bytes | memoryview] = []
+        self._queue: list[Buffer] = []
+        self._out: list[Buffer] = []
         """What goes to the kernel as it is: joined, and encrypted under TLS."""
         self._size = 0
         self._queued = 0
@@ -96,7 +99,7 @@ class TcpLink:
 
     # --- Link ---
 
-    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:  # noqa: ARG002
+    def send(self, channel: int, data: Buffer, notify: bool = False, alone: bool = False) -> None:  # noqa: ARG002
         if self._dead or self._finishing:
             return
         self._queue.append(data)
@@ -183,25 +186,46 @@ class TcpLink:
             self._out.append(self._queue.pop())
         else:
             self._seal()
-        try:
-            while self._out:
-                piece = self._out[0]
-                sent = self._sock.send(piece)
-                self._silent = False
-                self._size -= sent
-                if sent < len(piece):
-                    self._out[0] = memoryview(piece)[sent:]
-                    break
-                del self._out[0]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.abort()
-            return
         if self._out:
+            try:
+                self._hand_over()
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.abort()
+                return
+        if self._out or (self._queue and self._pipe is not None and self._pipe.ready):
             self._write_later()
         if self._notify:
             self._room()
+
+    def _hand_over(self) -> None:
+        # give the kernel as much as a turn may have: it would take megabytes, and nobody else is served while it copies them
+        out = self._out
+        if len(out) == 1 and len(out[0]) <= TURN_BYTES:
+            size = len(out[0])
+            sent = self._sock.send(out[0])
+        else:
+            given: list[Buffer] = []
+            size = 0
+            for piece in out[:MOST_PIECES]:
+                room = TURN_BYTES - size
+                given.append(piece if len(piece) <= room else memoryview(piece)[:room])
+                size += len(given[-1])
+                if size == TURN_BYTES:
+                    break
+            sent = self._sock.sendmsg(given)
+        self._silent = False
+        self._size -= sent
+        whole = 0
+        for piece in out:
+            if sent < len(piece):
+                break
+            sent -= len(piece)
+            whole += 1
+        del out[:whole]
+        if sent:
+            out[0] = memoryview(out[0])[sent:]
 
     def _put(self, data: bytes) -> bool:
         # send bytes before which nothing waits; False if some of them, or other things, wait now
@@ -235,7 +259,11 @@ class TcpLink:
             return
         queue, self._queue = self._queue, []
         if self._pipe is not None:
-            plain = b"".join(queue)
+            # no more than a turn may have, as it is encrypted in one go; at least one piece
+            sizes = itertools.accumulate(map(len, queue))
+            count = max(sum(size <= TURN_BYTES for size in sizes), 1)
+            self._queue = queue[count:]
+            plain = b"".join(queue[:count])
             sealed = self._pipe.wrap(plain)
             grown = len(sealed) - len(plain)
             self._size += grown
@@ -424,17 +452,12 @@ class TcpLink:
             if not self._out:  # aborted meanwhile
                 return
             try:
-                sent = self._sock.send(self._out[0])
+                self._hand_over()
             except BlockingIOError:
                 continue
             except OSError:
                 self.abort()
                 return
-            self._size -= sent
-            if sent < len(self._out[0]):
-                self._out[0] = memoryview(self._out[0])[sent:]
-            else:
-                del self._out[0]
             self._room()
             if self._handler is not None and self._size < LOW_WATER:
                 self._handler.turn(self._clock())

@@ -22,6 +22,7 @@ from gateway.errors import GatewayError
 from gateway.requests import Completion, Outcome, Request
 from gateway.settings import Dialect, Limits, Says, Transport
 
+Buffer = bytes | memoryview
 TURN_BYTES = 256 << 10
 """With so much put out at once, the rest has to wait for the connection's next turn: one late answer may have kept back many
 that are known, and they must not all leave in one pass of the event loop.
@@ -45,7 +46,7 @@ class Send(msgspec.Struct, frozen=True):
     """Bytes for a channel. With `notify`, `room(channel)` is called once they and all before them fell below low water."""
 
     channel: int
-    data: bytes
+    data: Buffer
     notify: bool = False
     alone: bool = False
     """Not in one packet with what follows (QUIC peers that throw away the rest of a read)."""

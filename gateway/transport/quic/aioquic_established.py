@@ -618,7 +618,7 @@ class EstablishedConnection(CreditedConnection):
         return self._silence
 
 
-def add_unsent(sender: Any, data: bytes) -> None:
+def add_unsent(sender: Any, data: bytes | memoryview) -> None:
     """As `sender.write`, of a stream that can be written to: bytes behind all that it was given."""
     size = len(data)
     if not size:

@@ -197,7 +197,7 @@ class Core(EstablishedConnection):
         self.send_stream_data(stream_id, b"")
         return stream_id
 
-    def write(self, stream_id: int, data: bytes, end: bool = False) -> bool:
+    def write(self, stream_id: int, data: bytes | memoryview, end: bool = False) -> bool:
         """Queue bytes. False when the stream cannot take any: stopped by the peer, reset, finished or gone."""
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -207,7 +207,7 @@ class Core(EstablishedConnection):
             return False
         self._queue.append(stream)
         if end:
-            sender.write(data, end_stream=True)
+            sender.write(bytes(data), end_stream=True)
             self._ending[stream_id] = stream
             return True
         add_unsent(sender, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from gateway.transport.quic.windows import Credit
-from gateway.wire.session import Kind
+from gateway.wire.session import Buffer, Kind
 
 
 class End(enum.Enum):
@@ -55,7 +55,7 @@ class Channel:
         self.paused = False
         self.refused = False
         # sending
-        self.queue: list[tuple[bytes, bool]] = []
+        self.queue: list[tuple[Buffer, bool]] = []
         self.queued = 0
         self.finished = False
         self.regulated = False

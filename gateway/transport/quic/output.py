@@ -10,7 +10,7 @@ from collections import deque
 from gateway.transport.quic.aioquic_private import Core
 from gateway.transport.quic.channel import Channel, Channels
 from gateway.transport.quic.limits import QuicLimits
-from gateway.wire.session import Kind
+from gateway.wire.session import Buffer, Kind
 
 ALONE_SECONDS = 0.005
 """What follows an `alone` send stays back until that is acknowledged, and at least this long: a peer that throws away
@@ -35,7 +35,7 @@ class Output:
         self.opened: list[Channel] = []
         self.refused: list[int] = []
 
-    def send(self, channel: Channel, data: bytes, now: float, notify: bool, alone: bool) -> None:
+    def send(self, channel: Channel, data: Buffer, now: float, notify: bool, alone: bool) -> None:
         """Queue bytes; silently nothing when this side of the channel is over."""
         if channel.send_over or channel.finished:
             return
@@ -155,7 +155,7 @@ class Output:
     def _is_acknowledged(self, channel: Channel) -> bool:
         return not self._core.unacknowledged(channel.stream_id)
 
-    def _write(self, channel: Channel, data: bytes, now: float, alone: bool) -> None:
+    def _write(self, channel: Channel, data: Buffer, now: float, alone: bool) -> None:
         if not self._core.write(channel.stream_id, data):
             self.stop(channel)
         elif alone:

@@ -12,7 +12,7 @@ from gateway.transport.quic.channel import Channels
 from gateway.transport.quic.input import Input
 from gateway.transport.quic.limits import QuicLimits
 from gateway.transport.quic.output import Output
-from gateway.wire.session import Kind
+from gateway.wire.session import Buffer, Kind
 
 
 class ChannelLink:
@@ -35,7 +35,7 @@ class ChannelLink:
         self._asked_for_room = False
         self._deadline: float | None = None
 
-    def send(self, channel: int, data: bytes, notify: bool = False, alone: bool = False) -> None:
+    def send(self, channel: int, data: Buffer, notify: bool = False, alone: bool = False) -> None:
         """Queue bytes. On a channel that is gone or was stopped by the peer, nothing happens."""
         found = self._channels.by_number.get(channel)
         if found is not None and self._writable:

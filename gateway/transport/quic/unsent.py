@@ -18,7 +18,7 @@ class Unsent:
     __slots__ = ("_begin", "_ends", "_pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._ends: list[int] = []
         """Of the pieces, counted from the stream's beginning."""
         self._begin = 0
@@ -26,7 +26,7 @@ class Unsent:
     def __len__(self) -> int:
         return self._ends[-1] - self._begin if self._ends else 0
 
-    def __iadd__(self, data: bytes) -> Self:
+    def __iadd__(self, data: bytes | memoryview) -> Self:
         end = (self._ends[-1] if self._ends else self._begin) + len(data)
         if len(data) < SMALL:
             last = self._pieces[-1] if self._pieces else None

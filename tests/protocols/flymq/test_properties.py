@@ -16,10 +16,11 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.protocols.flymq.client.publish import PublishedRun
 from gateway.protocols.flymq.wire import codec, codec_fetch, dialect, layout
 from gateway.protocols.flymq.wire.codec_produce import Collector
-from gateway.protocols.flymq.wire.frames import Op
+from gateway.protocols.flymq.wire.frames import Op, frame
 from gateway.protocols.flymq.wire.layout import Layout, LayoutField
 from gateway.requests import Publish, Published
 from gateway.settings import DOCUMENT_OR_STOCK, Dialect
+from gateway.wire.ordering import Pieces
 from gateway.wire.session import Close
 from tests.protocols.flymq.made import b, fr, i32, produce, s, server, u32, u64
 
@@ -260,7 +261,7 @@ def test_both_orders_of_fetch_are_read_back(runs: list[Run], order: bool) -> Non
 
 @given(
     count=st.sampled_from([1, 63, 64, 65, 200, 2048, 2100]),
-    size=st.sampled_from([0, 1, 100, 1020, 1021]),
+    size=st.sampled_from([0, 1, 100, 1020, 1021, 4100]),
     base=st.sampled_from([0, 1 << 32, (1 << 63) - 5000]),
     other=st.none() | st.integers(0, 2099),
     keys=st.booleans(),
@@ -282,6 +283,21 @@ def test_records_of_one_size_go_out_as_any_others(
     else:
         by_hand = u32(count) + b"".join(body + offset for offset, body in records) + u64(run.next_offset)
     assert payload == by_hand
+
+
+@pytest.mark.parametrize("server", [True, False])
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_large_records_are_sent_from_where_they_lie(server: bool, key: bytes | None) -> None:
+    values = [bytes((index,)) * (100_000 + index) for index in range(5)]
+    columns = Columns.of(values, [key] * 5 if key else None)
+    run = Run("t", 0, 7, columns, [0] * 5, ((0, 0, BatchMeta(b"", Origin("a", "b"))),))
+    answer = codec_fetch.answer(Op.FETCH, [run], 12, server=server)
+    assert isinstance(answer, Pieces)
+    whole = b"".join(answer.pieces)
+    assert len(whole) == answer.size
+    assert whole == frame(Op.FETCH, codec_fetch.encode([run], 12, server=server))
+    assert codec_fetch.decode(whole[8:], 7) == (_records([run]), 12)
+    assert sum(piece.obj is columns.packed for piece in answer.pieces if isinstance(piece, memoryview)) == 5
 
 
 @given(runs=runs_of_records(), limit=st.integers(30, 400))

@@ -574,6 +574,16 @@ def test_answer_is_trimmed_to_a_frame():
     assert said[-8:] == (3).to_bytes(8, "big")
 
 
+def test_a_long_answer_leaves_as_it_lies_in_memory():
+    found = fetched([bytes(300_000)])
+    session = serving().session
+    (asked,) = session.receive(0, fetch("demo", 0, 1 << 20), 0.0)
+    session.answered(asked.id, found, 0.0)
+    sent = [output.data for output in session.outputs()]
+    assert sent[1] is found.runs[0].columns.packed
+    assert b"".join(sent) == framed(b"\x02\x00\x00\x00\x01" + sent[1] + (1).to_bytes(8, "big"))
+
+
 def test_answer_joins_runs_without_touching_records():
     runs = [fetched([b"a", b"b"]).runs[0], fetched([b"c"], 2).runs[0]]
     script = serving().feed(v.FETCH_0_1024).answer(requests.Fetch, requests.Fetched(runs, 3, 0, 3))

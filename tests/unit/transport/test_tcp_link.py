@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+import termios
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from gateway.transport.tcp import TcpLink
-from gateway.wire.session import Kind
+from gateway.wire.session import TURN_BYTES, Kind
 
 
 class Silent:
@@ -22,6 +25,33 @@ class Silent:
     def room(self, channel: int) -> None: ...
     def turn(self, now: float) -> None: ...
     def lost(self) -> None: ...
+
+
+async def test_a_turn_hands_over_no_more_than_it_may_and_the_rest_follows_in_order():
+    """The kernel would take megabytes of it at once, and nobody else is served meanwhile."""
+    pieces = [
+        bytes([number]) * size for number, size in enumerate([10, 3 * TURN_BYTES // 2, 7, 100_000, 1, 1 << 20] * 3)
+    ]
+    ours, theirs = socket.socketpair()
+    with theirs, trio.fail_after(60):
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+        async with trio.open_nursery() as nursery:
+            link = TcpLink(ours, "peer", nursery, trio.current_time)
+            nursery.start_soon(link.run, Silent())
+            await wait_all_tasks_blocked()
+            for number, piece in enumerate(pieces):
+                link.send(0, memoryview(piece) if number % 2 else piece)
+            link.flush()
+            (there,) = struct.unpack("i", fcntl.ioctl(theirs, termios.FIONREAD, bytes(4)))
+            assert 0 < there <= TURN_BYTES
+            theirs.setblocking(False)
+            got = b""
+            while len(got) < sum(map(len, pieces)):
+                await trio.lowlevel.wait_readable(theirs)
+                got += theirs.recv(1 << 20)
+            assert got == b"".join(pieces)
+            assert link.waiting()[0] == 0
+            link.abort()
 
 
 async def test_nobody_waits_for_a_socket_that_is_closed():

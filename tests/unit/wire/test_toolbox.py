@@ -13,7 +13,7 @@ from gateway.envelope import BatchIds, Columns, index_packed, pack
 from gateway.errors import Truncated
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import IllegalTransition, Machine
-from gateway.wire.ordering import ReplyQueue
+from gateway.wire.ordering import LONG, ReplyQueue, answer_of, sends
 from gateway.wire.reader import InvalidText, Reader
 
 values = st.lists(st.binary(max_size=20), max_size=30)
@@ -90,6 +90,31 @@ def test_replies_leave_in_the_order_of_their_slots(order: list[int]):
     assert left == [b"%d" % number for number in range(8) if number != 3]
     with pytest.raises(RuntimeError):
         queue.fill(slots[0], b"again")
+
+
+def test_a_long_answer_leaves_as_it_lies_in_memory():
+    queue = ReplyQueue()
+    queue.put(b"before")
+    stored = b"x" * LONG
+    queue.fill(queue.take(), answer_of([b"head", memoryview(stored)], 4 + LONG))
+    queue.put(b"behind")
+    assert queue.size == 6 + 4 + LONG + 6
+    before, head, long, behind = queue.ready()
+    assert (before, head, behind) == (b"before", b"head", b"behind")
+    assert isinstance(long, memoryview)
+    assert long.obj is stored
+    assert queue.size == 0
+    assert answer_of([b"head", memoryview(b"short")], 9) == b"headshort"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=20), st.sampled_from([0, LONG]), st.booleans())
+def test_what_leaves_together_is_put_together_unless_it_is_long(pieces: list[bytes], more: int, notify: bool):
+    pieces[0] += bytes(more)
+    size = sum(map(len, pieces))
+    made = sends(7, pieces, size, notify=notify)
+    assert b"".join(one.data for one in made) == b"".join(pieces)
+    assert len(made) == (1 if size <= LONG else len(pieces))
+    assert [one.notify for one in made] == [False] * (len(made) - 1) + [notify]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=20), st.integers(1, 12))

@@ -36,7 +36,7 @@ from gateway.requests import (
 )
 from gateway.wire.machine import Machine
 from gateway.wire.ordering import ReplyQueue
-from gateway.wire.session import Requests, SessionContext
+from gateway.wire.session import Buffer, Requests, SessionContext
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class Operations:
         if polls.impatient < (slot := replies.last):
             polls.impatient = slot
 
-    def release(self, out: list[bytes]) -> None:
+    def release(self, out: list[Buffer]) -> None:
         out += self._replies.ready()
         if self.polls.groups:
             self.polls.release(out)

@@ -21,6 +21,7 @@ from gateway.errors import GatewayError, Status
 from gateway.protocols.blipmq.wire import codec, mapping
 from gateway.requests import Cancel, Outcome, Request, Settle, Take, Taken
 from gateway.wire.ordering import ReplyQueue
+from gateway.wire.session import Buffer
 
 TAKE_MESSAGES = 1024
 TAKE_BYTES = 1 << 20
@@ -69,7 +70,7 @@ class Polls:
         if last is not None:  # another subscription's turn must not wait for the first one's hold
             self.impatient = max(self.impatient, slot)
 
-    def release(self, out: list[bytes]) -> None:
+    def release(self, out: list[Buffer]) -> None:
         """Move the first group's deliveries to `out` once it is their turn."""
         group = self.groups[0] if self.groups else None
         if group is not None and group.parts and group.slot == self._replies.head:

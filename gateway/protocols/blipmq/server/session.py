@@ -17,7 +17,7 @@ from gateway.protocols.blipmq.wire.codec import RefusedFrame
 from gateway.protocols.blipmq.wire.frames import HEAD, LENGTH_BYTES, LONGEST_LOGIN, MAX_LENGTH, FrameType
 from gateway.requests import Outcome, Request
 from gateway.wire.buffer import ReceiveBuffer
-from gateway.wire.session import Close, Output, Requests, Send, ServerBasics, SessionContext
+from gateway.wire.session import Buffer, Close, Output, Requests, Send, ServerBasics, SessionContext
 
 CHANNEL = 0
 
@@ -35,7 +35,7 @@ class BlipmqServer(ServerBasics):
         self._machine = self._operations.machine
         self._polls = self._operations.polls
         self._buffer = ReceiveBuffer()
-        self._out: list[bytes] = []
+        self._out: list[Buffer] = []
         self._unsent = 0
         """Bytes sent since the peer was last known to read."""
         self._stalled = False

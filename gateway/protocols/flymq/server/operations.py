@@ -20,6 +20,7 @@ from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD, Op, frame
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import Reply, Request
 from gateway.settings import Says, Seconds
+from gateway.wire.ordering import Answer
 from gateway.wire.session import SessionContext
 
 LONGEST_HOLD = 9.0
@@ -44,7 +45,7 @@ class FlymqSettings:
     ] = False
 
 
-Steps = Generator[Request, Reply, bytes]
+Steps = Generator[Request, Reply, Answer]
 R = TypeVar("R")
 
 

@@ -41,7 +41,7 @@ from gateway.requests import (
 )
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
-from gateway.wire.ordering import ReplyQueue
+from gateway.wire.ordering import Answer, Pieces, ReplyQueue, sends
 from gateway.wire.session import (
     BEFORE_LOGIN,
     NO_REQUESTS,
@@ -49,7 +49,6 @@ from gateway.wire.session import (
     Close,
     Output,
     Requests,
-    Send,
     ServerBasics,
     SessionContext,
     Spoken,
@@ -195,7 +194,7 @@ class FlymqServer(ServerBasics):
             replies = self._replies
             full = self._unsent + replies.size >= self._context.limits.output
             busy = self._pending or self._expected or self._buffer.size or self._holds or len(replies.slots) != 1
-            if requests or full or busy or self._machine.state is not State.READY:
+            if requests or full or busy or self._machine.state is not State.READY or type(replies.slots[0]) is Pieces:
                 return requests
             data = b"".join(replies.ready())
         self._unsent += len(data)
@@ -221,9 +220,9 @@ class FlymqServer(ServerBasics):
         ready = self._replies.ready(TURN_BYTES)
         self.unsaid = self._replies.held_back
         if ready:
-            data = ready[0] if len(ready) == 1 else b"".join(ready)
-            self._unsent += len(data)
-            outputs.append(Send(0, data, notify=self._unsent >= self._context.limits.output))
+            size = sum(map(len, ready))
+            self._unsent += size
+            outputs += sends(0, ready, size, notify=self._unsent >= self._context.limits.output)
         if self._machine.state is State.FINISHING and not self._pending and not self._replies.slots:
             self._machine.step(Event.CLOSE)
             outputs.append(Close())
@@ -419,7 +418,7 @@ class FlymqServer(ServerBasics):
             steps = call.steps
             request = steps.throw(outcome) if isinstance(outcome, GatewayError) else steps.send(outcome)  # type: ignore[arg-type]  # None starts it
         except StopIteration as stop:
-            answer: bytes = stop.value
+            answer: Answer = stop.value
         except GatewayError as error:
             answer = self._speech.error(words(error, call.subject))
         else:

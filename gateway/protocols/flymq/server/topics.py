@@ -22,7 +22,7 @@ from gateway.protocols.flymq.server.operations import (
 from gateway.protocols.flymq.wire import codec_fetch
 from gateway.protocols.flymq.wire.codec import REQUESTS
 from gateway.protocols.flymq.wire.dialect import filter_suffix, read_mode
-from gateway.protocols.flymq.wire.frames import Op, frame
+from gateway.protocols.flymq.wire.frames import Op
 from gateway.protocols.flymq.wire.layout import STR, WireWords
 from gateway.protocols.flymq.wire.mapping import Subject
 from gateway.requests import (
@@ -111,7 +111,7 @@ def fetch(call: Call, payload: bytes) -> Steps:
     runs, following = codec_fetch.fit(fetched.runs, fetched.next_offset)
     if not runs and following == LAST_OFFSET:
         following = offset
-    return frame(call.op, codec_fetch.encode(runs, following, server=call.speech.stock))
+    return codec_fetch.answer(call.op, runs, following, server=call.speech.stock)
 
 
 def _fetch_matching(call: Call, offset: int, most: int, wanted: FetchFilter) -> Steps:
@@ -127,7 +127,7 @@ def _fetch_matching(call: Call, offset: int, most: int, wanted: FetchFilter) -> 
         if runs or following <= before or following >= fetched.log_end or sieve.left <= 0:
             break
     runs, following = codec_fetch.fit(runs, max(offset, following))
-    return frame(call.op, codec_fetch.encode(runs, following, server=call.speech.stock))
+    return codec_fetch.answer(call.op, runs, following, server=call.speech.stock)
 
 
 def create_topic(call: Call, payload: bytes) -> Steps:

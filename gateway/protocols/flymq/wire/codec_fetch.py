@@ -13,12 +13,15 @@ from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, repeat
+from typing import TypeVar
 
 from gateway.envelope import Columns, Run
 from gateway.errors import TooLarge, Truncated, WireError
-from gateway.protocols.flymq.wire.frames import MAX_PAYLOAD
+from gateway.protocols.flymq.wire.frames import HEADER_SIZE, MAX_PAYLOAD, Op, header
 from gateway.wire.encodings import ENCODINGS
+from gateway.wire.ordering import Answer, answer_of
 from gateway.wire.reader import Reader
+from gateway.wire.session import Buffer
 
 ENVELOPE = 12
 """Count and next offset."""
@@ -39,8 +42,12 @@ _BLOCK = 64
 """Records without keys and of one size, which is what producers mostly send, are put together this many at a time."""
 _LONGEST_ALIKE = 1024
 """Bytes. Longer values are mostly copying."""
+_LARGE = 4096
+"""Bytes. Values that are longer, one with the other, stay where they are until they are sent."""
 _MOST_ALIKE = 2048
 """Records of a run that are looked at in this way."""
+
+P = TypeVar("P", bytes, memoryview)
 
 Record = tuple[int, bytes | None, bytes]
 """(offset, key, value)."""
@@ -85,24 +92,39 @@ def _check_single(run: Run) -> None:
         raise TooLarge(f"message too large: offset {at} does not fit a FETCH, CONSUME it and go on at {at + 1}")
 
 
+def answer(op: Op, runs: Sequence[Run], next_offset: int, *, server: bool) -> Answer:
+    """The whole frame."""
+    pieces = _pieces(runs, next_offset, server=server)
+    size = sum(map(len, pieces))
+    return answer_of([header(op, size), *pieces], HEADER_SIZE + size)
+
+
 def encode(runs: Sequence[Run], next_offset: int, *, server: bool) -> bytes:
+    """The payload."""
+    return b"".join(_pieces(runs, next_offset, server=server))
+
+
+def _pieces(runs: Sequence[Run], next_offset: int, *, server: bool) -> Sequence[Buffer]:
     count = sum(run.columns.count for run in runs)
-    pieces: list[bytes] = [_SERVER_HEADER.pack(count, next_offset) if server else _COUNT.pack(count)]
+    pieces: list[Buffer] = [_SERVER_HEADER.pack(count, next_offset) if server else _COUNT.pack(count)]
     for run in runs:
-        if run.columns.keys is None and run.count >= _BLOCK:  # who follows a topic asks for what others ask for
+        columns = run.columns
+        if len(columns.packed) > _LARGE * columns.count:
+            pieces += _one_by_one(run, memoryview(columns.packed), server=server)
+        elif columns.keys is None and run.count >= _BLOCK:  # who follows a topic asks for what others ask for
             pieces += ENCODINGS.of(run, ("flymq", server), partial(_records, server=server))
         else:
             pieces += _records(run, server=server)
     if not server:
         pieces.append(_OFFSET.pack(next_offset))
-    return b"".join(pieces)
+    return pieces
 
 
 def _records(run: Run, *, server: bool) -> list[bytes]:
     pieces, done = _blocks(run, server=server)
     if done < run.columns.count:
         rest = run.slice(done, run.columns.count)
-        pieces.extend(_server_records(rest) if server else _document_records(rest))
+        pieces.extend(_one_by_one(rest, rest.columns.packed, server=server))
     return pieces
 
 
@@ -142,29 +164,20 @@ def _blocks(run: Run, *, server: bool) -> tuple[list[bytes], int]:
     return [pack(*chain.from_iterable(zip(block, offsets, strict=True))) for offsets, block in pairs], count
 
 
-def _packed_values(columns: Columns) -> list[bytes]:
-    packed = columns.packed
-    return [packed[start:end] for start, end in zip(chain((0,), columns.ends), columns.ends, strict=False)]
-
-
-def _server_records(run: Run) -> Iterator[bytes]:
+def _one_by_one(run: Run, packed: P, *, server: bool) -> Iterator[bytes | P]:
+    # `packed`: those of the run, or a view of them
     columns = run.columns
+    values = [packed[start:end] for start, end in zip(chain((0,), columns.ends), columns.ends, strict=False)]
     offsets = range(run.base_offset, run.next_offset)
-    values = _packed_values(columns)
     if columns.keys is None:
-        return chain.from_iterable(zip(map(_HEAD.pack, offsets, repeat(0)), values, strict=False))
+        if server:
+            return chain.from_iterable(zip(map(_HEAD.pack, offsets, repeat(0)), values, strict=False))
+        return chain.from_iterable(zip(repeat(_NO_KEY), values, map(_OFFSET.pack, offsets), strict=False))
     keys = [key or b"" for key in columns.keys]
-    return chain.from_iterable(zip(map(_HEAD.pack, offsets, map(len, keys)), keys, values, strict=True))
-
-
-def _document_records(run: Run) -> Iterator[bytes]:
-    columns = run.columns
-    offsets = map(_OFFSET.pack, range(run.base_offset, run.next_offset))
-    values = _packed_values(columns)
-    if columns.keys is None:
-        return chain.from_iterable(zip(repeat(_NO_KEY), values, offsets, strict=False))
-    keys = [key or b"" for key in columns.keys]
-    return chain.from_iterable(zip(map(_COUNT.pack, map(len, keys)), keys, values, offsets, strict=True))
+    if server:
+        return chain.from_iterable(zip(map(_HEAD.pack, offsets, map(len, keys)), keys, values, strict=True))
+    lengths = map(_COUNT.pack, map(len, keys))
+    return chain.from_iterable(zip(lengths, keys, values, map(_OFFSET.pack, offsets), strict=True))
 
 
 def decode(payload: bytes, requested: int) -> tuple[list[Record], int]:

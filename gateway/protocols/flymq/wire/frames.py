@@ -90,9 +90,13 @@ class Op(enum.IntEnum):
 
 def frame(op: int, payload: bytes, flags: int = FLAG_BINARY) -> bytes:
     """A whole frame. Raises FrameTooLarge rather than make one its peer must refuse."""
-    if len(payload) > MAX_PAYLOAD:
-        raise FrameTooLarge(f"message too large: {len(payload)} bytes")
-    return HEADER.pack(MAGIC, VERSION, op, flags, len(payload)) + payload
+    return header(op, len(payload), flags) + payload
+
+
+def header(op: int, size: int, flags: int = FLAG_BINARY) -> bytes:
+    if size > MAX_PAYLOAD:
+        raise FrameTooLarge(f"message too large: {size} bytes")
+    return HEADER.pack(MAGIC, VERSION, op, flags, size)
 
 
 def check_header(magic: int, version: int, length: int, most: int = MAX_PAYLOAD) -> None:

@@ -23,13 +23,13 @@ from gateway.protocols.rustlog.wire.frames import (
 from gateway.requests import Fetched, Outcome
 from gateway.wire.buffer import ReceiveBuffer
 from gateway.wire.machine import Machine
+from gateway.wire.ordering import LONG, sends
 from gateway.wire.session import (
     NO_REQUESTS,
     TURN_BYTES,
     Close,
     Output,
     Requests,
-    Send,
     ServerBasics,
     SessionContext,
     Spoken,
@@ -98,17 +98,19 @@ class RustlogServer(ServerBasics):
             and len(outcome.runs) == 1
             and machine.state is State.OPEN
             and not self._buffer.size
-            and len(outcome.runs[0].columns.packed) + self._unsent < self._limits.output // 2 - SMALL_ANSWER
+            and (size := len(outcome.runs[0].columns.packed)) + self._unsent < self._limits.output // 2 - SMALL_ANSWER
+            and size <= LONG
             and desk.ends_alone(request_id)
         ):
-            data = binary.records(outcome.runs, outcome.next_offset)
-            self._unsent += len(data)
-            return data
+            answer = binary.records(outcome.runs, outcome.next_offset)
+            assert type(answer) is bytes
+            self._unsent += len(answer)
+            return answer
         desk.finish(request_id, outcome)
         replies = desk.replies
         if (
             len(replies.slots) != 1
-            or replies.slots[0] is None
+            or type(replies.slots[0]) is not bytes
             or desk.asked
             or desk.waiting
             or self._buffer.size
@@ -116,9 +118,9 @@ class RustlogServer(ServerBasics):
             or self._unsent + replies.size > self._limits.output // 2
         ):
             return self._go_on()
-        (data,) = replies.ready()  # what `outputs` would make of it
-        self._unsent += len(data)
-        return data
+        answer = b"".join(replies.ready())  # what `outputs` would make of it
+        self._unsent += len(answer)
+        return answer
 
     def room(self, channel: int, now: float) -> Requests:
         self._unsent = 0
@@ -150,9 +152,9 @@ class RustlogServer(ServerBasics):
         ready = replies.ready(TURN_BYTES)
         self.unsaid = replies.held_back
         if ready:
-            data = ready[0] if len(ready) == 1 else b"".join(ready)
-            self._unsent += len(data)
-            queued.append(Send(CHANNEL, data, notify=self._unsent > self._limits.output // 2))
+            size = sum(map(len, ready))
+            self._unsent += size
+            queued += sends(CHANNEL, ready, size, notify=self._unsent > self._limits.output // 2)
         if not replies.slots and self._machine.state in LEAVING:
             self._machine.step(Event.ANSWERED)
             queued.append(Close())

@@ -9,6 +9,7 @@ from gateway.envelope import PREFIX, Columns, Run, index_packed
 from gateway.errors import Truncated, WireError
 from gateway.protocols.rustlog.wire import frames
 from gateway.protocols.rustlog.wire.mapping import binary_error
+from gateway.wire.ordering import LONG, Answer, answer_of
 
 PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH = 0x01, 0x02, 0x03, 0x04
 CREATE_TOPIC, LIST_TOPICS, DESCRIBE_TOPIC, DESCRIBE_PARTITION = 0x05, 0x06, 0x07, 0x08
@@ -142,12 +143,17 @@ def produced(base: int, counts: Sequence[int]) -> bytes:
     return b"".join(answers)
 
 
-def records(runs: Sequence[Run], next_offset: int) -> bytes:
+def records(runs: Sequence[Run], next_offset: int) -> Answer:
     """The answer to a Fetch."""
-    if len(runs) == 1 and len(runs[0].columns.packed) <= frames.MAX_PACKED:  # as nearly always
+    if len(runs) == 1 and len(runs[0].columns.packed) <= LONG:  # as nearly always
         columns = runs[0].columns
         head = _RECORDS.pack(13 + len(columns.packed), FETCH, columns.count)
         return b"".join((head, columns.packed, _U64.pack(next_offset)))
+    return answer_of(*_record_pieces(runs, next_offset))
+
+
+def _record_pieces(runs: Sequence[Run], next_offset: int) -> tuple[Sequence[bytes], int]:
+    # and their size
     pieces, count, size = [b""], 0, 0
     for run in runs:
         columns = run.columns
@@ -155,10 +161,10 @@ def records(runs: Sequence[Run], next_offset: int) -> bytes:
         count += columns.count
         size += len(columns.packed)
     if size > frames.MAX_PACKED:
-        return records(*fitting(runs, next_offset))
+        return _record_pieces(*fitting(runs, next_offset))
     pieces[0] = _RECORDS.pack(13 + size, FETCH, count)
     pieces.append(_U64.pack(next_offset))
-    return b"".join(pieces)
+    return pieces, _RECORDS.size + size + _U64.size
 
 
 def fitting(found: Sequence[Run], next_offset: int) -> tuple[Sequence[Run], int]:
@@ -212,7 +218,7 @@ def _refusal(answer: frames.Refusal) -> bytes:
 
 _ANSWERS: Mapping[type[frames.Answer], Callable[..., bytes]] = {
     frames.Produced: lambda a: produced(a.base, (a.count,)),
-    frames.Records: lambda a: records(a.runs, a.next_offset),
+    frames.Records: lambda a: b"".join(_record_pieces(a.runs, a.next_offset)[0]),
     frames.Committed: lambda a: frames.frame(bytes([OFFSET_COMMIT, a.success])),
     frames.GroupPosition: lambda a: frames.frame(
         bytes([OFFSET_FETCH, 0]) if a.offset is None else bytes([OFFSET_FETCH, 1]) + _U64.pack(a.offset)
