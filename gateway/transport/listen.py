@@ -192,8 +192,9 @@ class TcpListener:
         tune(sock)
         pipe = self._pipe()
         served, already = self._served[0], b""
-        # with one protocol there is nothing to find out: nothing has to have come before it is served
-        if len(self._served) > 1:
+        # with one protocol there is nothing to find out: nothing has to have come before it is served. Who has to be let in by
+        # TLS or WebSocket first has as long as who has to say what he speaks: his session knows nothing of that
+        if pipe is not None or len(self._served) > 1:
             try:
                 served, already = await self._choose(sock, pipe)
             except _Refused as refusal:
@@ -225,7 +226,7 @@ class TcpListener:
         return PipeInPipe(tls, inner) if tls is not None else inner
 
     async def _choose(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
-        # find out which protocol it is, until the time for that is over or the gateway goes down
+        # be let in, and find out which protocol it is, until the time for that is over or the gateway goes down
         with trio.move_on_after(_finite(self._context.limits.handshake)) as scope:
             if self._accepting.cancel_called:
                 scope.cancel()
@@ -237,7 +238,7 @@ class TcpListener:
         raise _Refused("" if self._accepting.cancel_called else "handshake")
 
     async def _sniff(self, sock: socket.socket, pipe: Pipe | None) -> tuple[Served, bytes]:
-        # read until the first bytes tell the protocol (under TLS: the first decrypted ones)
+        # read until the handshake is done, and the first bytes tell the protocol (under TLS: the first decrypted ones)
         seen = b""
         while len(seen) < SNIFF_LIMIT:
             await trio.lowlevel.wait_readable(sock)
@@ -250,6 +251,10 @@ class TcpListener:
             if not data:
                 raise _Refused("")
             seen += data if pipe is None else _decrypt(sock, pipe, data)
+            if pipe is not None and not pipe.ready:
+                continue
+            if len(self._served) == 1:
+                return self._served[0], seen
             undecided = not seen
             for served in self._served:
                 verdict = served.spec.sniff(seen) if served.spec.sniff is not None else Sniff.NO

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -15,6 +16,8 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 from gateway.settings import network_of
 from gateway.transport.limits import Occupancy
 from gateway.transport.quic.certificates import CertificateFiles
+from gateway.transport.quic.connection import QuicLink
+from gateway.transport.quic.endpoint import LET_IN, NEWCOMERS, TIMERS
 from gateway.transport.quic.limits import QuicLimits, is_loopback
 from gateway.wire.session import Kind
 from tests.quic.support import SERVER, Network, World, client_hello, initial, settle, until
@@ -53,6 +56,47 @@ async def test_an_unknown_version_is_answered_with_those_there_are(
         await settle(1)
         assert len(answers(network)) == 1
         assert world.server.connections == 0
+        nursery.cancel_scope.cancel()
+
+
+class Grown(trio.abc.Instrument):
+    """By how much something grows before others get the loop."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count, self._before, self.most = count, 0, 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._before = self._count()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.most = max(self.most, self._count() - self._before)
+
+
+async def test_many_that_come_at_once_have_turns_with_others(
+    certificate: CertificateFiles, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """To let one in takes a thousandth of a second or two, to answer it again a third of that; all of them come at once."""
+    fired: list[QuicLink] = []
+    fire = QuicLink.fire
+    monkeypatch.setattr(QuicLink, "fire", lambda link, now: (fired.append(link), fire(link, now)))
+    async with trio.open_nursery() as nursery:
+        network = Network()
+        world = World.start(nursery, certificate, network=network)
+        hello, source = client_hello(certificate)
+        await settle(0.1)
+        admitted, answered = Grown(lambda: world.server.handshakes), Grown(lambda: len(fired))
+        trio.lowlevel.add_instrument(admitted)
+        trio.lowlevel.add_instrument(answered)
+        for number in range(50):
+            network.put((f"203.0.113.{number}", 1234), SERVER, initial(hello, source, os.urandom(8)))
+        await settle(0.1)
+        assert world.server.handshakes == 50
+        assert 0 < admitted.most <= NEWCOMERS // LET_IN
+        await settle(5)
+        assert len(set(fired)) == 50
+        assert answered.most <= TIMERS
+        for one in (admitted, answered):
+            trio.lowlevel.remove_instrument(one)
         nursery.cancel_scope.cancel()
 
 

@@ -488,6 +488,28 @@ def client_tls(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.parametrize("served", [1, 2])
+async def test_who_does_not_finish_a_handshake_in_time_is_cut_for_that(
+    served: int, authority: trustme.CA, tmp_path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the session asks for nothing first, as one without a login."""
+
+    class Welcoming(LineSession):
+        def __init__(self, context: SessionContext) -> None:
+            super().__init__(context)
+            self.handshaken = True
+
+    monkeypatch.setattr(f"{__name__}.LineSession", Welcoming)
+    limits = Limits(handshake=Seconds(30))
+    async with running(limits, tls=server_tls(authority, tmp_path), served=served) as gateway:
+        async with await gateway.connect() as stream:
+            await stream.send_all(b"\x16\3\1")
+            await wait_all_tasks_blocked(0.05)
+            mock_clock.jump(31)
+            assert await read_all(stream) == b""
+        assert gateway.recorder.reasons == ["handshake"]
+
+
 async def test_tls_carries_the_protocol_and_large_output(authority: trustme.CA, tmp_path):
     async with running(tls=server_tls(authority, tmp_path)) as gateway:
         raw = await gateway.connect()
