@@ -125,7 +125,7 @@ class BareLane:
 
 @attrs.frozen
 class BareTarget:
-    """One that runs."""
+    """A bare loop that runs."""
 
     name: str
     port: int

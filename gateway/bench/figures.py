@@ -19,7 +19,7 @@ PRINTED = ("p50", "p99", "p99.9")
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload."""
+    """What a client of a bench sends and reads, and how."""
 
     messages: int = 100_000
     """A round."""
@@ -69,7 +69,7 @@ MEASURED = [name for name, one in WORKLOADS.items() if one.readers == 1 and not 
 
 
 class RoundSpread(msgspec.Struct, frozen=True):
-    """Something over several rounds."""
+    """A figure of several rounds: the one in the middle, and how far the others are from it."""
 
     median: float
     least: float
@@ -77,7 +77,7 @@ class RoundSpread(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """What one run of a workload against one target has come to."""
 
     requests: int
     messages: int

@@ -49,7 +49,7 @@ class BenchTarget(Protocol):
 
     @property
     def mark(self) -> bool:
-        """It is a bare loop."""
+        """Whether it is a bare loop, against which the others are held."""
         ...
 
     def opened(self) -> AbstractAsyncContextManager[BenchLane]: ...
@@ -79,7 +79,7 @@ class Fill:
 
 
 async def precisely(when: float) -> None:
-    """Until a moment, no later."""
+    """Sleep until a moment, more exactly than timers are: the last of it is spent looking at the clock."""
     if when - trio.current_time() > SPIN:
         await trio.sleep_until(when - SPIN)
     while trio.current_time() < when:

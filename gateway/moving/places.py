@@ -39,7 +39,7 @@ class CopyPlace(Protocol):
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """What the place is called to people: a path, or brokers and a prefix; no secret is in it."""
         ...
 
     def exists(self) -> bool:

@@ -113,7 +113,7 @@ class _Rows:
             raise StoreError(f"{self._name}: {error}") from error
 
     def fill(self, rows: pa.Table) -> None:
-        """With those of a file."""
+        """Put the rows of a day's Parquet file into the table."""
         minutes = rows["minute"].cast(SCHEMA.field("minute").type).cast(pa.int64())  # Parquet knows no seconds
         cells = (
             rows.set_column(rows.schema.get_field_index("minute"), "minute", minutes).select(SCHEMA.names).to_pydict()
@@ -125,7 +125,7 @@ class _Rows:
         )
 
     def day(self, day: int) -> bytes:
-        """Those of a day as Parquet."""
+        """The rows of a day, as a Parquet file."""
         rows = self._connection.execute(
             f"SELECT {', '.join(SCHEMA.names)} FROM rollup WHERE minute >= ? AND minute < ? "  # noqa: S608  # of our own names
             "ORDER BY minute, route, topic, protocol",

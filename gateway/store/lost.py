@@ -87,7 +87,7 @@ class LostRows:
         return None
 
     def check(self, table: str, key: bytes, what: str, epoch: int = 0) -> None:
-        """The same, raised."""
+        """Raise what `found` finds: the row may be gone, and must not count as one that never was."""
         if (lost := self.found(table, key, what, epoch)) is not None:
             raise lost
 

@@ -135,7 +135,7 @@ class CopyProgress:
         return self.maps.setdefault((topic, partition), OffsetMap())
 
     def add(self, parts: Sequence[CopiedPart], placements: Sequence[Placement]) -> None:
-        """A commit is through."""
+        """Note what a commit has copied, and where each part of it lies now."""
         self.commits += 1
         for (topic, partition, offset, count), placed in zip(parts, placements, strict=True):
             self.map(topic, partition).add(offset, placed.base_offset, count)

@@ -22,7 +22,7 @@ _Place = tuple[Hashable, str, int, int, int]
 
 
 class Encodings:
-    """The latest ones."""
+    """What was encoded last, for others who are sent the same; the oldest goes when there is too much."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes

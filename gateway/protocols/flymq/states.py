@@ -13,7 +13,7 @@ from gateway.wire.machine import Named
 
 
 class State(Named):
-    """Of a serving session."""
+    """Where a serving session is."""
 
     READY = "ready"
     BARRED = "barred"
@@ -45,7 +45,7 @@ SERVER: Mapping[tuple[State, Event], State] = {
 
 
 class ClientPhase(Named):
-    """Of a client session."""
+    """Where a client session is."""
 
     DIALLING = "dialling"
     LOGIN = "login"

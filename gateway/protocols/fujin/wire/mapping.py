@@ -57,17 +57,17 @@ def text(error: GatewayError) -> str:
 
 
 def write_error(error: GatewayError) -> str:
-    """To a writer."""
+    """What a writer is told."""
     return WRITER_NOT_FOUND if error.status in UNKNOWN else text(error)
 
 
 def reader_error(error: GatewayError) -> str:
-    """To who wants to be a reader."""
+    """What CONNECT READER is answered with."""
     return READER_NOT_FOUND if error.status in UNKNOWN else text(error)
 
 
 def settle_error(error: GatewayError) -> str:
-    """For one message id."""
+    """What becomes of one message id in an ACK or a NACK."""
     return NO_SUCH_ID if error.status in UNKNOWN else text(error)
 
 
