@@ -549,10 +549,11 @@ class Gateway:
             server_id=self._config.cluster.id,
             transport=listener.transport or spec.transport,
         )
+        of_alpn = functools.cache(lambda alpn: attrs.evolve(context, alpn=alpn))
         info = ListenerInfo(listener.name, name, listener.auth, context.settings, listener.limits)
         return Served(
             spec,
-            lambda alpn: serve(attrs.evolve(context, alpn=alpn)),
+            lambda alpn: serve(of_alpn(alpn)),
             lambda peer, callback: house.broker.attach(info, peer, callback),
             spec.alpns_of.get(listener.dialect, spec.alpns),
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from gateway.broker.client import AttachedClient
+from gateway.broker.client import AttachedClient, BrokerSide
 from gateway.broker.freshness import Freshness
 from gateway.broker.lane import Lane
 from gateway.broker.service import Along, Caller, Handler, ListenerInfo, Service, Waiters
@@ -101,8 +101,6 @@ class Broker:
         for service in services:
             self._handlers.update(service.handlers())
         self._authorise = authorisation.authorise
-        self._open_to = authorisation.open_to
-        self._pump = pump
         self.lane = lane
         self._fresh = fresh
         self._waiters = waiters
@@ -112,6 +110,7 @@ class Broker:
         self.release = release
         self._numbers = itertools.count(1)
         self._directs: dict[Container[type[Request]], Mapping[type[Request], Handler]] = {}
+        self._side = BrokerSide(authorisation.open_to, self._dispatch, self._direct, pump.soon, hold, release)
 
     def attach(
         self,
@@ -124,14 +123,9 @@ class Broker:
             next(self._numbers),
             listener,
             peer,
-            open_to=self._open_to,
-            dispatch=self._dispatch,
-            direct=self._direct,
-            soon=self._pump.soon,
-            on_completions=on_completions,
-            hold=self.hold,
-            release=self.release,
-            along=along,
+            self._side,
+            on_completions,
+            along,
         )
 
     def _direct(self, free: Container[type[Request]]) -> Mapping[type[Request], Handler]:

@@ -9,12 +9,28 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+import attrs
 from msgspec.structs import replace
 
 from gateway.broker.service import Along, Handler, ListenerInfo
 from gateway.envelope import Origin
 from gateway.errors import GatewayError
 from gateway.requests import Completion, Identity, Outcome, Request, Subscribe, Write
+
+NOBODY = Identity(authenticated=False)
+"""Who has not said who he is."""
+
+
+@attrs.frozen
+class BrokerSide:
+    """What all connections are served by: there is one of it, as of the broker."""
+
+    open_to: Callable[[ListenerInfo, Identity], Container[type[Request]]]
+    dispatch: Callable[[AttachedClient, Request], None]
+    direct: Callable[[Container[type[Request]]], Mapping[type[Request], Handler]]
+    soon: Callable[[object, Callable[[], None]], None]
+    hold: Callable[[], None]
+    release: Callable[[int], None]
 
 
 class AttachedClient:
@@ -25,6 +41,27 @@ class AttachedClient:
     behind it must not be stored before it has found its start, or the subscription would miss it.
     """
 
+    __slots__ = (
+        "_broker",
+        "_collecting",
+        "_direct",
+        "_done",
+        "_on_completions",
+        "_on_detach",
+        "_running_queue",
+        "_subscribing",
+        "_waiting",
+        "_writes",
+        "along",
+        "detached",
+        "free",
+        "id",
+        "identity",
+        "listener",
+        "origin",
+        "reads",
+        "ways",
+    )
     far = False
 
     def __init__(
@@ -32,53 +69,43 @@ class AttachedClient:
         number: int,
         listener: ListenerInfo,
         peer: str,
-        *,
-        open_to: Callable[[ListenerInfo, Identity], Container[type[Request]]],
-        dispatch: Callable[[AttachedClient, Request], None],
-        direct: Callable[[Container[type[Request]]], Mapping[type[Request], Handler]],
-        soon: Callable[[object, Callable[[], None]], None],
+        broker: BrokerSide,
         on_completions: Callable[[Sequence[Completion]], None],
-        hold: Callable[[], None],
-        release: Callable[[int], None],
         along: Callable[[], Along] | None = None,
     ) -> None:
         self.id = number
         self.listener = listener
         self.along = along
-        self.identity = Identity(authenticated=False)
+        self.identity = NOBODY
         self.origin = Origin(listener.protocol, listener.name, "", peer)
-        self._open_to = open_to
-        self.free = open_to(listener, self.identity)
+        self._broker = broker
+        self.free = broker.open_to(listener, self.identity)
         """What it may ask whatever it is about."""
-        self._direct_to = direct
-        self._direct = direct(self.free)
+        self._direct = broker.direct(self.free)
         """Who serves what of that needs nothing else to be looked at."""
         self.ways: dict[str, Any] = {}
         self.reads: dict[str, Any] = {}
-        self._dispatch = dispatch
-        self._soon = soon
         self._on_completions = on_completions
-        self._hold = hold
-        self._release = release
-        self._writes: set[int] = set()
-        self._waiting: deque[Request] = deque()
+        self._writes: dict[int, None] = {}
+        self._waiting: deque[Request] | tuple[()] = ()
+        """Made when something has to wait, and let go of when nothing does: an empty one is 760 bytes."""
         self._subscribing: int | None = None
         """The Subscribe under way; everything behind it waits."""
         self._collecting = False
         self._done: list[Completion] = []
         self.detached = False
         self._running_queue = False
-        self._on_detach: list[Callable[[], None]] = []
+        self._on_detach: list[Callable[[], None]] | tuple[()] = ()
 
     # --- the driver's side ---
 
     def submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         """Start requests; what ends at once is returned."""
-        self._hold()
+        self._broker.hold()
         try:
             self.start(requests)
         finally:
-            self._release(self.id)
+            self._broker.release(self.id)
         return self.collect()
 
     def start(self, requests: Sequence[Request]) -> None:
@@ -88,19 +115,19 @@ class AttachedClient:
         self._collecting = True
         for request in requests:
             if self._waiting or self._subscribing is not None:
-                self._waiting.append(request)
+                self._line_up(request)
                 continue
             if isinstance(request, Write):
-                self._writes.add(request.id)
+                self._writes[request.id] = None
             elif self._writes:
                 # a read may be about what was written just before it: it sees nothing until that is stored
-                self._waiting.append(request)
+                self._line_up(request)
                 continue
             elif isinstance(request, Subscribe):
                 self._subscribing = request.id
             handler = self._direct.get(type(request))
             if handler is None:
-                self._dispatch(self, request)
+                self._broker.dispatch(self, request)
                 continue
             try:
                 handler(self, request)
@@ -116,8 +143,8 @@ class AttachedClient:
     def detach(self) -> None:
         """The connection is gone: nothing is reported any more, services clean up."""
         self.detached = True
-        self._waiting.clear()
-        callbacks, self._on_detach = self._on_detach, []
+        self._waiting = ()
+        callbacks, self._on_detach = self._on_detach, ()
         for callback in callbacks:
             callback()
 
@@ -125,32 +152,39 @@ class AttachedClient:
 
     def identify(self, identity: Identity) -> None:
         self.identity = identity
-        self.free = self._open_to(self.listener, identity)
-        self._direct = self._direct_to(self.free)
+        self.free = self._broker.open_to(self.listener, identity)
+        self._direct = self._broker.direct(self.free)
         self.origin = replace(self.origin, principal=identity.name)
         self.ways.clear()  # routes may ask for the principal
 
     def answer(self, request_id: int, outcome: Outcome) -> None:
         self._done.append((request_id, outcome))
         if request_id in self._writes:
-            self._writes.discard(request_id)
+            del self._writes[request_id]
             if not self._writes and self._waiting:
                 self._run_waiting()
         elif request_id == self._subscribing:
             self._subscribing = None
             self._run_waiting()
         if not self._collecting and not self.detached:
-            self._soon(self, self._report)
+            self._broker.soon(self, self._report)
 
     def on_detach(self, callback: Callable[[], None]) -> None:
+        if not self._on_detach:
+            self._on_detach = []
         self._on_detach.append(callback)
 
     # --- inside ---
 
+    def _line_up(self, request: Request) -> None:
+        if not self._waiting:
+            self._waiting = deque()
+        self._waiting.append(request)
+
     def _read(self, request: Request) -> None:
         if isinstance(request, Subscribe):
             self._subscribing = request.id
-        self._dispatch(self, request)
+        self._broker.dispatch(self, request)
 
     def _run_waiting(self) -> None:
         # answers given inside a dispatch lead back here: only the outermost call walks the queue
@@ -160,12 +194,14 @@ class AttachedClient:
         while self._waiting and self._subscribing is None:
             if isinstance(self._waiting[0], Write):
                 request = self._waiting.popleft()
-                self._writes.add(request.id)
-                self._dispatch(self, request)
+                self._writes[request.id] = None
+                self._broker.dispatch(self, request)
             elif self._writes:
                 break
             else:
                 self._read(self._waiting.popleft())
+        if not self._waiting:
+            self._waiting = ()
         self._running_queue = False
 
     def _report(self) -> None:

@@ -111,6 +111,49 @@ class DriverContext:
 class Driver:
     """One connection: its link, its session and its side of the broker. Implements LinkHandler."""
 
+    # objects of one class share the keys of their attributes, but not of more than thirty: each would have a dictionary of 1.5 KB
+    __slots__ = (
+        "_at_once",
+        "_backlog",
+        "_brought",
+        "_busy",
+        "_calm",
+        "_charged",
+        "_client",
+        "_closed",
+        "_context",
+        "_counted",
+        "_cut",
+        "_deadline",
+        "_due",
+        "_fed",
+        "_frame_since",
+        "_gathered",
+        "_heard_at",
+        "_hit",
+        "_hits",
+        "_in_lane",
+        "_kept",
+        "_key",
+        "_last_error",
+        "_last_hit",
+        "_link",
+        "_now",
+        "_opened_at",
+        "_paused",
+        "_read_at",
+        "_reading",
+        "_session",
+        "_sizes",
+        "_sole",
+        "_started",
+        "_stirred",
+        "_taken",
+        "_unread",
+        "_unsaid",
+        "_writing",
+        "asked",
+    )
     _keys = itertools.count()
 
     def __init__(self, context: DriverContext, session: ServerSession, link: Link, attach: Attach) -> None:
@@ -166,7 +209,7 @@ class Driver:
         """So many requests, with a fetch among them, probably bring no more than others can wait for."""
         self._brought = 0
         """Bytes that the last ones have."""
-        self._reading: set[int] = set()
+        self._reading: list[int] = []
         """Fetches under way that did not come alone, and wait for the disk."""
         self._unread = self._taken = 0
         """Bytes of replies that the peer had not taken, and those that it had, when it was last seen to."""
@@ -644,7 +687,7 @@ class Driver:
                 self._sizes[request.id] = size
                 self._writing += size
             elif type(request) is Fetch and request.hold_until is None:
-                self._reading.add(request.id)
+                self._reading.append(request.id)
 
     def _finish(self, completions: Sequence[Completion]) -> list[Request]:
         if self._started:  # they may have ended with others
@@ -655,8 +698,8 @@ class Driver:
         for request_id, outcome in completions:
             if self._sizes:
                 self._writing -= self._sizes.pop(request_id, 0)
-            if self._reading:
-                self._reading.discard(request_id)
+            if self._reading and request_id in self._reading:
+                self._reading.remove(request_id)
             if type(outcome) is Fetched:
                 for run in outcome.runs:
                     size += len(run.columns.packed)

@@ -21,6 +21,8 @@ from gateway.wire.session import ServerSession
 class CountedDriver(Driver):
     """A driver that says when its connection is gone."""
 
+    __slots__ = ("_listener",)
+
     def __init__(
         self, context: DriverContext, session: ServerSession, link: Link, served: Served, listener: QuicListener
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -46,9 +46,45 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
+def _leave(_raise_cancel: object) -> trio.lowlevel.Abort:
+    # who waits for nothing but his scope: `trio.sleep` would make another one, which is as large as the rest of an idle task
+    return trio.lowlevel.Abort.SUCCEEDED
+
+
 class TcpLink:
     """Implements Link over one non-blocking socket, TCP or Unix, with or without TLS or WebSocket in between."""
 
+    __slots__ = (
+        "_at_once",
+        "_clock",
+        "_closing",
+        "_dead",
+        "_deadline",
+        "_drained",
+        "_eof",
+        "_finishing",
+        "_gathering",
+        "_handler",
+        "_hurries",
+        "_notify",
+        "_nursery",
+        "_out",
+        "_paused",
+        "_pipe",
+        "_queue",
+        "_queued",
+        "_reader",
+        "_scope",
+        "_silent",
+        "_size",
+        "_sock",
+        "_watched",
+        "_whole",
+        "_woken",
+        "_writing",
+        "failed",
+        "peer",
+    )
     immediate = True
 
     def __init__(
@@ -277,10 +313,10 @@ class TcpLink:
 
     # --- the tasks ---
 
-    async def share(self, reader: SharedReader, handler: GatheringHandler, already: bytes = b"") -> None:
+    def share(self, reader: SharedReader, handler: GatheringHandler, already: bytes = b"") -> Awaitable[None]:
         """As `run`, but a reader reads."""
         self._reader, self._gathering = reader, handler
-        await self.run(handler, already)
+        return self.run(handler, already)
 
     async def run(self, handler: LinkHandler, already: bytes = b"") -> None:
         """Read until the connection ends. `already`: what was read (and decrypted) to find out which protocol it is.
@@ -316,6 +352,8 @@ class TcpLink:
         with trio.CancelScope(deadline=-math.inf if self._woken else self._deadline) as scope:
             self._scope, self._woken = scope, False
             try:
+                if self._reader is not None:
+                    await trio.lowlevel.wait_task_rescheduled(_leave)
                 while self._going():
                     await self._step(handler)
             finally:
@@ -323,8 +361,8 @@ class TcpLink:
 
     async def _step(self, handler: LinkHandler) -> None:
         # wait for something to read, unless the last read may have left something, and read it
-        if self._reader is not None or self._paused or self._eof or self._closing:
-            await trio.sleep(math.inf)
+        if self._paused or self._eof or self._closing:
+            await trio.lowlevel.wait_task_rescheduled(_leave)
         # after a short read the kernel had no more: to ask it again would be a system call for nothing
         if self._drained:
             await trio.lowlevel.wait_readable(self._sock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -50,7 +49,7 @@ class ReplyQueue:
     __slots__ = ("_base", "held_back", "size", "slots")
 
     def __init__(self) -> None:
-        self.slots: deque[Answer | None] = deque()
+        self.slots: list[Answer | None] = []
         """Replies in their order, None in the place of one that is not known: to be looked at, and changed by nobody else."""
         self._base = 0
         self.size = 0
@@ -85,7 +84,7 @@ class ReplyQueue:
 
     def give_back(self) -> None:
         """The only place that is taken: what it was taken for leaves by itself."""
-        self.slots.popleft()
+        del self.slots[0]
         self._base += 1
 
     def put(self, data: bytes) -> None:
@@ -97,9 +96,11 @@ class ReplyQueue:
         """Every reply whose turn it is, without the empty ones; no more of them than fill `room` (the last may be larger)."""
         slots = self.slots
         ready: list[Buffer] = []
-        while slots and slots[0] is not None and room > 0:
-            data = slots.popleft()
-            self._base += 1
+        count = 0
+        for data in slots:
+            if data is None or room <= 0:
+                break
+            count += 1
             if not data:
                 continue
             if isinstance(data, bytes):
@@ -110,5 +111,8 @@ class ReplyQueue:
                 ready += data.pieces
             self.size -= size
             room -= size
+        if count:
+            del slots[:count]
+            self._base += count
         self.held_back = room <= 0 and bool(slots) and slots[0] is not None
         return ready

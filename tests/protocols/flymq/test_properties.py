@@ -15,7 +15,7 @@ from gateway.envelope import Batch, BatchMeta, Columns, Origin, Run
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.protocols.flymq.client.publish import PublishedRun
 from gateway.protocols.flymq.wire import codec, codec_fetch, dialect, layout
-from gateway.protocols.flymq.wire.codec_produce import Collector
+from gateway.protocols.flymq.wire.codec_produce import LONGEST_KEPT, Collector
 from gateway.protocols.flymq.wire.frames import Op, frame
 from gateway.protocols.flymq.wire.layout import Layout, LayoutField
 from gateway.requests import Publish, Published
@@ -162,6 +162,15 @@ def test_runs_are_what_single_frames_say(
     assert read == [_naive(frame) for frame in frames]
     changes = sum(first[0] != second[0] or first[3] != second[3] for first, second in itertools.pairwise(messages))
     assert runs == changes + 1, "frames to one topic and partition are one run"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(LONGEST_KEPT - 2, True), (LONGEST_KEPT - 1, False)])
+def test_what_is_known_of_a_topic_is_kept_for_all_connections_unless_its_name_is_long(size: int, kept: bool) -> None:
+    whole = produce("x" * size, b"value", b"", 0)
+    runs = [collector.collect(whole, 0)[0] for collector in (Collector(), Collector())]
+    one, other = (run.target for run in runs if run is not None)
+    assert one.address == other.address == "x" * size
+    assert (one is other) is kept
 
 
 @given(first=MESSAGE, second=MESSAGE, same=st.booleans(), flags=st.integers(0, 3), data=st.data())

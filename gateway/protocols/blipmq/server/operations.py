@@ -7,8 +7,9 @@ reply; its empty slot still holds its place.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import attrs
 import msgspec
@@ -75,15 +76,6 @@ class Operations:
         self.polls = Polls(self._replies, self._ids)
         self._acks: _Acks | None = None
         """The ACKs at the end of what is being parsed; None once they have been handed to the broker."""
-        self._handlers: dict[FrameType, Callable[[Frame], Requests]] = {
-            FrameType.HELLO: self._hello,
-            FrameType.AUTH: self._auth,
-            FrameType.SUBSCRIBE: self._subscribe,
-            FrameType.ACK: self._ack,
-            FrameType.NACK: self._ignored,
-            FrameType.PONG: self._ignored,
-            FrameType.POLL: self._poll,
-        }
 
     @property
     def in_flight(self) -> int:
@@ -91,7 +83,7 @@ class Operations:
         return max(len(self._waiting), len(self._replies.slots)) + polls
 
     def handle(self, kind: FrameType, frame: Frame) -> Requests:
-        return self._handlers[kind](frame)
+        return self._handlers[kind](self, frame)
 
     def lone(self, data: bytes, now: float) -> Requests | None:
         """What is asked for by one POLL or ACK that came alone, and nothing is under way before it: as `handle` and `advance`
@@ -253,3 +245,13 @@ class Operations:
         self._replies.fill(slot, data)
         if data:
             self.polls.impatient = max(self.polls.impatient, slot)
+
+    _handlers: ClassVar[Mapping[FrameType, Callable[[Operations, Frame], Requests]]] = {
+        FrameType.HELLO: _hello,
+        FrameType.AUTH: _auth,
+        FrameType.SUBSCRIBE: _subscribe,
+        FrameType.ACK: _ack,
+        FrameType.NACK: _ignored,
+        FrameType.PONG: _ignored,
+        FrameType.POLL: _poll,
+    }

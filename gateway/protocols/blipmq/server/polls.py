@@ -51,7 +51,7 @@ class Polls:
     def __init__(self, replies: ReplyQueue, ids: Iterator[int]) -> None:
         self._replies = replies
         self._ids = ids
-        self.groups: deque[_Group] = deque()
+        self.groups: list[_Group] = []
         self.impatient: float = -1
         """The last slot that has, or is sure to have, a reply: POLLs before it are not held."""
 
@@ -110,7 +110,7 @@ class Polls:
             for _ in range(group.asked):
                 group.cids.popleft()
         if not group.cids:
-            self.groups.popleft()
+            del self.groups[0]
             self._replies.fill(group.slot, b"".join(group.parts))
         return requests
 

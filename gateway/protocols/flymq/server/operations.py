@@ -73,7 +73,7 @@ class Call:
         context: SessionContext,
         speech: Speech,
         ids: Callable[[], int],
-        joined: set[tuple[str, str]],
+        joined: dict[tuple[str, str], None],
     ) -> None:
         self.op = op
         self.slot = slot

@@ -91,9 +91,10 @@ class FlymqServer(ServerBasics):
         self._collector = Collector()
         self._replies = ReplyQueue()
         self._pending: dict[int, ProduceRun | Call | None] = {}
-        self._held: set[int] = set()
-        self._reading: set[int] = set()
-        self._joined: set[tuple[str, str]] = set()
+        self._held: list[int] = []
+        self._reading: list[int] = []
+        """`MOST_READS` at most, and those of them that wait for a message."""
+        self._joined: dict[tuple[str, str], None] = {}
         self._ids = itertools.count(1).__next__
         self._unsent = 0
         self._now = 0.0
@@ -176,8 +177,10 @@ class FlymqServer(ServerBasics):
         if type(entry) is ProduceRun:
             self._replies.fill(entry.slot, _written(entry, outcome, self._speech))
         elif isinstance(entry, Call):
-            self._held.discard(request_id)
-            self._reading.discard(request_id)
+            if request_id in self._reading:
+                self._reading.remove(request_id)
+                if request_id in self._held:
+                    self._held.remove(request_id)
             self._advance(entry, outcome, requests)
         if self._buffer.wanted == HALTED:
             requests.extend(self._resume())
@@ -425,11 +428,11 @@ class FlymqServer(ServerBasics):
             self._pending[request.id] = call
             self._holds += call.holds - before
             if type(request) is Fetch:
-                self._reading.add(request.id)
+                self._reading.append(request.id)
                 if request.hold_until is not None:
-                    self._held.add(request.id)
+                    self._held.append(request.id)
             elif isinstance(request, LISTS) and not request.address:
-                self._reading.add(request.id)
+                self._reading.append(request.id)
             requests.append(request)
             return
         self._replies.fill(call.slot, answer)

@@ -215,7 +215,7 @@ def subscribe(call: Call, payload: bytes) -> Steps:
     member = (topic, group)
     if group and member not in call.joined and len(call.joined) < MOST_GROUPS:
         yield JoinGroup(call.id(), topic, group)
-        call.joined.add(member)
+        call.joined[member] = None
     return call.answer(start)
 
 

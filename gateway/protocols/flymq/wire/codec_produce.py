@@ -6,6 +6,7 @@ travels behind its u32 length, which is how the log keeps it: the slices of a re
 
 from __future__ import annotations
 
+import functools
 import struct
 from array import array
 from collections.abc import Sequence
@@ -28,10 +29,12 @@ MAX_KEY = 65_535
 _PAIR = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _METADATA_SIZE = 28
+KEPT, LONGEST_KEPT = 4096, 512
+"""Topics that are remembered, and bytes of their names: longer ones are not worth it, and would be as much as somebody likes."""
 
 
 class ProduceTarget:
-    """A topic as one connection writes to it: its name in bytes, and its answer's beginning, both made once."""
+    """A topic as it is written to: its name in bytes, and its answer's beginning, both made once (`target_of`)."""
 
     __slots__ = ("_head", "_pack", "address", "least", "prefix", "unpack", "value_at")
 
@@ -76,6 +79,14 @@ class ProduceTarget:
         )
 
 
+_kept = functools.lru_cache(KEPT)(ProduceTarget)
+
+
+def target_of(prefix: bytes) -> ProduceTarget:
+    """Of a name behind its length. The last ones are kept, for all connections together: many of them write to one topic."""
+    return _kept(prefix) if len(prefix) <= LONGEST_KEPT else ProduceTarget(prefix)
+
+
 class ProduceRun(msgspec.Struct, eq=False):
     """Consecutive PRODUCE frames to one target and partition."""
 
@@ -108,22 +119,12 @@ class ProduceRun(msgspec.Struct, eq=False):
 
 
 class Collector:
-    """Reads runs of PRODUCE frames. One per connection: it remembers the topics it has seen."""
+    """Reads runs of PRODUCE frames. One per connection: it remembers the topic of the last one."""
 
-    __slots__ = ("_last", "_targets")
-    KNOWN = 1024
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._targets: dict[bytes, ProduceTarget] = {}
         self._last: ProduceTarget | None = None
-
-    def target(self, prefix: bytes) -> ProduceTarget:
-        target = self._targets.get(prefix)
-        if target is None:
-            if len(self._targets) >= self.KNOWN:
-                self._targets.clear()
-            target = self._targets[prefix] = ProduceTarget(prefix)
-        return target
 
     def collect(self, data: bytes, position: int) -> tuple[ProduceRun | None, int]:
         """The run that starts with the PRODUCE frame at `position`, and where it ends.
@@ -180,11 +181,12 @@ class Collector:
                 break
         if not pieces:
             return None, position
-        try:
-            target = self._targets.get(prefix) or self.target(prefix)
-        except WireError:
-            return None, first
-        self._last = target
+        target = self._last
+        if target is None or target.prefix != prefix:
+            try:
+                target = self._last = target_of(prefix)
+            except WireError:
+                return None, first
         return ProduceRun(target, int.from_bytes(where, "big", signed=True), pieces, keys), position
 
     def lone(self, data: bytes) -> ProduceRun | None:
@@ -211,7 +213,7 @@ class Collector:
         topic, key, value, partition = REQUESTS[Op.PRODUCE].decode(payload)
         if len(key) > MAX_KEY:
             raise TooLarge(f"key too large: {len(key)} bytes, at most {MAX_KEY}")
-        target = self.target(payload[: 2 + len(topic.encode())])
+        target = target_of(payload[: 2 + len(topic.encode())])
         return ProduceRun(target, partition, [_U32.pack(len(value)) + value], [key] if key else None)
 
 
