@@ -251,6 +251,23 @@ def check_initialize_and_hello(pair: Pair) -> None:
     assert pair.server.tls.state is tls.State.SERVER_POST_HANDSHAKE
 
 
+def check_crypto_buffers(pair: Pair) -> None:
+    """Once the handshake is done they are walked, and nothing is asked of them by name."""
+    uses = ("_crypto_buffers: dict", "_crypto_buffers = {", ", self._crypto_buffers)", "_crypto_buffers.items()")
+    source = inspect.getsource(core_module)
+    assert [source.count(use) for use in uses] == [1, 1, 2, 1]
+    assert source.count("_crypto_buffers") == 5
+    for side in (pair.client, pair.server):
+        side._crypto_buffers = {}
+        with pytest.raises(tls.AlertUnexpectedMessage):  # a Finished, again
+            side.tls.handle_message(b"\x14\x00\x00\x00", side._crypto_buffers)
+        side._push_crypto_data()
+    pair.client.send_stream_data(0, b"hello")
+    pair.client.request_key_update()
+    pair.exchange()
+    assert 0 in pair.server._streams
+
+
 def check_alpn_protocols(pair: Pair) -> None:
     assert pair.server.tls._alpn_protocols is None
     assert "self._alpn_protocols is not None" in inspect.getsource(tls.Context._server_handle_hello)
@@ -427,6 +444,7 @@ CHECKS: dict[str, Callable[[Pair], None]] = {
     "_ack_delay": check_spaces,
     "_alpn_protocols": check_alpn_protocols,
     "_buffer_fin": check_sender_end,
+    "_crypto_buffers": check_crypto_buffers,
     "_buffer_start": check_sender_offsets,
     "_buffer_stop": check_sender_offsets,
     "_cc": check_congestion_window,
@@ -529,6 +547,13 @@ def test_nothing_was_filed_under_an_epoch_before_its_hash_changed() -> None:
             for filed in vars(module).values():
                 if isinstance(filed, dict | set | frozenset) and filed is not sys.modules:
                     assert not any(isinstance(key, tls.Epoch) for key in filed), name
+
+
+def test_sets_of_epochs_are_shared(pair: Pair) -> None:
+    assert core_module.EPOCHS("01") is core_module.EPOCHS("01")
+    handlers = pair.client._QuicConnection__frame_handlers  # type: ignore[attr-defined]
+    assert {type(epochs) for _handler, epochs in handlers.values()} == {frozenset}, "what nobody can change"
+    assert len({id(epochs) for _handler, epochs in handlers.values()}) == 4
 
 
 def test_the_version_is_the_one_that_was_read() -> None:

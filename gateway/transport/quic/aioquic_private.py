@@ -6,12 +6,14 @@ nowhere else; `tests/quic/test_contract.py` holds a test for each. What is chang
   streams that have something to do, and the second ends when the packet is full.
 * ALPN is decided from the ClientHello, where "none offered" is a choice like any other.
 * Streams per connection, datagram size and pacing follow the endpoint's limits.
+* What every connection has alike there is once, and what only the handshake needs goes with it.
 """
 
 # ruff: noqa: SLF001 (private names are what this module is for)
 
 from __future__ import annotations
 
+import functools
 import hmac
 import logging
 import math
@@ -21,6 +23,7 @@ from typing import Any
 
 from aioquic import tls
 from aioquic._buffer import Buffer
+from aioquic.quic import connection as core_module
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import END_STATES, QuicConnectionState
 from aioquic.quic.packet import QuicErrorCode, pull_quic_transport_parameters
@@ -37,11 +40,15 @@ logging.getLogger("quic").setLevel(logging.CRITICAL)
 # call. Its members are single: their identity is as good.
 tls.Epoch.__hash__ = object.__hash__  # type: ignore[method-assign]
 
+# A set for each kind of frame, of each connection: 7 KB, where there are five different ones in all.
+core_module.EPOCHS = functools.cache(core_module.EPOCHS)
+
 __all__ = [
     "Buffer",
     "Core",
     "acknowledge_within",
     "flight",
+    "forget_handshake",
     "happenings",
     "is_reset",
     "peer_certificates",
@@ -391,6 +398,11 @@ def flight(core: Core, now: float, *, settled: bool) -> list[tuple[bytes, Any]]:
     if space.ack_at is None:
         core.fed = 0
     return datagrams
+
+
+def forget_handshake(core: Core) -> None:
+    """Once it is done nothing is written for it any more: three buffers of 16 KiB, which is as much as all the rest."""
+    core._crypto_buffers = {}
 
 
 def acknowledge_within(core: Core, seconds: float) -> None:

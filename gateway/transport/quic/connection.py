@@ -31,6 +31,7 @@ from gateway.transport.quic.aioquic_private import (
     Core,
     acknowledge_within,
     flight,
+    forget_handshake,
     happenings,
     is_reset,
     probe_timeout,
@@ -89,10 +90,12 @@ HANDSHAKE, OPEN, CLOSING, OVER, GONE = Phase
 class Goodbye:
     """A close packet: sent once, repeated unasked a little, and to a peer that has not heard it ever more rarely."""
 
+    __slots__ = ("_datagrams", "_echo_at", "_echoes", "_repeats", "said")
+
     def __init__(self) -> None:
         self.said = False
         self._datagrams: Sequence[Datagram] = ()
-        self._repeats: list[float] = []
+        self._repeats: Sequence[float] = ()
         self._echoes = 0
         self._echo_at = 1
 
@@ -113,7 +116,7 @@ class Goodbye:
         """What goes out again now: because its time has come, or because the peer has not heard it."""
         again = False
         while self._repeats and self._repeats[0] <= now:
-            del self._repeats[0]
+            self._repeats = self._repeats[1:]
             again = True
         if self._echoes >= self._echo_at:
             # RFC 9000, 10.2.1: answer what still comes with the close, ever more rarely.
@@ -124,6 +127,32 @@ class Goodbye:
 
 class QuicLink(ChannelLink):
     """A connection. Implements `gateway.transport.link.Link`; tells a `LinkHandler` what happens."""
+
+    __slots__ = (
+        "_accept",
+        "_acts",
+        "_closing",
+        "_gather",
+        "_give_up",
+        "_goodbye",
+        "_handler",
+        "_happened",
+        "_heard",
+        "_limits",
+        "_mark",
+        "_over",
+        "_ping_at",
+        "_proven",
+        "_respond",
+        "_settled",
+        "alpn",
+        "armed",
+        "by",
+        "cids",
+        "first_address",
+        "handshaking",
+        "phase",
+    )
 
     def __init__(
         self,
@@ -168,12 +197,36 @@ class QuicLink(ChannelLink):
         self.cids: dict[bytes, None] = {}
         """The connection ids by which the endpoint finds it, oldest first: those in use, and some that were."""
         self._proven = False
-        self.settled = trio.Event()
-        """Set when the handshake is done, or will not be."""
-        self.over = trio.Event()
-        """Set when nothing can be sent or received any more."""
+        self._settled: trio.Event | None = None
+        self._over: trio.Event | None = None
         self.handshaking = True
         """Counted as half-open by the endpoint; cleared by it."""
+
+    # --- what a dialler waits for: events are made for who asks, and nobody asks for those of a listener's connections ---
+
+    @property
+    def settled(self) -> trio.Event:
+        """Set when the handshake is done, or will not be."""
+        if self._settled is None:
+            self._settled = trio.Event()
+            if self.phase is not HANDSHAKE:
+                self._settled.set()
+        return self._settled
+
+    @property
+    def over(self) -> trio.Event:
+        """Set when nothing can be sent or received any more."""
+        if self._over is None:
+            self._over = trio.Event()
+            if self.phase is OVER or self.phase is GONE:
+                self._over.set()
+        return self._over
+
+    @staticmethod
+    def _tell(*awaited: trio.Event | None) -> None:
+        for event in awaited:
+            if event is not None:
+                event.set()
 
     # --- what the driver uses ---
 
@@ -386,8 +439,7 @@ class QuicLink(ChannelLink):
             self._in.resume(None)
             self._in.deliver(self._handler)
         self.phase = OVER
-        self.settled.set()
-        self.over.set()
+        self._tell(self._settled, self._over)
         self._writable = False
         handler, self._handler = self._handler, None
         if handler is not None:
@@ -406,6 +458,7 @@ class QuicLink(ChannelLink):
             stop_pacing(self.core)
             use_datagrams_of(self.core, self._limits.loopback_datagram)
         acknowledge_within(self.core, ACKNOWLEDGE_WITHIN)
+        forget_handshake(self.core)
         self.phase = OPEN
         self._proven = True
         self._writable = True
@@ -417,7 +470,7 @@ class QuicLink(ChannelLink):
             self.phase = HANDSHAKE
             self._writable = False
         else:
-            self.settled.set()
+            self._tell(self._settled)
 
     def _on_stop(self, event: Any) -> None:
         channel = self._in.stopped(event.stream_id, event.error_code)

@@ -21,6 +21,8 @@ Gather = Callable[[int, bytes, float], None]
 
 
 class Input:
+    __slots__ = ("_channels", "_core", "_credit", "_paused", "_withheld", "fresh")
+
     def __init__(self, core: Core, channels: Channels, limits: QuicLimits) -> None:
         self._core = core
         self._channels = channels

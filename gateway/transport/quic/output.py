@@ -20,6 +20,20 @@ the rest of a read must have had the time to read (Fujin wire, rule 2)."""
 class Output:
     """Everything a connection has to send. Pure bookkeeping over the core; the link decides when to flush."""
 
+    __slots__ = (
+        "_alone",
+        "_answered",
+        "_channels",
+        "_core",
+        "_limits",
+        "_pending",
+        "_unsent",
+        "_watched",
+        "opened",
+        "refused",
+        "watchful",
+    )
+
     def __init__(self, core: Core, channels: Channels, limits: QuicLimits) -> None:
         self._core = core
         self._channels = channels
@@ -31,7 +45,7 @@ class Output:
         """Bytes that were ever given to channels on which nobody waits for room."""
         self.watchful = False
         """Something waits for a stream, for room or for being alone: `advance` and `rooms` have to be asked."""
-        self._pending: dict[Kind, deque[Channel]] = {Kind.DUPLEX: deque(), Kind.WRITE_ONLY: deque()}
+        self._pending: dict[Kind, deque[Channel]] = {}
         self.opened: list[Channel] = []
         self.refused: list[int] = []
 
@@ -87,7 +101,7 @@ class Output:
         if token in self._channels.by_number:
             return
         self.watchful = True
-        waiting = self._pending[kind]
+        waiting = self._pending.setdefault(kind, deque())
         if self._core.is_over or len(waiting) >= self._limits.pending_opens:
             self.refused.append(token)
             return
@@ -108,7 +122,10 @@ class Output:
             if now >= until and not self._core.unacknowledged(channel.stream_id):
                 del self._alone[channel.number]
                 self._drain(channel, now)
-        self.watchful = bool(self._watched or self._alone or self.opened or self.refused or any(self._pending.values()))
+        pending = any(self._pending.values())
+        if not pending:
+            self._pending.clear()
+        self.watchful = bool(self._watched or self._alone or self.opened or self.refused or pending)
 
     def rooms(self) -> list[Channel]:
         """Channels whose waiting bytes fell below low water, each once per `notify`."""

@@ -18,6 +18,18 @@ from gateway.wire.session import Buffer, Kind
 class ChannelLink:
     """The channels of a connection. Every call only queues, and asks the endpoint for a pass by `wake`."""
 
+    __slots__ = (
+        "_asked_for_room",
+        "_channels",
+        "_clock",
+        "_deadline",
+        "_in",
+        "_out",
+        "_turning",
+        "_writable",
+        "attended",
+        "core",
+    )
     immediate = False
     """Output leaves in the endpoint's next pass, together with everybody else's."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
@@ -51,7 +50,7 @@ class Feeds:
 
     def __init__(self) -> None:
         self._by_token: dict[int, Feed] = {}
-        self._paused: deque[tuple[float, Feed]] = deque()
+        self._paused: list[tuple[float, Feed]] = []
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -77,7 +76,7 @@ class Feeds:
 
     def wake(self, now: float) -> None:
         while self._paused and self._paused[0][0] <= now:
-            self._paused.popleft()[1].due()
+            self._paused.pop(0)[1].due()
 
 
 class Feed:
