@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from gateway.bench.figures import MEASURED
-from tests.bench import compared, loads, loads_bridges, loads_flymq, loads_quic
+from tests.bench import compared, loads, loads_bridges, loads_flymq, loads_idle, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -98,31 +98,17 @@ def flymq(process: Process) -> None:
     loads_flymq.flymq(process, report)
 
 
-def idle(process: Process) -> None:
-    """What an idle connection costs."""
-    before = process.memory()
-    socks = [loads.blipmq(process.ports["blipmq"]) for _ in range(1000)]
-    each = (process.memory() - before) / len(socks) / 1024
-    for sock in socks:
-        sock.close()
-    report("1000 idle connections, each", f"{each:.1f} KiB", "", "40 KiB")
-
-
-def restart(directory: str) -> None:
-    """How long a start takes on a store with a million records."""
-    with gateway(directory) as process:
-        report("restart on what was written above (> 1 M records)", f"{process.started:.2f} s", "", "2 s")
-
-
 def main() -> None:
     """Everything, or what is named."""
     chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "bridges", "idle", "kafka", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
-            for part in (idle, blipmq, rustlog, flymq):
+            for part in (blipmq, rustlog, flymq):
                 if part.__name__ in chosen:
                     part(process)
+        if "idle" in chosen:
+            loads_idle.idle(report)
         if "quic" in chosen:
             loads_quic.quic(report)
         if "bridges" in chosen:
@@ -132,7 +118,7 @@ def main() -> None:
 
             loads_kafka.kafka(report)
         if "restart" in chosen:
-            restart(directory)
+            loads_idle.restart(report)
     if "compared" in chosen:  # only when it is named: it takes minutes, and brokers of others
         trio.run(compared.main, MEASURED, ROUNDS, None)
 

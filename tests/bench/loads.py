@@ -105,10 +105,15 @@ def publish_and_ping(port: int, topic: bytes, size: int, connections: int, each:
     return connections * each * rounds, ask_side_by_side(socks, block, PONG_SIZE, rounds)
 
 
+def create_topic(topic: bytes) -> bytes:
+    """A binary CreateTopic, of one partition."""
+    return frame(struct.pack(">BH", 5, len(topic)) + topic + struct.pack(">I", 1))
+
+
 def rustlog(port: int, topic: bytes) -> socket.socket:
     """A RustLog connection with its topic made."""
     sock = connect(port)
-    sock.sendall(frame(struct.pack(">BH", 5, len(topic)) + topic + struct.pack(">I", 1)))
+    sock.sendall(create_topic(topic))
     receive(sock, struct.unpack(">I", receive(sock, 4))[0])
     return sock
 

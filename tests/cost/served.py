@@ -1,4 +1,4 @@
-"""A gateway that counts what it does: `python -m tests.cost.served CONFIG [calls|objects COUNTER [LIBRARY]]`.
+"""A gateway that counts what it does: `python -m tests.cost.served CONFIG [calls|objects|held COUNTER [LIBRARY]]`.
 
 The counter is eight bytes of a file, which whoever asks reads while the gateway goes on: to be asked costs it nothing. For a gateway
 that is counted every disk is quick: which way a commit goes must not depend on who else is at it. And what is done a while later,
@@ -9,10 +9,13 @@ by itself, and it tells whoever it talks to over QUIC not to wait for that.
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import mmap
+import signal
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,15 +54,29 @@ def count_objects(shared: mmap.mmap, library: str) -> None:
     ctypes.PyDLL(library).count_objects(ctypes.byref(ctypes.c_uint64.from_buffer(shared)))
 
 
+def tell_what_is_held(shared: memoryview) -> None:
+    """When it is signalled: how often it was, bytes that are in use, and blocks of the allocator of objects."""
+    tracemalloc.start()
+
+    def tell(_signal: int, _frame: FrameType | None) -> None:
+        gc.collect()  # also of what Python keeps in store of things to be made again
+        shared[1], shared[2] = tracemalloc.get_traced_memory()[0], sys.getallocatedblocks()
+        shared[0] += 1
+
+    signal.signal(signal.SIGUSR1, tell)
+
+
 def serve(config: str, what: str = "", counter: str = "", *library: str) -> None:
     loop.QUICK_COMMIT = loop.SLOW_COMMIT = math.inf
     consumer.WRITE_BEHIND = lag.EVERY = LATER
     be_patient(setattr)
     if what:
         with Path(counter).open("r+b") as file:
-            shared = mmap.mmap(file.fileno(), 8)
+            shared = mmap.mmap(file.fileno(), 0)
         if what == "calls":
             count_calls(memoryview(shared).cast("Q"))
+        elif what == "held":
+            tell_what_is_held(memoryview(shared).cast("Q"))
         else:
             count_objects(shared, *library)
     sys.argv = ["gateway", "serve", "--config", config, "--log-level", "error"]
