@@ -25,7 +25,7 @@ from gateway.broker.assembly import House, open_house
 from gateway.broker.consume.deliveries import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
-from gateway.errors import TargetError, Unsupported
+from gateway.errors import StoreReadOnly, TargetError, Unsupported
 from gateway.files import make_private_directory
 from gateway.model import (
     Admin,
@@ -353,7 +353,11 @@ class Gateway:
         storage = self._config.storage
         if storage.kafka is not None:
             make_private_directory(Path(storage.path))
-            shared = await stack.enter_async_context(_kafka_store(self._config, storage.kafka, self.recorder))
+            cluster = kafka_options(self._config, storage.kafka)
+            try:
+                shared = await stack.enter_async_context(_kafka_store(cluster, self.recorder))
+            except StoreReadOnly as error:
+                raise await _said_by_brokers(cluster, error) from error
             await refuse_unfinished(shared)
             return shared
         options = StoreOptions(storage.tail_cache, storage.page_cache, storage.free_space_floor)
@@ -609,14 +613,23 @@ def _websocket(listener: Listener) -> WebSocketRules | None:
     return WebSocketRules(f"/{listener.protocols[0]}", listener.origins)
 
 
-def _kafka_store(
-    config: Config, kafka: Kafka, recorder: PrometheusRecorder
-) -> contextlib.AbstractAsyncContextManager[Store]:
+def _kafka_store(options: KafkaOptions, recorder: PrometheusRecorder) -> contextlib.AbstractAsyncContextManager[Store]:
     try:
         from gateway.store.kafka.opening import open_kafka_store
     except ModuleNotFoundError as error:
         raise Unsupported(NO_CLIENT) from error
-    return open_kafka_store(kafka_options(config, kafka), recorder=recorder)
+    return open_kafka_store(options, recorder=recorder)
+
+
+async def _said_by_brokers(options: KafkaOptions, error: StoreReadOnly) -> StoreReadOnly:
+    # why a log cannot be opened: all that Kafka's library says of most reasons is that nobody has answered in time
+    from gateway.store.kafka.examination import examine_brokers
+
+    def found() -> list[str]:
+        return [one.message for one in examine_brokers(options) if not one.warning]
+
+    reasons = "; ".join(await trio.to_thread.run_sync(found)) or error.message
+    return StoreReadOnly(f"the log on Kafka cannot be opened: {reasons}")
 
 
 def kafka_options(config: Config, kafka: Kafka) -> KafkaOptions:

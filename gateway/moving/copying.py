@@ -68,6 +68,7 @@ class CopyPlan:
     offsets: int
     """Records, where offsets are dense; at least as many as there are records anywhere else."""
     rows: int
+    """At most: some may belong to nothing."""
     resumes: bool
     """Something of it is there already."""
     whole: bool
@@ -99,7 +100,7 @@ def plan(source: CopyPlace, target: CopyPlace) -> CopyPlan:
             refuse_other(done.head, source.identity(reader), target, empty=False)
         places = [(name, part) for name, one in topics.items() for part in one.partitions]
         offsets = sum(part.end - max(part.start, done.map(name, part.number).next or 0) for name, part in places)
-        rows = sum(1 for table in reader.tables() for _row in reader.rows(table))
+        rows = sum(1 for table in reader.tables() if table in COPIED_TABLES for _row in reader.rows(table))
         head = done.head
         return CopyPlan(len(topics), len(places), offsets, rows, head is not None, head is not None and head.whole)
 

@@ -62,7 +62,7 @@ storage: {{path: "{data}", kafka: {{brokers: ["{brokers}"], replication: 1, time
 """
 
 
-async def publish(ledger: Ledger, door: str, port: int, refusals: set[str]) -> None:
+async def publish(ledger: Ledger, door: str, port: int, refusals: set[str], topic: str = "orders") -> None:
     """One at a time, each as often as it takes, over a connection that stays."""
     async with await trio.open_tcp_stream(door, port) as stream:
         client = Flymq(TcpWire(stream))
@@ -70,7 +70,7 @@ async def publish(ledger: Ledger, door: str, port: int, refusals: set[str]) -> N
             value = b"%06d" % len(ledger.issued)
             ledger.issued.append(value)
             while value not in ledger.acknowledged[-1:]:
-                await client.wire.send(frame(1, produce("orders", value)))
+                await client.wire.send(frame(1, produce(topic, value)))
                 operation, _flags, answer = await client.read()
                 if operation == ERROR:
                     refusals.add(answer[3:].decode())

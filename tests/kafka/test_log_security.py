@@ -101,7 +101,7 @@ async def test_what_the_brokers_say_is_said_with_its_place(kafka: Kafka, topics:
         assert f"storage.kafka.brokers: 127.0.0.1:{nobody} does not answer: Connection refused" in said[0]
         code, said = await live(tmp_path, config(kafka, "TLS", topics, "", data=data))
         assert code == 1
-        assert "storage.kafka.brokers: " in said[0]
+        assert said[0].endswith(" wants TLS (storage.kafka.tls)")
         code, said = await live(tmp_path, config(kafka, "TLS", topics, ", tls: system", data=data))
         assert code == 1
         assert "does not agree on TLS: " in said[0]
@@ -113,6 +113,20 @@ async def test_what_the_brokers_say_is_said_with_its_place(kafka: Kafka, topics:
         assert code == 0
         assert "unclean.leader.election.enable" in said[-1]
         assert f"{topics}__gateway.check" not in kafka.admin.list_topics().topics
+
+
+async def test_a_start_says_what_the_brokers_say(kafka: Kafka, topics: str, tmp_path: Path) -> None:
+    wrong = f", sasl: {{mechanism: scram-sha-256, username: {USER}, password: wrong}}"
+    file = trio.Path(tmp_path / "routes.yaml")
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    with trio.fail_after(PATIENCE):
+        for listener, more, reason in (("SASL", wrong, "the brokers do not let us in: "), ("TLS", "", " wants TLS")):
+            await file.write_text(config(kafka, listener, topics, more, data=str(tmp_path / "data")))
+            done = await trio.run_process(command, capture_stderr=True, check=False)
+            said = done.stderr.decode()
+            assert done.returncode == 2
+            assert "gateway: the log on Kafka cannot be opened: " in said
+            assert reason in said
 
 
 async def test_what_is_no_kafka_is_said(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class KafkaCluster:
         try:
             found = self._admin.list_topics(timeout=self._options.timeout)
         except KafkaException as error:
-            raise translated(error) from error
+            raise self._unanswered(error) from error
         return {name: len(one.partitions) for name, one in found.topics.items() if one.error is None}
 
     def identity(self) -> str:
@@ -114,14 +114,19 @@ class KafkaCluster:
         try:
             return str(self._admin.list_topics(timeout=self._options.timeout).cluster_id)
         except KafkaException as error:
-            raise translated(error) from error
+            raise self._unanswered(error) from error
 
     def brokers(self) -> int:
         """How many there are."""
         try:
             return len(self._admin.list_topics(timeout=self._options.timeout).brokers)
         except KafkaException as error:
-            raise translated(error) from error
+            raise self._unanswered(error) from error
+
+    def _unanswered(self, error: KafkaException) -> GatewayError:
+        if error.args[0].code() != TRANSPORT:
+            return translated(error)
+        return StoreReadOnly(f"no broker of {', '.join(self._options.brokers)} answers: {error.args[0].str()}")
 
     def members(self, group: str) -> Mapping[str, frozenset[int]]:
         """What the clients are called that are members of a group now, and which partitions of its topic each has."""

@@ -26,6 +26,8 @@ METADATA, WITH_TOPIC_IDS = 3, 10
 OLDEST = "2.8"
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 MOST_ANSWER = 1 << 16
+TLS_ALERT = b"\x15\x03"
+"""How an answer begins of somebody who was spoken to in the open and wants TLS."""
 _UNAUTHENTICATED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001
 _DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 NEEDED = {
@@ -92,7 +94,10 @@ def _version_problem(options: KafkaOptions, address: str) -> str:
         plain = socket.create_connection((host.strip("[]"), int(port)), options.timeout)
         with plain, _wrapped(options.security, plain, host.strip("[]")) as link:
             link.sendall(API_VERSIONS)
-            (size,) = struct.unpack(">i", _exactly(link, 4))
+            begin = _exactly(link, 4)
+            if begin[:2] == TLS_ALERT:
+                return "wants TLS (storage.kafka.tls)"
+            (size,) = struct.unpack(">i", begin)
             if not 10 <= size <= MOST_ANSWER:
                 return "is no Kafka"
             answer = _exactly(link, size)

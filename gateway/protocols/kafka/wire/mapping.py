@@ -58,5 +58,5 @@ def target_error(error: LibraryError) -> GatewayError:
     if code in FINAL:
         return TargetRefused(text, refusal=FINAL[code], final=code not in AUTHORISATION)
     if code in UNKNOWN_OUTCOME:
-        return TargetLost(text)
+        return TargetLost(f"Kafka has not confirmed it: {text}")
     return TargetError(text)
