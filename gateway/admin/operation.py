@@ -145,7 +145,7 @@ class Room(Protocol):
         """Take, or give back, bytes."""
         ...
 
-    def wait(self, key: object, wake: Callable[[], None]) -> None:
+    def wait(self, key: object, wake: Callable[[], None], *, writer: bool) -> None:
         """Call back once there is room."""
         ...
 
@@ -169,7 +169,7 @@ class Charge:
             return
         while room.spent(writer=True):
             event = trio.Event()
-            room.wait(self, event.set)
+            room.wait(self, event.set, writer=True)
             self.waits = True
             try:
                 await event.wait()

@@ -43,7 +43,7 @@ class IngestMemory:
     def room(self, part: RemoteMemory, wake: Callable[[], None]) -> int:
         """How much a part may ask for now. 0: nothing, and it is woken."""
         if self._budget.spent(writer=True):  # what comes is written: the readers' reserve is not for it
-            self._budget.wait(part, wake)
+            self._budget.wait(part, wake, writer=True)
             return 0
         if self._held >= self._most:
             self._waiting[part] = wake

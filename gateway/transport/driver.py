@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import attrs
+import msgspec
 import structlog
 
 from gateway.envelope import Origin
@@ -22,7 +23,7 @@ from gateway.recorder import ConnectionSnapshot, Recorder
 from gateway.requests import Completion, Fetch, Fetched, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
-from gateway.transport.limits import Budget, Unfinished
+from gateway.transport.limits import LEAST_SHARE, Budget, Unfinished
 from gateway.transport.link import Link, apply
 from gateway.transport.tcp import REQUEST_COST
 from gateway.wire.session import Kind, Send, ServerSession
@@ -170,6 +171,8 @@ class Driver:
         self._counted = False
         """Whether this connection is counted among the writers of the budget."""
         self._charged = 0
+        self._owed = 0
+        """Charged for answers."""
         self._paused = False
         self.asked = 0
         """Requests of the peer's that were handed over as they were read, or in a turn of their own; never counted down."""
@@ -274,6 +277,9 @@ class Driver:
                 self._run(requests)
                 return self.asked - asked
         self.asked += count
+        budget = self._context.budget
+        if budget.unsent >= budget.most_unsent:
+            requests = shortened(requests)
         self._client.start(requests)
         self._started = [*self._started, *requests] if self._started else requests
         self._gathered = True
@@ -449,9 +455,8 @@ class Driver:
             or budget.used >= budget.limit
         ):
             return False
-        if buffered != self._charged:
-            change, self._charged = buffered - self._charged, buffered
-            budget.change(change)
+        if buffered != self._owed or self._charged:
+            self._charge(0, buffered)
         self._fed = 0
         return True
 
@@ -484,8 +489,7 @@ class Driver:
         self._context.budget.forget(self._key)
         self._context.budget.writers -= self._counted
         self._counted = False
-        self._context.budget.change(-self._charged)
-        self._charged = 0
+        self._charge(0, 0)
 
     @supervised
     def drain(self) -> None:
@@ -674,6 +678,9 @@ class Driver:
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:
             return ()
+        budget = self._context.budget
+        if budget.unsent >= budget.most_unsent:
+            requests = shortened(requests)
         self._account(requests)
         return self._client.submit(requests)
 
@@ -730,10 +737,8 @@ class Driver:
     def _throttle(self, buffered: int, replies: int, in_flight: int) -> None:
         context = self._context
         kept = self._session.kept
-        held = self._writing + buffered + kept
-        if held != self._charged:
-            change, self._charged = held - self._charged, held
-            context.budget.change(change)
+        if self._writing + kept != self._charged or buffered != self._owed:
+            self._charge(self._writing + kept, buffered)
         self._note_unfinished(kept)
         if (self._writing > 0) is not self._counted:
             self._counted = not self._counted
@@ -746,9 +751,10 @@ class Driver:
             hit = "output"
         elif self._writing >= context.budget.share:
             hit = "share"
-        elif context.budget.spent(writer=self._writing > 0 or kept > 0):
+        elif context.budget.spent(writer=(writer := not buffered or self._charged > 0)):
+            # what somebody will ask for who has nothing unsent is not known: it may be a small publish
             hit = "budget"
-            context.budget.wait(self._key, self._link.wake)
+            context.budget.wait(self._key, self._link.wake, writer=writer)
             context.budget.relieve(self._now)
             if self._closed:
                 return
@@ -766,6 +772,11 @@ class Driver:
             self._link.pause()
         else:
             self._link.resume()
+
+    def _charge(self, held: int, owed: int) -> None:
+        held_before, owed_before = self._charged, self._owed
+        self._charged, self._owed = held, owed
+        self._context.budget.change(held - held_before, owed - owed_before)
 
     def _note_unfinished(self, kept: int) -> None:
         # tell the budget who holds the beginning of a frame: not who waits for a commit or an answer of ours
@@ -820,6 +831,16 @@ class Driver:
 def fetches(requests: Iterable[Request]) -> bool:
     """Whether what is asked for may be much."""
     return any(type(request) is Fetch for request in requests)
+
+
+def shortened(requests: Iterable[Request]) -> Sequence[Request]:
+    """The same, with little for each fetch. One message is found all the same, however large."""
+    return [
+        msgspec.structs.replace(request, max_bytes=min(request.max_bytes, LEAST_SHARE))
+        if type(request) is Fetch and request.sieve is None
+        else request
+        for request in requests
+    ]
 
 
 def brought(completions: Sequence[Completion]) -> int:

@@ -68,8 +68,10 @@ class Budget:
     """One byte budget over everything connections hold: parsed requests, pending commits, unsent replies; and over what
     ingests have taken and not stored yet.
 
-    A connection that finds the budget spent stops reading until others have given back. What only reads has a reserve
-    of its own (`reserve`), so that a stalled disk, which makes writers hold all of the rest, does not stop readers.
+    A connection that finds the budget spent is not read until others have given back. Who reads and who writes cannot keep
+    each other from it: a stalled disk, which makes writers hold all that they may, leaves readers their `reserve`; and however
+    many answers wait for peers that read slowly, what is written has as much. Once these hold half of the budget an answer is
+    a short one: who reads on comes to the same place by more of them.
 
     Commits and replies give back by themselves. Beginnings of frames do not: once they hold half of what writers may, and
     it is spent, nobody can finish for want of the room that the others hold, and somebody has to go.
@@ -78,18 +80,28 @@ class Budget:
     def __init__(self, limit: int, reserve: float = 0.25) -> None:
         self.limit = limit
         self._for_writers = int(limit * (1 - reserve))
+        self.most_unsent = self._for_writers - int(limit * reserve)
+        """Of answers, before they are short ones; more of them take nothing from writers."""
         self.used = 0
+        self.unsent = 0
+        """Of that, answers."""
         self._peak = 0
         self.writers = 0
         """Connections with publishes under way."""
-        self._waiting: dict[object, Callable[[], None]] = {}
+        self._readers: dict[object, Callable[[], None]] = {}
+        """Who waits."""
+        self._writers: dict[object, Callable[[], None]] = {}
         self._unfinished: dict[object, Unfinished] = {}
         """The oldest first."""
         self._in_unfinished = 0
 
     def spent(self, *, writer: bool) -> bool:
-        """Whether a connection has to wait. `writer`: it has writes under way itself."""
-        return self.used >= (self._for_writers if writer else self.limit)
+        """Whether a connection has to wait. `writer`: nothing of what it asked for is unsent."""
+        return self.used - self.unsent >= self._left_for_writers if writer else self.used >= self.limit
+
+    @property
+    def _left_for_writers(self) -> int:
+        return self._for_writers - min(self.unsent, self.most_unsent)
 
     def peak(self) -> int:
         """The most that was used since this was last asked."""
@@ -103,12 +115,13 @@ class Budget:
         """
         return max(QUEUE // max(self.writers, 1), LEAST_SHARE)
 
-    def wait(self, key: object, wake: Callable[[], None]) -> None:
-        self._waiting[key] = wake
+    def wait(self, key: object, wake: Callable[[], None], *, writer: bool) -> None:
+        (self._writers if writer else self._readers)[key] = wake
 
     def forget(self, key: object) -> None:
         """Do not call back any more."""
-        self._waiting.pop(key, None)
+        self._readers.pop(key, None)
+        self._writers.pop(key, None)
         self.unfinished(key, None)
 
     def unfinished(self, key: object, holder: Unfinished | None) -> None:
@@ -125,7 +138,7 @@ class Budget:
     @property
     def relief_at(self) -> float:
         """When `relieve` will find somebody who has to go; infinity if it is commits and replies that hold the budget."""
-        if not self._unfinished or self._in_unfinished < self._for_writers // 2:
+        if not self._unfinished or self._in_unfinished < self._left_for_writers // 2:
             return math.inf
         return next(iter(self._unfinished.values())).since + PATIENCE
 
@@ -137,10 +150,16 @@ class Budget:
             old = itertools.takewhile(lambda holder: holder.since + PATIENCE <= now, self._unfinished.values())
             max(old, key=lambda holder: holder.size * (now - holder.since)).evict()
 
-    def change(self, amount: int) -> None:
-        self.used += amount
+    def change(self, amount: int, unsent: int = 0) -> None:
+        """Take, or give back (negative), so many bytes. `unsent`: of answers, apart from that."""
+        self.used += amount + unsent
+        self.unsent += unsent
         self._peak = max(self._peak, self.used)
-        if amount < 0 and self._waiting and self.used < self._for_writers:
-            waiting, self._waiting = self._waiting, {}
-            for wake in waiting.values():
+        if self._readers and self.used < self._for_writers:
+            readers, self._readers = self._readers, {}
+            for wake in readers.values():
+                wake()
+        if self._writers and not self.spent(writer=True):
+            writers, self._writers = self._writers, {}
+            for wake in writers.values():
                 wake()

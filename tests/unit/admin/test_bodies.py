@@ -86,7 +86,7 @@ async def test_where_the_memory_is_spent_a_body_waits_for_room() -> None:
         held.budget.change(held.budget.limit)
         async with serving(held) as client, trio.open_nursery() as nursery:
             nursery.start_soon(ask, client, found)
-            await until(lambda: bool(held.budget._waiting))
+            await until(lambda: bool(held.budget._writers))
             assert not held.begun.is_set()
             held.budget.change(-held.budget.limit)
     assert found[0].status_code == 200
@@ -104,4 +104,4 @@ async def test_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0].status_code == wire.HTTP[wire.error_of(wire.Problem(**found[0].json())).status]
     assert "`memory.budget` is spent" in found[0].text
     assert held.budget.used == held.budget.limit
-    assert not held.budget._waiting
+    assert not held.budget._writers
