@@ -141,6 +141,7 @@ class Driver:
         "_link",
         "_now",
         "_opened_at",
+        "_owed",
         "_paused",
         "_read_at",
         "_reading",
