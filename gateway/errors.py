@@ -254,6 +254,10 @@ class CommitFailed(StoreError):
     status = Status.READ_ONLY
 
 
+class TurnMissed(CommitFailed):
+    """Other gateways that write to the same log did not end in time what they had begun: nothing of this is stored."""
+
+
 class OutcomeUnknown(StoreError):
     """The commit was interrupted: it may or may not be stored."""
 

@@ -29,7 +29,7 @@ class Undecided:
 
     def __init__(self, brokers: str, prefix: str) -> None:
         self._cluster = KafkaCluster(KafkaOptions([brokers], prefix=prefix))
-        self._names = [f"{prefix}__gateway.turns", f"{prefix}__gateway.state"]
+        self._names = [f"{prefix}__gateway.state"]
 
     def now(self) -> dict[str, range]:
         """By topic."""

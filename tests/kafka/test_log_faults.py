@@ -139,7 +139,7 @@ async def test_a_coordinator_that_moves_in_the_middle_of_a_commit(kafka_cluster:
                 nursery.start_soon(units.count, store, b"n")
                 await until(lambda: len(units.acknowledged) > 5)
                 for _ in range(2):
-                    name = store._options.transactions + store.member.hex()
+                    name = store._options.own + store.member.hex()
                     node = await trio.to_thread.run_sync(coordinator, kafka_cluster, name)
                     held = HeldUp(store._transactions, "commit")
                     await held.reached.wait()
@@ -194,7 +194,7 @@ async def test_the_first_on_a_cluster_waits_for_its_coordinators(tmp_path: Path)
         options = KafkaOptions([kafka.brokers], timeout=1.0)
         first = Transactions(options, b"first")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, first.begin)
+            nursery.start_soon(trio.to_thread.run_sync, first.ready)
             with pytest.raises(KafkaException):  # what another one is told after twice the time
                 await trio.to_thread.run_sync(
                     Producer(options.producer(**{"transactional.id": "x"})).init_transactions, 2

@@ -211,8 +211,8 @@ async def test_rights_that_are_missing_are_said(tmp_path: Path, topics: str) -> 
         assert any(f"routes.yaml:4: storage.kafka.sasl: {transactions}" in line for line in lines), lines
         allow(kafka, (ResourceType.TRANSACTIONAL_ID, topics, [AclOperation.WRITE]))
         assert await said() == []
-        make(kafka, f"{topics}__gateway.turns")
-        refused = f"write, describe the settings of, alter the settings of, delete {topics}__gateway.turns"
+        make(kafka, f"{topics}__gateway.owners")
+        refused = f"write, describe the settings of, alter the settings of, delete {topics}__gateway.owners"
         assert await said() == [f"we may not {refused}"]
         allow(kafka, (ResourceType.TOPIC, topics, [*changing, AclOperation.WRITE]))
         assert await said() == []

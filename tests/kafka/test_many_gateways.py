@@ -243,29 +243,6 @@ async def test_a_topic_that_goes_while_it_is_written(kafka: Kafka, topics: str) 
         assert (await everything(store, "other"))[-1] == b"y"
 
 
-async def test_who_freezes_in_a_transaction_holds_up_others_for_a_while_and_then_writes_nothing(
-    kafka: Kafka, topics: str
-) -> None:
-    async with stores(kafka, topics, 1, timeout=4.0) as [frozen], stores(kafka, topics, 1) as [other]:
-        await create(frozen, "t")
-        await until(lambda: "t" in other.topics)
-        work = frozen._transactions
-        # as far as a gateway that stops between its mark and its commit comes
-        await trio.to_thread.run_sync(frozen._take_turn)
-        work.write(frozen.topics["t"].kafka, 0, [(b"lost", None, None, 0)])
-        with trio.fail_after(PATIENCE):
-            await other.submit(
-                unit(append("t", b"kept"), requires=[Require("s", b"k", None)], puts=[Put("s", b"k", b"1")])
-            ).wait()
-        with pytest.raises(GatewayError):
-            await trio.to_thread.run_sync(work.commit)
-        assert await everything(other, "t") == [b"kept"]
-        await frozen.refresh("t")
-        assert await everything(frozen, "t") == [b"kept"]
-        with pytest.raises(ConditionFailed):
-            await frozen.submit(Unit(requires=[Require("s", b"k", None)])).wait()
-
-
 async def test_jobs_have_one_owner_and_find_another(kafka: Kafka, topics: str) -> None:
     jobs = [f"job {number}" for number in range(40)]
     clock = SystemClock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import attrs
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.store.kafka.gates import GateMode, Gates
 from gateway.store.kafka.names import kafka_name, topic_name
-from gateway.store.kafka.tables import Tables, record_key
+from gateway.store.kafka.tables import PlaceInLine, Tables, place_key, record_key
 
 
 @given(st.text(min_size=1, max_size=15))
@@ -101,3 +103,36 @@ def test_what_was_written_here_is_not_told_and_never_goes_back() -> None:
     tables.read([(8, record_key("t", b"a"), b"1"), (9, record_key("t", b"k"), None)])
     assert tables.scan("t", b"", 9) == [(b"a", b"1")]
     assert dict(tables.table("t")) == {b"a": b"1"}
+
+
+def test_who_stands_in_line_keeps_his_place_until_he_leaves() -> None:
+    tables = Tables()
+    line = tables.line
+
+    class Record(NamedTuple):
+        of: tuple[int, bytes, bytes | None]
+        error = staticmethod(lambda: None)
+
+        def offset(self) -> int:
+            return self.of[0]
+
+        def key(self) -> bytes:
+            return self.of[1]
+
+        def value(self) -> bytes | None:
+            return self.of[2]
+
+    def read(*records: tuple[int, bytes, bytes | None]) -> None:
+        assert tables.take_in(map(Record, records)) == []
+
+    assert line.first is None
+    read((3, place_key(b"a"), b""), (4, place_key(b"b"), b""), (5, place_key(b"a"), b""))
+    assert line.first == PlaceInLine(b"a", 3)
+    assert (line.before(b"a"), line.before(b"b"), line.before(b"c")) == (0, 1, 2)
+    read((6, place_key(b"c"), None))  # who does not stand there does not leave
+    tables.fill(map(Record, [(7, place_key(b"a"), None), (8, place_key(b"a"), b"")]))
+    assert line.first == PlaceInLine(b"b", 4)
+    assert b"a" in line
+    read((9, place_key(b"b"), None))
+    assert line.first == PlaceInLine(b"a", 8)
+    assert tables.names() == []

@@ -164,7 +164,7 @@ class KafkaCluster:
         return self._create(name, config.partitions, settings_of(config, self._options), self._options.timeout)
 
     def create_state(self) -> Bounds:
-        """The log of the state, the line for turns, and the topic that says who owns what. Returns where the first is."""
+        """The log of the state, and the topic that says who owns what. Returns where the first is."""
         compacted = {
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.3",
@@ -173,8 +173,6 @@ class KafkaCluster:
             "max.message.bytes": str(self._options.largest + RECORD_ROOM),
         }
         self._create(self._options.state_topic, 1, compacted, BUSY_SECONDS)
-        short = {"retention.ms": "3600000", "min.insync.replicas": str(self._options.min_insync)}
-        self._create(self._options.turns_topic, 1, short, BUSY_SECONDS)
         self._create(self._options.owners_topic, SLOTS, {"min.insync.replicas": "1"}, BUSY_SECONDS)
         state = self._options.state_topic, 0
         return self._known(state[0], BUSY_SECONDS, lambda: self.bounds([state]).get(state))

@@ -32,6 +32,7 @@ from gateway.errors import (
     ShuttingDown,
     StoreReadOnly,
     TooLarge,
+    TurnMissed,
     UnknownPartition,
     UnknownTopic,
     Unsupported,
@@ -62,7 +63,7 @@ from gateway.store.kafka.reading import KafkaPartition, ReadBounds, ReaderPool
 from gateway.store.kafka.records import heaviest, records
 from gateway.store.kafka.sending import Sender
 from gateway.store.kafka.slots import SLOTS, Slots, member_name
-from gateway.store.kafka.tables import MARK, Change, Tables, record_key
+from gateway.store.kafka.tables import MARK, Change, PlaceInLine, Tables, place_key, record_key
 from gateway.store.kafka.tail import FollowedLog, FollowedTopic
 from gateway.store.kafka.topic_rows import TOPICS, read_topic_row, topic_row
 from gateway.store.kafka.transactions import Transactions
@@ -79,8 +80,8 @@ POLL_SECONDS = 1.0
 GONE_AFTER = 3
 """Looks that find a topic no more, until it is taken for gone."""
 LOOK_AGAIN = 1.0
-TURN_SECONDS = 0.005
-"""How often a transaction in line asks whether it is its turn."""
+TURN_TIMEOUTS = 4
+"""After so many times `timeout` whoever stands in line is told so: time for two that hang to be fenced, one after the other."""
 ABORT_SECONDS = 15.0
 """Beyond its own time-out Kafka takes this long to end the transaction of a gateway that froze."""
 
@@ -105,8 +106,6 @@ class _Planned:
     placements: Sequence[Placement] = ()
     error: GatewayError | None = None
     rows: list[tuple[str, bytes, bytes | None]] = attrs.Factory(list)
-    marked: bool = False
-    """There is a mark in the log of the state instead of rows."""
 
 
 class KafkaStore:
@@ -146,8 +145,13 @@ class KafkaStore:
         """Below this everything in the state's log is decided and in the tables, from what Kafka says."""
         self._known_until = 0
         """The same, where only own records follow, which Kafka need not be asked about."""
-        self._next_turn = -1
-        """Where in line this gateway stands if nobody else has stood there since."""
+        self._deciding = False
+        """Whether there is something under way for which this gateway stands in line."""
+        self._stood = -1
+        """Where in the log it has said so, since it has left for the last time."""
+        self._left_at = -1
+        """Where in the log it has left, or would have."""
+        self._line_moved = trio.Event()
         self._reading_on: list[tuple[int, trio.Event]] = []
         self._pending = 0
         self._idle = trio.Event()
@@ -172,7 +176,7 @@ class KafkaStore:
         self._state.add([(self._options.state_topic, 0, begin)])
         self._tails = Follower(self._options, self._took_tails, MESSAGES, **{"fetch.wait.max.ms": 100})
         # what is in the tables must be all that was written before this start: whoever asks by them decides
-        await self._reached(end)
+        await self._reached(end, 2 * self._options.timeout + ABORT_SECONDS)
         self._started = True
         await self._look(whole=True)
         await self._ask_ends(list(self._topics.values()))
@@ -427,76 +431,82 @@ class KafkaStore:
             if not self._units:
                 self._unit_waits = trio.Event()
                 await self._unit_waits.wait()
-            taken, size = 0, 0
-            for job in self._units:
-                taken += 1
-                unit = job.ticket.unit
-                size += sum(len(one.columns.packed) for one in unit.appends) + ROW_BYTES * len(unit.puts)
-                if size > COMMIT_BYTES:
-                    break
-            jobs, self._units = self._units[:taken], self._units[taken:]
-            planned = [_Planned(job) for job in jobs]
-            try:
-                await self._commit(planned)
-            except GatewayError as error:
-                if not self._transactions.fenced:
-                    self._failed(error)
-                for one in planned:
-                    one.error = one.error or error
-            if self._transactions.fenced:
-                self._taken_for_dead()
-            self._end([(one.job, one.placements, one.error) for one in planned])
+            self._deciding = True
+            if jobs := self._taken():
+                planned = [_Planned(job) for job in jobs]
+                try:
+                    await self._commit(planned)
+                except GatewayError as error:
+                    if not (self._transactions.fenced or isinstance(error, TurnMissed)):
+                        self._failed(error)
+                    for one in planned:
+                        one.error = one.error or error
+                if self._transactions.fenced:
+                    self._taken_for_dead()
+                self._end([(one.job, one.placements, one.error) for one in planned])
+            if self._lingers:
+                await self._leave()
+            self._deciding = False
+
+    def _taken(self) -> Sequence[_Job]:
+        # what goes into the next transaction
+        taken, size = 0, 0
+        for job in self._units:
+            taken += 1
+            unit = job.ticket.unit
+            size += sum(len(one.columns.packed) for one in unit.appends) + ROW_BYTES * len(unit.puts)
+            if size > COMMIT_BYTES:
+                break
+        jobs, self._units = self._units[:taken], self._units[taken:]
+        return jobs
+
+    async def _in_turn(self, work: Callable[..., Any], *args: Any) -> Any:
+        # what is done with the transactions, one after the other
+        return await trio.to_thread.run_sync(work, *args, limiter=self._transacting)
 
     async def _commit(self, planned: Sequence[_Planned]) -> None:
-        run = functools.partial(trio.to_thread.run_sync, limiter=self._transacting)
-        work = self._transactions
+        run, work = self._in_turn, self._transactions
         began = trio.current_time()
-        turn: int | None = None
-        caught_up = False
-        if any(one.job.ticket.unit.requires for one in planned):
-            # conditions hold only if nobody else decides by the same rows meanwhile: those who have any stand in line
-            turn = await run(self._take_turn)
-            try:
-                caught_up = await self._my_turn(turn)
-            except GatewayError:
-                await run(work.abort)
-                raise
-        else:
-            await run(work.begin)
+        if await run(work.ready):
+            self._stood = -1
+        # Whatever touches the log of the state is begun by one gateway at a time: conditions hold only if nobody else decides by
+        # the same rows meanwhile, and whoever has something open holds up all who follow that log.
+        shared = any(one.job.ticket.unit.requires or one.job.ticket.unit.puts for one in planned)
+        if shared:
+            await self._take_turn()
         decided_until = self._decide(planned)
-        if turn is not None and not caught_up and any(one.error is not None for one in planned):
-            await self._catch_up()  # somebody without conditions may have written what is required
-            decided_until = self._decide(planned)
         good = [one for one in planned if one.error is None]
         if not good:
-            await run(work.abort)
-            self._turned(turn)
             return
+        await run(work.begin)
         try:
-            offsets = await run(self._write, good)
+            offsets = await run(self._write, good, shared)
         except (UnknownTopic, TooLarge):
-            self._turned(turn)
             if len(planned) == 1:
                 raise
             await self._one_by_one([_forgotten(one) for one in good])
             return
-        # Rows of others came between what was looked at and what is written: decided again, with these in the tables. They may
-        # be there by now, and were not then.
-        if turn is not None and offsets and offsets[0] > decided_until:
-            await self._reached(offsets[0])  # so far it is decided: does it still hold?
+        # Rows of others, which need no turn, came between what was looked at and what is written: decided again, with these in
+        # the tables. They may be there by now, and were not then.
+        if shared and offsets[0] > decided_until:
+            try:
+                await self._reached(offsets[0], self._options.timeout / 2)
+            except GatewayError:
+                await run(work.abort)
+                raise
             self._decide(good)
             still = [one for one in good if one.error is None]
             if len(still) < len(good):
                 await run(work.abort)
-                self._turned(turn)
                 await self._one_by_one([_forgotten(one) for one in still])
                 return
         rows = [row for one in good for row in one.rows]
         for row in rows:
             self.tables.writing(*row)
         try:
+            if shared:
+                self._left(offsets[-1])
             await run(work.commit)
-            self._turned(turn)
             self._committed(good, offsets)
         finally:
             for row in rows:
@@ -505,34 +515,93 @@ class KafkaStore:
         count = sum(one.columns.count for each in good for one in each.job.ticket.unit.appends)
         self._recorder.committed(count, size, trio.current_time() - began, True)
 
-    def _take_turn(self) -> int:
-        # in a thread: begin a transaction that stands in line for conditions; where it stands
-        work = self._transactions
-        work.begin()
-        placed = work.write(self._options.turns_topic, 0, [(b"", MARK, None, 0)])
-        work.flush()
+    # --- standing in line ---
+
+    async def _take_turn(self) -> None:
+        # Until this gateway stands first in line, and what was written before it came is here. Nothing is open meanwhile: it can
+        # take as long as it likes and holds up nobody but those behind it, who know whom to fence.
+        if self._stood < 0:
+            self._stood = await self._stand()
+        until = trio.current_time() + TURN_TIMEOUTS * self._options.timeout
+        first, since = self.tables.line.first, trio.current_time()
+        while not self._first():
+            now = trio.current_time()
+            if now > until:
+                raise TurnMissed("what other gateways have begun is not decided yet")
+            if self._read_until > self._stood and self.member not in self.tables.line:
+                # whoever was tired of waiting has fenced it: what it would begin now Kafka would refuse
+                self._stood = -1
+                self._transactions.fenced = True
+                self._transactions.begin_anew()
+                raise TurnMissed("this gateway was taken for dead while it stood in line")
+            if first != self.tables.line.first:
+                first, since = self.tables.line.first, now
+            elif first is not None and first.member != self.member and now - since > self._patience():
+                with contextlib.suppress(GatewayError):  # tried again, as long as this is waited for
+                    await self._fence_first(first)
+                since = trio.current_time()
+                continue
+            self._line_moved = trio.Event()
+            with trio.move_on_after(LOOK_AGAIN):
+                await self._line_moved.wait()
+
+    def _first(self) -> bool:
+        first = self.tables.line.first
+        return self._read_until > self._stood and first is not None and first.member == self.member
+
+    def _patience(self) -> float:
+        # How long who stands first may take. No step of his takes longer than the time-out, after which Kafka itself would end
+        # what he has begun. Who stands behind others leaves it to them, unless they are gone too.
+        return self._options.timeout + LOOK_AGAIN * max(0, self.tables.line.before(self.member) - 1)
+
+    async def _fence_first(self, first: PlaceInLine) -> None:
+        # by what the log says now: it may be this gateway that has not heard of it
+        await self._reached(await self._in_thread(self.cluster.decided, self._options.state_topic), LOOK_AGAIN)
+        if first == self.tables.line.first:
+            await self.fence(first.member)
+
+    async def _stand(self) -> int:
+        # stand in line, behind all who do; where that is in the log
+        written = trio.Event()
+        told: list[tuple[Sequence[tuple[int, int]], GatewayError | None]] = []
+
+        def done(placed: Sequence[tuple[int, int]], error: GatewayError | None) -> None:
+            told.append((placed, error))
+            written.set()
+
+        record = b"", place_key(self.member), None, self._now_ms()
+        self._sender.send(self._options.state_topic, 0, [record], 1, done)
+        await written.wait()
+        ((placed, error),) = told
+        if error is not None:
+            raise CommitFailed(f"this gateway cannot stand in line: {error.message}")
         return placed[0][0]
 
-    async def _my_turn(self, turn: int) -> bool:
-        # Until all transactions that stand before it in line are over, and what they have written is here. Says whether
-        # somebody had a turn since this gateway had one.
-        if turn == self._next_turn:
-            return False
-        until = trio.current_time() + 2 * self._options.timeout + ABORT_SECONDS
-        while await self._in_thread(self.cluster.decided, self._options.turns_topic) < turn:
-            if trio.current_time() > until:
-                raise CommitFailed("what other gateways have begun is not decided yet")
-            await trio.sleep(TURN_SECONDS)
-        await self._catch_up()
-        return True
+    def _left(self, offset: int) -> None:
+        self._stood = -1
+        self._left_at = offset
 
-    def _turned(self, turn: int | None) -> None:
-        if turn is not None:
-            self._next_turn = turn + 2  # if it is nobody else's turn: behind the mark Kafka notes how it ended
+    @property
+    def _lingers(self) -> bool:
+        # whether it stands first and has nothing to do there: what it had was not to be, or what it wrote arrived late
+        first = self.tables.line.first
+        return first is not None and first.member == self.member and self._read_until > self._left_at
 
-    async def _catch_up(self) -> None:
-        # until all that is in the log of the state now is decided, and here
-        await self._reached(await self._in_thread(self.cluster.written, self._options.state_topic))
+    async def _leave(self) -> None:
+        # Not before it is first: until then it harms nobody, and somebody else may have something open.
+        with contextlib.suppress(GatewayError):  # tried again as long as it stands there
+            self._left(await self._in_turn(self._write_leave))
+        if self._transactions.fenced:
+            self._taken_for_dead()
+
+    def _write_leave(self) -> int:
+        work = self._transactions
+        work.ready()
+        work.begin()
+        placed = work.write(self._options.state_topic, 0, [(None, place_key(self.member), None, 0)])
+        work.flush()
+        work.commit()
+        return placed[0][0]
 
     def _decide(self, planned: Sequence[_Planned]) -> int:
         # Which of them apply, one behind the other. Returns how far the log of the state is known that this was decided by.
@@ -560,8 +629,9 @@ class KafkaStore:
             overlay[put.table, put.key] = put.value
         return None
 
-    def _write(self, planned: Sequence[_Planned]) -> list[int]:
-        # In a thread: everything into the transaction. Returns where the rows are.
+    def _write(self, planned: Sequence[_Planned], shared: bool) -> list[int]:
+        # In a thread: everything into the transaction. Returns where the rows are, and behind them that this gateway has left the
+        # line: what is required without a row to write is decided there.
         work = self._transactions
         appended = False
         for one in planned:
@@ -589,14 +659,10 @@ class KafkaStore:
                     value += packed_placements(one.placements)
                 one.rows.append((put.table, put.key, value))
             rows = [(value, record_key(table, key), None, 0) for table, key, value in one.rows]
-            if unit.requires and not rows:
-                # What it requires is decided at a place in the log, where others may have been meanwhile: without a row of
-                # its own it needs something else there.
-                rows = [(b"", MARK, None, 0)]
-                one.marked = True
             if rows:
                 written.append(work.write(self._options.state_topic, 0, rows))
-        if written:
+        if shared:
+            written.append(work.write(self._options.state_topic, 0, [(None, place_key(self.member), None, 0)]))
             work.flush()
             for placed in written:
                 offsets += placed
@@ -608,10 +674,6 @@ class KafkaStore:
         for one in planned:
             for row in one.rows:
                 self.tables.written(next(places), *row)
-            if one.marked:
-                next(places)
-        if offsets and offsets[0] == self._known_until and offsets[-1] - offsets[0] == len(offsets) - 1:
-            self._known_until = offsets[-1] + 2  # behind it Kafka notes the commit
         for one in planned:
             for append, placed in zip(one.job.ticket.unit.appends, one.placed, strict=True):
                 if placed:
@@ -738,6 +800,8 @@ class KafkaStore:
                 await self._probe()
             if self._slots is not None and self._slots.absent:
                 await self._find_out(self._slots)
+            if self._lingers:
+                self._unit_waits.set()
             since = (since + 1) % 10
             try:
                 await self._look(whole=not since)
@@ -754,10 +818,9 @@ class KafkaStore:
         # Which topics there are, as others make and drop them. `whole`: also whether one was made again.
         found = await self._in_thread(self.cluster.names)
         ours: dict[str, int] = {}
-        internal = {self._options.state_topic, self._options.turns_topic, self._options.owners_topic}
         for kafka, partitions in found.items():
-            name = topic_name(self._options.prefix, kafka) if kafka not in internal else None
-            if name is not None and kafka not in _KAFKAS_OWN:
+            name = topic_name(self._options.prefix, kafka)
+            if name is not None and kafka not in _KAFKAS_OWN and not kafka.startswith(self._options.own):
                 ours[name] = partitions
         # what is being changed right now is not judged by an answer that may be older
         absent = [name for name in self._topics if name not in ours and not self._gates.changing(name)]
@@ -843,6 +906,9 @@ class KafkaStore:
                 until = self._read_until = max(until, following)
                 break
         self._known_until = max(self._known_until, until)
+        self._line_moved.set()
+        if not self._deciding and self._lingers:
+            self._unit_waits.set()
         if changes:
             self._tell_rows(changes)
         if self._reading_on:
@@ -861,19 +927,19 @@ class KafkaStore:
                 for callback in callbacks:
                     callback(by_table[table])
 
-    async def _reached(self, offset: int) -> None:
+    async def _reached(self, offset: int, patience: float) -> None:
         # until everything before an offset of the state's log is decided and applied
         if self._read_until >= offset:
             return
         waiting = offset, trio.Event()
         self._reading_on.append(waiting)
         try:
-            with trio.move_on_after(2 * self._options.timeout + ABORT_SECONDS):
+            with trio.move_on_after(patience):
                 await waiting[1].wait()
                 return
         finally:
             self._reading_on.remove(waiting)
-        raise CommitFailed("what other gateways have begun is not decided yet")
+        raise TurnMissed("the log of the state was not read on in time")
 
     def _took_tails(self, messages: Sequence[Any]) -> None:
         places: dict[tuple[str, int], list[Any]] = {}

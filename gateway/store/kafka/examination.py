@@ -174,7 +174,7 @@ def _rights(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]:
             "sasl", "we may not write each record once (IdempotentWrite on the cluster, or Write on some topic)"
         )
     if not _may_transact(options):
-        wanted = f"whose ids begin with {options.transactions} (Write and Describe on TransactionalId)"
+        wanted = f"whose ids begin with {options.own} (Write and Describe on TransactionalId)"
         yield BrokerFinding("sasl", f"we may not have transactions {wanted}")
 
 
@@ -198,7 +198,7 @@ def _may_write_once(options: KafkaOptions) -> bool:
 
 
 def _may_transact(options: KafkaOptions) -> bool:
-    name = f"{options.transactions}check"
+    name = f"{options.own}check"
     settings = options.producer(**{"transactional.id": name, "transaction.timeout.ms": TOO_LONG_MS})
     del settings["enable.gapless.guarantee"], settings["delivery.timeout.ms"]
     try:
@@ -213,7 +213,7 @@ def _there_already(admin: Any, options: KafkaOptions) -> Iterator[BrokerFinding]
     from confluent_kafka import TopicCollection
 
     state = options.state_topic
-    names = [state, options.turns_topic, options.owners_topic]
+    names = [state, options.owners_topic]
     asked = admin.describe_topics(
         TopicCollection(names), include_authorized_operations=True, request_timeout=options.timeout
     )

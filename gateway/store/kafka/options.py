@@ -39,11 +39,6 @@ class KafkaOptions:
         return f"{self.prefix}__gateway.state"
 
     @property
-    def turns_topic(self) -> str:
-        """Where whoever has conditions stands in line."""
-        return f"{self.prefix}__gateway.turns"
-
-    @property
     def owners_group(self) -> str:
         """Whose members serve the log."""
         return f"{self.prefix}__gateway.owners"
@@ -54,8 +49,8 @@ class KafkaOptions:
         return f"{self.prefix}__gateway.owners"
 
     @property
-    def transactions(self) -> str:
-        """How the transactional ids of all gateways begin."""
+    def own(self) -> str:
+        """How the names of all begin that is the gateways' own: of topics, and of transactional ids."""
         return f"{self.prefix}__gateway."
 
     def client(self, **others: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The tables, as the log of the state says: every gateway reads the same records in the same order, so all have the same rows.
 
-A record's key is the table's name, a zero byte and the row's key; without a value the row is gone.
+A record's key is the table's name, a zero byte and the row's key; without a value the row is gone. Beside rows the log has who
+stands in line to decide something by them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import attrs
+
 Change = tuple[str, bytes, bytes | None]
 
 
@@ -19,13 +22,54 @@ def record_key(table: str, key: bytes) -> bytes:
 
 
 MARK = record_key("mark", b"")
-"""A record of the state's log that is no row: where a transaction begins, or whether writes are taken."""
+"""A record of the state's log that is no row: whether writes are taken."""
+_PLACES = record_key("turns", b"")
+
+
+def place_key(member: bytes) -> bytes:
+    """The key of a record that is no row either: with a value a gateway stands in line with it, without one it has left."""
+    return _PLACES + member
+
+
+@attrs.frozen
+class PlaceInLine:
+    """Where a gateway stands in line."""
+
+    member: bytes
+    offset: int
+    """Of the record that said so."""
+
+
+class WaitingLine:
+    """Who waits for a transaction of his own that touches the log of the state, and in which order, as that log says."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, PlaceInLine] = {}
+
+    def take(self, offset: int, member: bytes, value: bytes | None) -> None:
+        """A record of the log, in its order. Who stands already keeps his place."""
+        if value is None:
+            self._places.pop(member, None)
+        else:
+            self._places.setdefault(member, PlaceInLine(member, offset))
+
+    @property
+    def first(self) -> PlaceInLine | None:
+        return next(iter(self._places.values()), None)
+
+    def before(self, member: bytes) -> int:
+        """How many stand before this one, or would if it came now."""
+        return list(self._places).index(member) if member in self._places else len(self._places)
+
+    def __contains__(self, member: bytes) -> bool:
+        return member in self._places
 
 
 class Tables:
-    """All rows there are."""
+    """All rows there are, and who stands in line to write some."""
 
     def __init__(self) -> None:
+        self.line = WaitingLine()
         self._rows: dict[str, dict[bytes, bytes]] = {}
         self._sorted: dict[str, list[bytes]] = {}
         """The keys in order, of tables that somebody has asked for so."""
@@ -80,6 +124,9 @@ class Tables:
             name = message.key()
             if name is None or name == MARK:  # none: it is no row, but the news that the log ends here
                 continue
+            if name.startswith(_PLACES):
+                self.line.take(message.offset(), name[len(_PLACES) :], message.value())
+                continue
             told, _zero, key = name.partition(b"\0")
             if told != last:
                 last, rows = told, self._rows.setdefault(told.decode(), {})
@@ -97,7 +144,11 @@ class Tables:
         for message in messages:
             if message.error() is None:
                 key = message.key()
-                if key is not None and key != MARK:
+                if key is None or key == MARK:
+                    continue
+                if key.startswith(_PLACES):
+                    self.line.take(message.offset(), key[len(_PLACES) :], message.value())
+                else:
                     rows.append((message.offset(), key, message.value()))
         return self.read(rows)
 

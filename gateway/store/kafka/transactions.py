@@ -17,6 +17,7 @@ from gateway.store.kafka.cluster import BUSY_SECONDS
 from gateway.store.kafka.options import KafkaOptions
 from gateway.store.kafka.records import KafkaRecord
 from gateway.store.kafka.sending import translated
+from gateway.store.kafka.tables import place_key
 
 Placed = list[tuple[int, int]]
 """Offset and time of each record; filled by `flush`."""
@@ -40,25 +41,41 @@ class Transactions:
 
     def fence(self, member: bytes) -> None:
         """Whatever a gateway has begun is not stored when this returns, or was committed before; it can end nothing of it any
-        more. Raises StoreReadOnly if that is not to be had.
+        more, and stands in line no longer. Raises StoreReadOnly if that is not to be had.
         """
         try:
-            self._made(member)
+            producer = self._made(member)
+            # under its own id: if it has begun anew since, it is not this that takes it out of the line
+            producer.begin_transaction()
+            producer.produce(self._options.state_topic, None, place_key(member), 0)
+            _commit(producer, self._options.timeout)
         except KafkaException as error:
             raise StoreReadOnly(f"Kafka does not end another gateway's transactions: {error.args[0].str()}") from error
 
     def begin_anew(self) -> None:
-        """The next transaction: by a producer that nobody can have fenced yet."""
+        """The next that gets `ready`: with a producer that nobody can have fenced yet."""
         self._anew = True
 
-    def begin(self) -> None:
-        """Raises CommitFailed."""
-        self._problem = None
+    def ready(self) -> bool:
+        """Have a producer. Whoever fences this gateway from here on ends what it begins; says whether it is another producer
+        than before, and what was fenced before is past. Raises CommitFailed.
+        """
         if self._anew:
             self._producer, self._anew = None, False
+        if self._producer is not None:
+            return False
         try:
-            if self._producer is None:
-                self._producer = self._made(self._member)
+            self._producer = self._made(self._member)
+        except KafkaException as error:
+            self._gone(error)
+            raise CommitFailed(f"no transaction can be begun: {error.args[0].str()}") from error
+        return True
+
+    def begin(self) -> None:
+        """When it is `ready`. Raises CommitFailed."""
+        self._problem = None
+        assert self._producer is not None
+        try:
             self._producer.begin_transaction()
         except KafkaException as error:
             self._gone(error)
@@ -66,7 +83,7 @@ class Transactions:
 
     def _made(self, member: bytes) -> Producer:
         limit = int(self._options.timeout * 1000)
-        name = self._options.transactions + member.hex()
+        name = self._options.own + member.hex()
         settings = self._options.producer(**{"transactional.id": name, "transaction.timeout.ms": limit})
         del settings["enable.gapless.guarantee"]  # a transaction is whole or nothing anyway
         made = Producer(settings)
@@ -121,21 +138,17 @@ class Transactions:
     def commit(self) -> None:
         """Raises CommitFailed where nothing of it is stored, and OutcomeUnknown where nobody knows."""
         assert self._producer is not None
-        while True:
-            try:
-                self._producer.commit_transaction(self._options.timeout)
-            except KafkaException as error:
-                problem = error.args[0]
-                if problem.retriable() and problem.code() != KafkaError._TIMED_OUT:  # noqa: SLF001
-                    continue
-                if problem.txn_requires_abort():
-                    self.abort()
-                    raise CommitFailed(f"Kafka has not committed it: {problem.str()}") from error
-                self._gone(error)
-                if problem.fatal():
-                    raise OutcomeUnknown(f"this gateway was taken for dead: {problem.str()}") from error
-                raise OutcomeUnknown(f"Kafka has not said whether it is committed: {problem.str()}") from error
-            return
+        try:
+            _commit(self._producer, self._options.timeout)
+        except KafkaException as error:
+            problem = error.args[0]
+            if problem.txn_requires_abort():
+                self.abort()
+                raise CommitFailed(f"Kafka has not committed it: {problem.str()}") from error
+            self._gone(error)
+            if problem.fatal():
+                raise OutcomeUnknown(f"this gateway was taken for dead: {problem.str()}") from error
+            raise OutcomeUnknown(f"Kafka has not said whether it is committed: {problem.str()}") from error
 
     def abort(self) -> None:
         if self._producer is None:
@@ -162,3 +175,15 @@ class Transactions:
                 return found
             return CommitFailed(f"Kafka has not taken it: {problem.str()}")
         return CommitFailed("Kafka has not taken it in time")
+
+
+def _commit(producer: Producer, timeout: float) -> None:
+    while True:
+        try:
+            producer.commit_transaction(timeout)
+        except KafkaException as error:
+            problem = error.args[0]
+            if problem.retriable() and problem.code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                continue
+            raise
+        return
