@@ -300,6 +300,52 @@ trio.run(copy, place_at(sys.argv[1]), place_at(sys.argv[2]), progress)
 """
 
 
+KILLED_IN_A_COMMIT = """
+import os, signal, sys, trio
+from gateway.moving.copying import copy
+from gateway.moving.places import place_at
+from gateway.store.kafka.transactions import Transactions
+import gateway.moving.copying as module
+module.COMMIT_RECORDS = 20
+really, seen = Transactions.commit, 0
+def commit(self):
+    global seen
+    seen += 1
+    last = seen == int(sys.argv[3])
+    if last and sys.argv[4] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    really(self)
+    if last:
+        os.kill(os.getpid(), signal.SIGKILL)
+Transactions.commit = commit
+trio.run(copy, place_at(sys.argv[1]), place_at(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_killed_in_the_middle_of_a_commit_it_goes_on(
+    kafka: Kafka, topics: str, tmp_path: Path, moment: str
+) -> None:
+    """What it had begun is open in Kafka, and it stands first in line: the next attempt looks without waiting for it, ends it,
+    and is not refused. Once before anything of a copy is known to be there, and once in the middle of the records.
+    """
+    clock, target = Clock(), f"kafka://{kafka.brokers}/{topics}"
+    with trio.fail_after(PATIENCE):
+        async with open_store(tmp_path / "first", SMALL, now_ms=clock) as store:
+            await fill(store, clock, 100)
+        here, there = place_at(str(tmp_path / "first")), place_at(target)
+        for commits in ("1", "8"):
+            command = [sys.executable, "-c", KILLED_IN_A_COMMIT, here.shown, target, commits, moment]
+            ended = await trio.run_process(command, check=False)
+            assert ended.returncode == -signal.SIGKILL
+            assert not plan(here, there).whole
+        assert plan(here, there).resumes
+        done = await copy(here, there)
+        assert 0 < done.copied < done.records
+        proof = prove(here, there)
+        assert proof.good, proof.differences
+
+
 @pytest.mark.parametrize("back", [False, True], ids=["to Kafka", "from Kafka"])
 async def test_killed_in_the_middle_it_goes_on(kafka: Kafka, topics: str, tmp_path: Path, back: bool) -> None:
     clock, source, target = Clock(), str(tmp_path / "first"), f"kafka://{kafka.brokers}/{topics}"
