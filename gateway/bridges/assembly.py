@@ -16,8 +16,9 @@ leaves its cursor stored: added again, it goes on there. The ingests of an upstr
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -33,6 +34,7 @@ from gateway.bridges.pool import UpstreamPool
 from gateway.bridges.proxy import Proxies
 from gateway.bridges.upstreams import Upstreams, Use, proxied, wanted
 from gateway.broker.assembly import House
+from gateway.broker.ownership import OwnedJobs
 from gateway.envelope import BatchIds
 from gateway.model import Config
 from gateway.recorder import Recorder
@@ -150,6 +152,7 @@ async def open_bridges(
             EntryContext(house.broker, store, house.pump, house.clock, recorder, house.letters, chance, BatchIds()),
             table,
             proxies.connected,
+            start_soon,
         )
         mirrors = Mirrors(MirrorContext(store, house.pump, house.clock, recorder, house.owners, start_soon))
         bridges = Bridges(
@@ -165,17 +168,20 @@ async def open_bridges(
         house.topics.before_delete.append(forwards.objection)
         house.topics.after_delete.append(forwards.deleted)
         house.consumers.append(forwards.consumers)
-        of_jobs = [
-            house.owners.on_change(changed)
-            for changed in (forwards.owned, mirrors.owned, lambda: ingests.owned(start_soon))
-        ]
+        kinds: Sequence[OwnedJobs[Any]] = (forwards, mirrors, ingests)
+        of_jobs = [house.owners.on_change(jobs.shared_out) for jobs in kinds]
         house.proxying.sender = proxies
+        if house.shared is not None:
+            forwards.pass_on = house.shared.reset_partition
+            house.shared.reset_forward = forwards.reset_here
         try:
             yield bridges
         finally:
+            if house.shared is not None:
+                house.shared.reset_forward = None
             for stop in of_jobs:
                 stop()
             with trio.CancelScope(shield=True):
-                await ingests.close()
-                await forwards.close()
+                for jobs in reversed(kinds):
+                    await jobs.drain()
             nursery.cancel_scope.cancel()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from gateway.bridges.forward import ForwardContext, PartitionForward, job_of
 from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
@@ -15,7 +16,8 @@ from gateway.broker.consume.consumer import ConsumerPlace, Tally
 from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
-from gateway.errors import ConditionFailed, Conflict, NotFound
+from gateway.broker.ownership import OwnedJobs
+from gateway.errors import ConditionFailed, Conflict, GatewayError, NotFound
 from gateway.model import Forward, ForwardStart
 from gateway.recorder import ConsumerCounts, UnderWay
 from gateway.requests import ConsumerMove, ConsumerReset
@@ -28,8 +30,9 @@ STOP_SECONDS = 2.0
 """How long going down waits for what is under way: what it does not wait for is sent again."""
 
 
-class Forwards:
+class Forwards(OwnedJobs[PartitionForward]):
     def __init__(self, context: ForwardContext) -> None:
+        super().__init__(context.owners)
         self._context = context
         self._store: Store = context.store
         self._rules: Sequence[RemoteRule] = ()
@@ -44,6 +47,8 @@ class Forwards:
         """Where dead letters of topics that were looked at go."""
         self._placeless: dict[tuple[str, str, int], str] = {}
         """Forward, topic and partition where a cursor may have been lost, and what is said about it."""
+        self.pass_on: Callable[[str, ConsumerReset], Awaitable[Sequence[ConsumerMove]]] | None = None
+        """Asks the gateway that has a job, where there are several."""
         self._closing = False
         self._listening = False
         """To what is stored: from the first rule on, since every commit would say so."""
@@ -74,16 +79,16 @@ class Forwards:
             seen = [Require(put.table, put.key, self._store.table(put.table).get(put.key)) for put in puts]
             await self._store.submit(Unit(puts=puts, requires=seen, synced=True)).wait()
 
-    def owned(self) -> None:
-        """Some are this gateway's from here on, others are not any more."""
-        for topic, running in list(self._running.items()):
-            gone = [forward for forward in running if not self._context.owners.owns(forward.job)]
-            for forward in gone:
-                forward.drop()  # and writes nothing: who has it now goes on where it was written to be
-            if gone:
-                self._running[topic] = [forward for forward in running if forward not in gone]
+    def jobs(self) -> Iterable[tuple[str, PartitionForward]]:
+        return ((forward.job, forward) for forward in self._all())
+
+    def take(self) -> None:
         for state in list(self._store.topics.values()):
             self._look_at(state)
+
+    def leave(self, job: PartitionForward) -> None:
+        job.drop()
+        self._running[job.topic] = [forward for forward in self._running[job.topic] if forward is not job]
 
     def become(self, rules: Sequence[RemoteRule], pools: Mapping[str, UpstreamPool]) -> None:
         """From now on there are these. Those that do what they did go on; all others stop, and who has the same name begins
@@ -100,8 +105,7 @@ class Forwards:
         for forward in self._all():
             if not self._goes_on(forward):
                 forward.stop()
-        for state in list(self._store.topics.values()):
-            self._look_at(state)
+        self.take()
 
     async def handed_over(self) -> Mapping[str, int]:
         """Until all that was stopped has settled what was under way and written how far it is, and who follows has begun.
@@ -115,9 +119,35 @@ class Forwards:
         return left
 
     async def reset(self, asked: ConsumerReset) -> Sequence[ConsumerMove]:
-        """Put a forward elsewhere, on the partitions that are this gateway's; with `dry_run` only say where it would be. It sends
+        """Put a forward elsewhere, whichever gateways have its partitions; with `dry_run` only say where it would be. It sends
         nothing meanwhile, and what it had under way has ended.
         """
+        pass_on = self.pass_on
+        if pass_on is not None:
+            await self._store.refresh(asked.topic)  # nobody may follow it here
+        # what is wrong with it is said before anything is changed
+        targets = await targets_of(self._store, topic_of(self._store, asked), asked)
+        jobs = {number: job_of(asked.name, asked.topic, number) for number in targets}
+        if pass_on is None or all(map(self._owners.owns, jobs.values())):
+            return await self.reset_here(asked)
+        moves: list[ConsumerMove] = []
+        for number, job in jobs.items():
+            moves += await pass_on(job, replace(asked, partition=number, dry_run=True))
+        if asked.dry_run:
+            return moves
+        done: list[ConsumerMove] = []
+        for number, job in jobs.items():
+            try:
+                done += await pass_on(job, replace(asked, partition=number))
+            except GatewayError as error:
+                if not done:
+                    raise
+                there = ", ".join(str(one.partition) for one in done)
+                raise Conflict(f"partition {number}: {error.message}. Put elsewhere already: {there}") from error
+        return done
+
+    async def reset_here(self, asked: ConsumerReset) -> Sequence[ConsumerMove]:
+        """The same, on the partitions that are this gateway's."""
         state = topic_of(self._store, asked)
         targets = await targets_of(self._store, state, asked)
         chosen = [
@@ -173,7 +203,7 @@ class Forwards:
             forward.leave(one)
         return [one.shown for one in moves]
 
-    async def close(self) -> None:
+    async def drain(self) -> None:
         self._closing = True
         for forward in self._all():
             forward.stop()
@@ -297,7 +327,7 @@ class Forwards:
         begun: list[PartitionForward] = []
         for rule, partition in _lacking(state, self._rules, self._letters, staying):
             target = _target(rule)
-            if not self._context.owners.owns(job_of(target.name, state.name, partition)):
+            if not self._owners.owns(job_of(target.name, state.name, partition)):
                 continue
             if self._lost_its_place(target, state, partition):
                 continue

@@ -17,6 +17,7 @@ import trio
 from gateway.bridges.ingest import IngestContext, IngestState, Source, remembers_offsets
 from gateway.bridges.ingest_entry import EntryContext, IngestEntry
 from gateway.bridges.pool import UpstreamPool
+from gateway.broker.ownership import OwnedJobs
 from gateway.errors import GatewayError, Status
 from gateway.protocols.registry import ReaderPosition
 from gateway.recorder import IngestPlace
@@ -65,6 +66,10 @@ class RunningIngest:
         for status in Status:
             context.recorder.ingest_failed(pool.name, self.name, status, 0)
         self.show()
+
+    @property
+    def job(self) -> str:
+        return job_of(self.pool.name, self.rule)
 
     @property
     def sources(self) -> Iterable[Source]:
@@ -179,7 +184,7 @@ class RunningIngest:
         if address is None or is_reserved(remote) or len(self._sources) >= MOST_SOURCES:
             return
         host, port = self.pool.upstream.addresses[0]
-        guard = partial(self._context.owners.guard, job_of(self.pool.name, self.rule))
+        guard = partial(self._context.owners.guard, self.job)
         spec = self.pool.spec
         rows = remembers_offsets(spec) or spec.reader_position is ReaderPosition.OWN
         door = IngestEntry(self._entries, self.pool.name, spec.name, f"{host}:{port}", address, guard, rows=rows)
@@ -193,13 +198,20 @@ def _every_topic(number: int) -> Request:
     return DescribeTopics(number)
 
 
-class Ingests:
+class Ingests(OwnedJobs[RunningIngest]):
     """Every ingest of the configuration: those that run, and those that wait until what they need is there."""
 
     def __init__(
-        self, context: IngestContext, entries: EntryContext, table: RoutingTable, reachable: Callable[[str], bool]
+        self,
+        context: IngestContext,
+        entries: EntryContext,
+        table: RoutingTable,
+        reachable: Callable[[str], bool],
+        start_soon: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
         """`reachable`: whether an upstream that a proxy goes to is there."""
+        super().__init__(context.owners)
+        self._start_soon = start_soon
         self._context = context
         self._entries = entries
         self._table = table
@@ -217,17 +229,27 @@ class Ingests:
             if self._pools.get(name) is not pool:
                 pool.on_change.append(partial(self._changed, pool))
         self._pools = pools
-        owns = self._context.owners.owns
-        staying = [
-            ingest
-            for ingest in self.all
-            if pools.get(ingest.pool.name) is ingest.pool and owns(job_of(ingest.pool.name, ingest.rule))
-        ]
-        self._leaving = [*self._leaving, *(ingest for ingest in self.all if ingest not in staying)]
-        for ingest in self._leaving:
-            ingest.finish()
-        known = {job_of(ingest.pool.name, ingest.rule) for ingest in staying}
-        self.all = staying + [
+        for ingest in self.all:
+            if pools.get(ingest.pool.name) is not ingest.pool:
+                self.leave(ingest)
+        self._begin()
+
+    def jobs(self) -> Iterable[tuple[str, RunningIngest]]:
+        return ((ingest.job, ingest) for ingest in self.all)
+
+    def take(self) -> None:
+        self._begin()
+        self._start_soon(self._change_over)
+
+    def leave(self, job: RunningIngest) -> None:
+        self.all = [ingest for ingest in self.all if ingest is not job]
+        self._leaving = [*self._leaving, job]
+        job.finish()
+
+    def _begin(self) -> None:
+        # those that are not there: they ask for nothing until they may
+        known = {ingest.job for ingest in self.all}
+        self.all = [*self.all] + [
             RunningIngest(
                 self._context,
                 self._entries,
@@ -236,20 +258,14 @@ class Ingests:
                 self._table,
                 lambda address, pool=pool: self._obstacle(pool, address),  # type: ignore[misc]
             )
-            for name, pool in pools.items()
+            for name, pool in self._pools.items()
             for rule in self._table.ingests[name]
-            if job_of(name, rule) not in known and owns(job_of(name, rule))
+            if job_of(name, rule) not in known and self._owners.owns(job_of(name, rule))
         ]
 
-    def owned(self, start_soon: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """Some are this gateway's from here on, others are not any more."""
-        self.become(self._pools)
-
-        async def change_over() -> None:
-            await self.finished()
-            self.follow()
-
-        start_soon(change_over)
+    async def _change_over(self) -> None:
+        await self.finished()
+        self.follow()
 
     async def finished(self) -> None:
         """Until all that was stopped has stored what it had asked for and said so. Who follows may begin (`follow`) when its
@@ -286,7 +302,7 @@ class Ingests:
         for ingest in (*self.all, *self._leaving):
             ingest.stop()
 
-    async def close(self) -> None:
+    async def drain(self) -> None:
         self.stop()
         everyone = (*self.all, *self._leaving)  # `finished` may end meanwhile
         with trio.move_on_after(STOP_SECONDS):

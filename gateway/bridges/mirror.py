@@ -19,7 +19,7 @@ import attrs
 from gateway.bridges.lanes import LaneEntry, Sending
 from gateway.bridges.pool import UpstreamPool
 from gateway.broker.letters import SUFFIX
-from gateway.broker.ownership import Owners
+from gateway.broker.ownership import OwnedJobs, Owners
 from gateway.broker.service import Clock
 from gateway.broker.timers import Pump
 from gateway.envelope import PREFIX, Run
@@ -91,8 +91,8 @@ class PartitionMirror:
         self._rule = rule
         self._target = target
         self.pool = pool
-        self._topic = topic
-        self._partition = partition
+        self.topic = topic
+        self.partition = partition
         state, name = context.store.topics[topic], f"mirror {rule.route} {target.upstream}"
         self._sending = Sending.to(pool, context.store, rule, name, state, partition)
         self.next = state.partitions[partition].end if begin is None else begin
@@ -119,18 +119,20 @@ class PartitionMirror:
 
     def place(self) -> MirrorPlace | None:
         """How far it is; None if what it mirrors is gone."""
-        state = self._context.store.topics.get(self._topic)
+        state = self._context.store.topics.get(self.topic)
         if state is None or state.epoch != self.epoch:
             return None
-        end = state.partitions[self._partition].end
-        return MirrorPlace(
-            self._rule.route, self.pool.name, self._topic, self._partition, self.next, end, self._messages
-        )
+        end = state.partitions[self.partition].end
+        return MirrorPlace(self._rule.route, self.pool.name, self.topic, self.partition, self.next, end, self._messages)
+
+    @property
+    def job(self) -> str:
+        return mirror_job(self._rule, self.topic, self.partition)
 
     def stop(self) -> None:
         """Choose and send nothing more. What was sent is still counted."""
         if not self._stopped:
-            self._context.store.unwatch(self._topic)
+            self._context.store.unwatch(self.topic)
         self._stopped = True
         if self._buffer:
             self._count(DROPPED, len(self._buffer))
@@ -143,15 +145,15 @@ class PartitionMirror:
     # --- choosing ---
 
     def _turn(self) -> None:
-        state = self._context.store.topics.get(self._topic)
+        state = self._context.store.topics.get(self.topic)
         if self._stopped or state is None or state.epoch != self.epoch:
             return
-        end = state.partitions[self._partition].end
+        end = state.partitions[self.partition].end
         while self.next < end and not self._reading:
             result, self._loaded = self._loaded, None
             if result is None:
                 result = self._context.store.read_cached(
-                    self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
+                    self.topic, self.partition, self.next, READ_MESSAGES, READ_BYTES, self._context.clock.now_ms()
                 )
             if result is None and not self._alone:  # it begins, or has just lost what it follows
                 self._reading = True
@@ -174,24 +176,24 @@ class PartitionMirror:
     async def _find_end(self) -> None:
         store = self._context.store
         with suppress(GatewayError):  # then it is where it was known to be
-            await store.refresh(self._topic)
-        state = store.topics.get(self._topic)
+            await store.refresh(self.topic)
+        state = store.topics.get(self.topic)
         if state is not None and state.epoch == self.epoch:
-            self.next = max(self.next, state.partitions[self._partition].end)
+            self.next = max(self.next, state.partitions[self.partition].end)
         self._reading = False
         self.grown()
 
     async def _load(self) -> None:
-        context, state = self._context, self._context.store.topics.get(self._topic)
+        context, state = self._context, self._context.store.topics.get(self.topic)
         try:
             self._loaded = await context.store.read(
-                self._topic, self._partition, self.next, READ_MESSAGES, READ_BYTES, context.clock.now_ms()
+                self.topic, self.partition, self.next, READ_MESSAGES, READ_BYTES, context.clock.now_ms()
             )
         except OffsetOutOfRange as error:
             self._pass_over(error.first)
         except GatewayError:
             if state is not None:
-                self._pass_over(state.partitions[self._partition].end)
+                self._pass_over(state.partitions[self.partition].end)
         self._reading = False
         self.grown()
 
@@ -299,10 +301,11 @@ def _value(entry: LaneEntry) -> bytes:
     return entry.run.columns.value(entry.index)
 
 
-class Mirrors:
+class Mirrors(OwnedJobs[PartitionMirror]):
     """All mirrors of a configuration, over every topic they read."""
 
     def __init__(self, context: MirrorContext) -> None:
+        super().__init__(context.owners)
         self._context = context
         self._rules: Sequence[RemoteRule] = ()
         self._pools: Mapping[str, UpstreamPool] = {}
@@ -328,14 +331,23 @@ class Mirrors:
         for one in {one for mirrors in before.values() for one in mirrors} - staying:
             one.stop()
 
-    def owned(self) -> None:
-        """Some are this gateway's from here on, others are not any more."""
+    def jobs(self) -> Iterable[tuple[str, PartitionMirror]]:
+        return ((one.job, one) for mirrors in self._running.values() for one in mirrors)
+
+    def take(self) -> None:
         for (topic, partition), before in list(self._running.items()):
             if topic in self._context.store.topics:
-                running = self._look_at(topic, partition, before)
-                for one in before:
-                    if one not in running:
-                        one.stop()
+                self._look_at(topic, partition, before)
+
+    def leave(self, job: PartitionMirror) -> None:
+        job.stop()
+        self._running[job.topic, job.partition].remove(job)
+
+    async def drain(self) -> None:
+        # nobody waits for a mirror: what it has not sent is counted as dropped
+        self._rules = ()
+        for _name, one in self.jobs():
+            one.stop()
 
     def places(self) -> Iterator[MirrorPlace]:
         """How far each is, partition by partition; one without a topic is there, too."""
@@ -377,7 +389,7 @@ class Mirrors:
         for rule in self._rules:
             if is_reserved(topic) or topic.endswith(SUFFIX) or rule.remote_address(topic) is None:
                 continue
-            if not self._context.owners.owns(mirror_job(rule, topic, partition)):
+            if not self._owners.owns(mirror_job(rule, topic, partition)):
                 continue
             pool = self._pools[rule.target.upstream]
             same = next((one for one in known if one.does(rule, pool)), None)

@@ -221,7 +221,7 @@ async def open_house(
             )
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
-                await subscriptions.close()
+                await (shared.drain() if shared is not None else subscriptions.close())
                 await gateways.leave_the_log()
                 await owners.close()
             nursery.cancel_scope.cancel()

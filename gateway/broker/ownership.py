@@ -14,8 +14,10 @@ ended before his row is overwritten. Where one process writes alone all jobs are
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 import trio
 
@@ -186,6 +188,44 @@ class Owners:
     def _changed(self) -> None:
         for callback in list(self._callbacks):
             callback()
+
+
+OwnedJob = TypeVar("OwnedJob")
+
+
+class OwnedJobs(ABC, Generic[OwnedJob]):
+    """The jobs of one kind that are this gateway's. Whoever extends this says how one is taken, left and drained.
+
+    a slot comes ──────────────────────────► take ──► begun where it is written to be
+    a slot goes, its row is another's ─────► leave ─► does and writes nothing more; another goes on where it was written to be
+    this gateway ends, and has them still ─► drain ─► what is under way ends, and is written
+    """
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    def shared_out(self) -> None:
+        """Some are this gateway's from here on, others are not any more."""
+        for name, job in list(self.jobs()):
+            if not self._owners.owns(name):
+                self.leave(job)
+        self.take()
+
+    @abstractmethod
+    def jobs(self) -> Iterable[tuple[str, OwnedJob]]:
+        """All that are under way here, by the names that owners know."""
+
+    @abstractmethod
+    def take(self) -> None:
+        """Begin those that are this gateway's and are not under way here."""
+
+    @abstractmethod
+    def leave(self, job: OwnedJob) -> None:
+        """It is another gateway's."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Begin nothing more, and end what is under way: for good."""
 
 
 def _key(slot: int) -> bytes:

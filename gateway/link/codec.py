@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from gateway import errors
-from gateway.broker.consume.shared import AboutOne, ResetSubscription, UseSubscription
+from gateway.broker.consume.shared import AboutOne, ResetForward, ResetSubscription, UseSubscription
 from gateway.envelope import BatchMeta, Columns, Headers, Run
 from gateway.errors import FrameTooLarge, GatewayError, InvalidRequest, Status, WireError
 from gateway.requests import (
@@ -71,10 +71,11 @@ class LinkQuestion(LinkFrame, frozen=True, array_like=True, tag="ask"):
     unsubscribe: Unsubscribe | None = None
     use: UseSubscription | None = None
     reset: ResetSubscription | None = None
+    reset_forward: ResetForward | None = None
 
     @property
     def request(self) -> AboutOne:
-        some = self.subscribe, self.take, self.settle, self.unsubscribe, self.use, self.reset
+        some = self.subscribe, self.take, self.settle, self.unsubscribe, self.use, self.reset, self.reset_forward
         asked = [one for one in some if one is not None]
         if len(asked) != 1:
             raise WireError("a question asks for one thing")
@@ -186,6 +187,7 @@ def question(client: int, subscription: int, topic: str, request: AboutOne) -> L
         request if isinstance(request, Unsubscribe) else None,
         request if isinstance(request, UseSubscription) else None,
         request if isinstance(request, ResetSubscription) else None,
+        request if isinstance(request, ResetForward) else None,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from gateway.broker.administration.topics import TopicService
 from gateway.broker.consume.cursors import SUBSCRIPTIONS, read_subscription
 from gateway.broker.consume.names import job_of
 from gateway.broker.consume.subscriptions import SubscriptionService
-from gateway.broker.ownership import TABLE, Owners
+from gateway.broker.ownership import TABLE, OwnedJobs, Owners
 from gateway.broker.service import Along, Caller, Clock, Handler, ListenerInfo, StartJob, Timers
 from gateway.envelope import Origin
 from gateway.errors import AskedElsewhere, GatewayError, OwnerAway, Throttled, UnknownSubscription
@@ -81,6 +81,13 @@ class ResetSubscription(Request, frozen=True):
     reset: ConsumerReset
 
 
+class ResetForward(Request, frozen=True):
+    """Put one partition of a forward elsewhere -> ConsumerMoved."""
+
+    job: str
+    reset: ConsumerReset
+
+
 _CALLED = {
     Subscribe: "subscribe",
     Take: "take",
@@ -88,10 +95,11 @@ _CALLED = {
     Unsubscribe: "unsubscribe",
     UseSubscription: "use",
     ResetSubscription: "reset",
+    ResetForward: "reset",
 }
 """What they are in the metrics."""
 
-AboutOne = Subscribe | Take | Settle | Unsubscribe | UseSubscription | ResetSubscription
+AboutOne = Subscribe | Take | Settle | Unsubscribe | UseSubscription | ResetSubscription | ResetForward
 
 
 @attrs.define(eq=False)
@@ -111,6 +119,11 @@ class PassedRequest:
     """The gateway that was asked."""
     waits_since: float | None = None
     """None: it was passed on, or is served here."""
+
+    @property
+    def job(self) -> str:
+        """Who has this answers it."""
+        return _job(self.request, self.subscription)
 
 
 class WayToOwners(Protocol):
@@ -181,7 +194,7 @@ class SharingClient:
     passed_to: set[bytes] = attrs.Factory(set)
 
 
-class SharedSubscriptions:
+class SharedSubscriptions(OwnedJobs[int]):
     def __init__(
         self,
         here: SubscriptionService,
@@ -194,11 +207,13 @@ class SharedSubscriptions:
         start_soon: StartJob,
         refusal: Callable[[Caller, str], GatewayError | None],
     ) -> None:
+        super().__init__(owners)
         self.way: WayToOwners | None = None
         """None until there is one: whoever needs it waits."""
+        self.reset_forward: Callable[[ConsumerReset], Awaitable[Sequence[ConsumerMove]]] | None = None
+        """Of those that this gateway has."""
         self._here = here
         self._store = store
-        self._owners = owners
         self._topics = topics
         self._clock = clock
         self._timers = timers
@@ -218,6 +233,7 @@ class SharedSubscriptions:
             Unsubscribe: here.unsubscribe,
             UseSubscription: self._use_here,
             ResetSubscription: self._reset_here,
+            ResetForward: self._reset_forward_here,
         }
         here.again = self._again
         here.opened = self._opened_here
@@ -293,13 +309,22 @@ class SharedSubscriptions:
         number = self._here.names.number_of(asked.topic, asked.name) if asked.kind == "reader" else _number(asked.name)
         if number is None:
             return await self._here.reset(asked)  # which says that there is none
-        while isinstance(outcome := await self._outcome(ResetSubscription(0, number, asked)), AskedElsewhere):
+        return await self._moved_by_owner(ResetSubscription(0, number, asked), number)
+
+    async def reset_partition(self, job: str, asked: ConsumerReset) -> Sequence[ConsumerMove]:
+        """Put a forward elsewhere on the one partition that the job is about, whichever gateway has it."""
+        return await self._moved_by_owner(ResetForward(0, job, asked))
+
+    async def _moved_by_owner(
+        self, request: ResetSubscription | ResetForward, number: int = 0
+    ) -> Sequence[ConsumerMove]:
+        while isinstance(outcome := await self._outcome(request, number), AskedElsewhere):
             pass  # it has changed its gateway meanwhile
         if isinstance(outcome, ConsumerMoved):
             return outcome.moves
         raise outcome if isinstance(outcome, GatewayError) else OwnerAway()
 
-    async def _outcome(self, request: ResetSubscription) -> Outcome:
+    async def _outcome(self, request: ResetSubscription | ResetForward, number: int) -> Outcome:
         arrived, found = trio.Event(), list[Outcome]()
 
         def answer(_request: int, outcome: Outcome) -> None:
@@ -309,7 +334,7 @@ class SharedSubscriptions:
         # whoever asks here has no connection of his own
         caller = FarClient(ListenerInfo(ADMIN, ADMIN), "", answer)
         try:
-            self._ask(PassedRequest(next(self._numbers), caller, request, request.subscription))
+            self._ask(PassedRequest(next(self._numbers), caller, request, number))
             await arrived.wait()
         finally:
             caller.detach()
@@ -347,9 +372,8 @@ class SharedSubscriptions:
             asked.subscription = self._here.names.number_of(asked.topic, request.name) or asked.subscription
         elif not asked.allowed and not self._may(asked):
             return
-        job = job_of(asked.subscription)
-        gateway = self._owners.owner_of(job)
-        if self._owners.owns(job):
+        gateway = self._owners.owner_of(asked.job)
+        if self._owners.owns(asked.job):
             self._serve_here(asked)
         elif gateway is None or gateway == self._owners.name or self.way is None or not self.way.ask(gateway, asked):
             self._wait(asked)
@@ -394,6 +418,8 @@ class SharedSubscriptions:
                     self._again(caller, opening)
 
             self._start_soon(caller, request, open_it)
+        elif isinstance(request, ResetForward):
+            self._handle(caller, request)
         elif (looked_up := self._looked_up.get(number)) is not None:
             looked_up.append((caller, request))
         elif self._here.has(number) or (row := read_subscription(self._store.table(SUBSCRIPTIONS), number)) is None:
@@ -446,6 +472,18 @@ class SharedSubscriptions:
             # nobody may have read there for long, and others write
             await self._store.refresh(request.reset.topic)
             caller.answer(request.id, ConsumerMoved(await self._here.reset(request.reset)))
+
+        self._start_soon(caller, request, reset)
+
+    def _reset_forward_here(self, caller: Caller, request: ResetForward) -> None:
+        async def reset() -> None:
+            await self._store.refresh(request.reset.topic)
+            if not self._owners.owns(request.job):
+                caller.answer(request.id, AskedElsewhere())
+                return
+            if self.reset_forward is None:
+                raise OwnerAway("the gateway that has this forward begins, or ends: try again")
+            caller.answer(request.id, ConsumerMoved(await self.reset_forward(request.reset)))
 
         self._start_soon(caller, request, reset)
 
@@ -555,17 +593,26 @@ class SharedSubscriptions:
 
     # --- owners come and go ---
 
-    def _moved(self) -> None:
-        owned = self._here.names.owned
-        for waiting in self._here.let_go(owned):
+    def jobs(self) -> Iterable[tuple[str, int]]:
+        return ((job_of(number), number) for number in self._here.durable())
+
+    def take(self) -> None:
+        self._here.restore(lambda number: self._here.names.owned(number) and not self._here.has(number))
+
+    def leave(self, job: int) -> None:
+        for waiting in self._here.let_go(job):
             if waiting.caller.far:
                 waiting.end(AskedElsewhere())
             elif not waiting.caller.detached:
-                number = waiting.request.subscription
-                self._ask(PassedRequest(next(self._numbers), waiting.caller, waiting.request, number))
-        self._here.restore(lambda number: owned(number) and not self._here.has(number))
+                self._ask(PassedRequest(next(self._numbers), waiting.caller, waiting.request, job))
+
+    async def drain(self) -> None:
+        await self._here.close()
+
+    def _moved(self) -> None:
+        self.shared_out()
         for asked in list(self._asked.values()):
-            if asked.at is not None and self._owners.owner_of(job_of(asked.subscription)) != asked.at:
+            if asked.at is not None and self._owners.owner_of(asked.job) != asked.at:
                 self._wait(asked)
         for user in list(self._users.values()):
             self._use_again(user, [one for one, at in user.uses.items() if self._owners.owner_of(job_of(one)) != at])
@@ -608,13 +655,17 @@ class SharedSubscriptions:
     # --- what other gateways ask for their clients ---
 
     def arrived(self, client: FarClient, request: AboutOne, number: int, topic: str = "") -> None:
-        if self._here.names.owned(number):
+        if self._owners.owns(_job(request, number)):
             self._serve(client, request, number, topic)
         else:
             client.answer(request.id, AskedElsewhere())
 
     def cancel_far(self, client: FarClient, request_id: int) -> None:
         self._here.cancel(client, request_id)
+
+
+def _job(request: AboutOne, number: int) -> str:
+    return request.job if isinstance(request, ResetForward) else job_of(number)
 
 
 def _number(name: str) -> int | None:

@@ -214,19 +214,20 @@ class SubscriptionService:
         """The connection is a client of it from now on."""
         self._use(caller, self._find(caller, number))
 
-    def let_go(self, keep: Callable[[int], bool]) -> Sequence[Waiting]:
-        """Of the durable ones, all but those that are to be kept are others' from now on. What is settled is written, if that is
-        still allowed. Returns who waits for something of them.
+    def durable(self) -> Iterator[int]:
+        """The numbers of those that are written down."""
+        return (number for number, subscription in self._subscriptions.items() if subscription.durable)
+
+    def let_go(self, number: int) -> Sequence[Waiting]:
+        """It is another gateway's from now on. What is settled is written, if that is still allowed. Returns who waits for
+        something of it.
         """
-        left: list[Waiting] = []
-        for subscription in list(self._subscriptions.values()):
-            if not subscription.durable or keep(subscription.number):
-                continue
-            if rows := subscription.unwritten_rows():
-                self._store.submit(Unit(puts=rows, requires=subscription.guard, synced=False))
-            left += subscription.takes
-            subscription.takes.clear()
-            self._drop(subscription)
+        subscription = self._subscriptions[number]
+        if rows := subscription.unwritten_rows():
+            self._store.submit(Unit(puts=rows, requires=subscription.guard, synced=False))
+        left = list(subscription.takes)
+        subscription.takes.clear()
+        self._drop(subscription)
         for waiting in left:
             if waiting.timer is not None:
                 waiting.timer.set(None)
