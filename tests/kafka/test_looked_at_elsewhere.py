@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ import httpx
 import trio
 
 from gateway.bulk import wire
-from tests.integration.flymq_raw import commit, flymq, produce
+from tests.integration.flymq_raw import commit, flymq, i32, produce
 from tests.integration.gateways import gateways, until
+from tests.integration.raw import s16
 from tests.integration.running import Served
 from tests.kafka.fixtures import Log
 from tests.kafka.looking import ADMIN
@@ -30,6 +33,25 @@ async def asked(admin: httpx.AsyncClient, path: str, **query: Any) -> Mapping[st
     assert answer.status_code == 200, answer.text
     found: Mapping[str, Any] = answer.json()
     return found
+
+
+def letter(name: str, payload: bytes) -> bytes:
+    """As a client of FlyMQ writes one itself."""
+    return json.dumps({"id": name, "payload": b64encode(payload).decode(), "original_topic": "t"}).encode()
+
+
+async def test_letters_that_another_gateway_wrote_are_fetched_and_replayed(
+    kafka: Kafka, topics: str, tmp_path: Path
+) -> None:
+    with gateways(Log(kafka, topics), tmp_path, "one", "two") as (one, two), trio.fail_after(PATIENCE):
+        async with flymq(one.ports["flymq"]) as here, flymq(two.ports["flymq"]) as there:
+            await here.ask(1, produce("t", b"first"))
+            for number in range(2):
+                await here.ask(1, produce("t.dlq", letter(f"letter {number}", b"")))
+                assert (await there.ask(0x20, s16("t") + i32(10)))[:4] == i32(number + 1)
+            await here.ask(1, produce("t.dlq", letter("last letter", b"last")))
+            assert await there.ask(0x21, s16("t") + s16("last letter")) == b"\1" + s16("OK")
+            assert await here.values("t") == [b"first", b"last"]
 
 
 async def test_the_admin_address_tells_what_another_gateway_has_stored(
