@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -23,7 +24,7 @@ from gateway.broker.publish.publication import TRANSFORM, Prepared
 from gateway.broker.service import Caller, Clock
 from gateway.bulk.wire import Redrive, Redriven
 from gateway.envelope import Batch, BatchIds, Columns, Run
-from gateway.errors import ConditionFailed, Conflict, InvalidRequest, RequestError, UnknownTopic
+from gateway.errors import ConditionFailed, Conflict, InvalidRequest, RequestError, StoreReadOnly, UnknownTopic
 from gateway.requests import Published
 from gateway.store.interface import Append, Put, Require, Store, Ticket, Unit
 
@@ -79,7 +80,8 @@ class Redrives:
 
     async def redrive(self, caller: Caller, asked: Redrive) -> Sequence[Redriven]:
         """Publish letters again, in their order, or say why not. Raises for a topic that is not what it was."""
-        await self._store.refresh_ends([asked.topic])
+        with suppress(StoreReadOnly):  # what it is to write will not be taken either
+            await self._store.refresh_ends([asked.topic])
         state = self._store.topics.get(asked.topic)
         if state is None:
             raise UnknownTopic(f"there is no topic {asked.topic}")

@@ -17,7 +17,7 @@ from gateway.bulk.appends import Appends
 from gateway.bulk.ranges import RangeAsked, Ranges
 from gateway.bulk.redrive import Redrives
 from gateway.envelope import Origin
-from gateway.errors import ConditionFailed, Conflict, InvalidRequest, StoreError, UnknownTopic
+from gateway.errors import ConditionFailed, Conflict, InvalidRequest, StoreError, StoreReadOnly, UnknownTopic
 from gateway.requests import Completion, GroupReset
 from gateway.routing.table import RoutingTable
 from gateway.store.interface import DropTopic, Store, TopicState, Unit
@@ -64,14 +64,15 @@ class Bulk:
         return client
 
     async def look_again(self, *topics: str) -> None:
-        """Let what is known of these topics be of now: others may write to the same log. While that takes no writes what is known
-        will do, since who would have to answer may be away.
+        """Let what is known of these topics be of now: others may write to the same log. What is known will do while nobody
+        answers who could say more, and is not waited for where that is so already.
         """
         if self._store.health.writable:
-            for one in topics:
-                if one not in self._store.topics:
-                    await self._store.refresh(one)
-            await self._store.refresh_ends(topics)
+            with contextlib.suppress(StoreReadOnly):
+                for one in topics:
+                    if one not in self._store.topics:
+                        await self._store.refresh(one)
+                await self._store.refresh_ends(topics)
 
     async def topics(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
 
 from gateway.bulk import wire
@@ -97,3 +98,20 @@ async def test_the_admin_address_tells_what_another_gateway_has_stored(
                 return 'gateway_group_lag_messages{group="g"} 7.0\n' in (await admin.get("/metrics")).text
 
             await until(lag_is_told)
+
+
+@pytest.mark.kafka
+async def test_while_the_brokers_are_away_what_is_known_is_told(tmp_path: Path) -> None:
+    with (
+        Kafka(tmp_path / "kafka") as kafka,
+        gateways(Log(kafka, "t."), tmp_path, "one", more=ADMIN) as (one,),
+        trio.fail_after(PATIENCE),
+    ):
+        async with flymq(one.ports["flymq"]) as client, answers_of(one) as admin:
+            await client.ask(1, produce("t", b"0"))
+            await client.ask(6, commit("t", "g", 0))
+            await trio.to_thread.run_sync(kafka.nodes[0].kill)
+            (topic,) = (await asked(admin, wire.TOPICS, name="t"))["topics"]
+            assert [part["end"] for part in topic["partitions"]] == [1]
+            (group,) = (await asked(admin, wire.GROUPS))["positions"]
+            assert group["lag"] == 1
