@@ -96,9 +96,10 @@ class ReplyQueue:
         """Every reply whose turn it is, without the empty ones; no more of them than fill `room` (the last may be larger)."""
         slots = self.slots
         ready: list[Buffer] = []
-        count = 0
-        for data in slots:
-            if data is None or room <= 0:
+        count, most = 0, len(slots)
+        while count < most and room > 0:
+            data = slots[count]
+            if data is None:
                 break
             count += 1
             if not data:

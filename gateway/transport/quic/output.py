@@ -109,6 +109,15 @@ class Output:
 
     def advance(self, now: float) -> None:
         """Open what the peer's limits allow by now, and let go what an `alone` send held back."""
+        if self._pending:
+            self._open_pending(now)
+        for channel, until in list(self._alone.values()):
+            if now >= until and not self._core.unacknowledged(channel.stream_id):
+                del self._alone[channel.number]
+                self._drain(channel, now)
+        self.watchful = bool(self._watched or self._alone or self.opened or self.refused or self._pending)
+
+    def _open_pending(self, now: float) -> None:
         for kind, waiting in self._pending.items():
             while waiting:
                 stream_id = self._core.open(kind is Kind.WRITE_ONLY)
@@ -118,14 +127,8 @@ class Output:
                 self._channels.bind(channel, stream_id)
                 self.opened.append(channel)
                 self._drain(channel, now)
-        for channel, until in list(self._alone.values()):
-            if now >= until and not self._core.unacknowledged(channel.stream_id):
-                del self._alone[channel.number]
-                self._drain(channel, now)
-        pending = any(self._pending.values())
-        if not pending:
+        if not any(self._pending.values()):
             self._pending.clear()
-        self.watchful = bool(self._watched or self._alone or self.opened or self.refused or pending)
 
     def rooms(self) -> list[Channel]:
         """Channels whose waiting bytes fell below low water, each once per `notify`."""
