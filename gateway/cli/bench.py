@@ -19,7 +19,7 @@ import trio
 from gateway.bench.figures import WORKLOADS, Comparison, Round, Workload, as_json, quantiles, table
 from gateway.bench.loops import BenchTarget, Fill, compared, run_round
 from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import SecondsType, examples, output_option
 from gateway.cli.reading import Wish, read
 from gateway.cli.url import PlaceType, UrlTarget
 from gateway.envelope import Batch, Columns, Run
@@ -188,10 +188,10 @@ class PlaceTarget:
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write a plot.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=SecondsType(),
     default=60.0,
     show_default=True,
-    help="Give a round up after, in seconds.",
+    help="Give a round up after so long: 60 or 60s.",
 )
 @output_option
 @dialling_options

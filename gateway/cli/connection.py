@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
+from gateway.cli.options import SecondsType
 from gateway.cli.url import UrlTarget
 from gateway.protocols.registry import Transport
 from gateway.settings import Dialect
@@ -61,7 +62,11 @@ OPTIONS = (
         help="Speak the document's or the stock brokers' version of the protocol; Fujin's later ones are 0.5 and v1.",
     ),
     click.option(
-        "--connect-timeout", type=click.FloatRange(min=0), default=10.0, show_default=True, help="In seconds."
+        "--connect-timeout",
+        type=SecondsType(),
+        default=10.0,
+        show_default=True,
+        help="How long connecting may take: 10 or 10s.",
     ),
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import examples
+from gateway.cli.options import SecondsType, examples
 from gateway.cli.pipeline_jobs import compact, export, report, rollup
 from gateway.cli.pipeline_parts import (
     CATALOG,
@@ -70,9 +70,7 @@ FOLLOWER = 10
 @click.option("--to", required=True, metavar="DIR|URL", help="The archive: a directory, or s3a://, gs://, abfs://...")
 @TOPICS
 @click.option("--follow", is_flag=True, help="Go on with what is stored later, until interrupted.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --follow, in seconds."
-)
+@click.option("--interval", type=SecondsType(0.1), default=10.0, show_default=True, help="With --follow: 10 or 10s.")
 @click.option(
     "--accept-gaps", is_flag=True, help="Go on behind what retention removed, or what is damaged; it stays accepted."
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import examples
+from gateway.cli.options import SecondsType, examples
 from gateway.cli.pipeline_parts import (
     DRY_RUN,
     TOPICS,
@@ -51,9 +51,7 @@ OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is ther
 @click.option(
     "--watermark", default="2 minutes", show_default=True, help="With --follow: how long a minute is waited for."
 )
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="With --follow, in seconds."
-)
+@click.option("--interval", type=SecondsType(0.1), default=30.0, show_default=True, help="With --follow: 10 or 10s.")
 @DRY_RUN
 @run_options
 def rollup(

@@ -14,7 +14,7 @@ import attrs
 import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import SecondsType, examples, output_option
 from gateway.cli.url import AdminPlace, UrlTarget, WritablePlaceType
 from gateway.envelope import Batch, Columns, Headers
 from gateway.errors import RequestTimeout
@@ -45,8 +45,8 @@ BATCH_BYTES = 1 << 20
 @click.option(
     "--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Publish all of it this often."
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
-              help="Wait so many seconds for each answer, and no longer.")  # fmt: skip
+@click.option("--timeout", type=SecondsType(above=True), default=30.0, show_default=True,
+              help="Wait so long for each answer, and no longer: 5 or 5s.")  # fmt: skip
 @output_option
 @dialling_options
 def command(

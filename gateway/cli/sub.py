@@ -7,7 +7,7 @@ import math
 import click
 
 from gateway.cli.connection import Dialling, connected, dialling_options, run_until_interrupted
-from gateway.cli.options import examples, output_option
+from gateway.cli.options import SecondsType, examples, output_option
 from gateway.cli.url import PlaceType, UrlTarget
 from gateway.requests import Start
 
@@ -42,7 +42,7 @@ class StartType(click.ParamType["Start | int"]):
     help="Where to begin, in the protocols that can: at the oldest, from now on, or at this offset.",
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(min=1), default=None, help="End after so many messages.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=None, help="End after so many seconds of reading.")
+@click.option("--timeout", type=SecondsType(), default=None, help="End after reading for so long: 5 or 5s.")
 @click.option("--group", default="", help="Go on where this group (FlyMQ, RustLog) or reader (Fujin) left off.")
 @output_option
 @dialling_options
