@@ -156,9 +156,7 @@ class Forwards(OwnedJobs[PartitionForward]):
             if one.target.name == asked.name and one.partition in targets and one.epoch == state.epoch
         ]
         if not chosen:
-            shared = not self._store.capabilities.single_writer
-            elsewhere = ": another gateway may send what is asked for" if shared else ""
-            raise NotFound(f"there is no forward {asked.name} of {asked.topic} here{elsewhere}")
+            raise NotFound(f"there is no forward {asked.name} of {asked.topic} here")
         if asked.dry_run:
             return [one.moved(state, targets[one.partition]).shown for one in chosen]
         if self._closing or any(one.held or one.stopping for one in chosen):

@@ -76,7 +76,7 @@ def reset(
     A subscription's name is its number, a forward's what its target is called in the configuration. SKIPPED is what
     it had not settled and will not get, AGAIN what it had and gets once more; both are counted in the audit. Attempts
     begin anew. A forward rests for that moment; from a subscription or a reader nobody may be reading, without --force.
-    Of several gateways on one Kafka each puts those partitions of a forward elsewhere that it sends itself.
+    Of several gateways on one Kafka any will do; partitions of a forward that not all are at that one go one after the other.
     """
     import msgspec
 
