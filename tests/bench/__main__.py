@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from gateway.bench.figures import MEASURED
-from tests.bench import compared, loads, loads_bridges, loads_flymq, loads_idle, loads_quic
+from tests.bench import compared, fair, loads, loads_bridges, loads_flymq, loads_idle, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -100,13 +100,15 @@ def flymq(process: Process) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "quic", "bridges", "idle", "kafka", "restart"}
+    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "fair", "quic", "bridges", "idle", "kafka", "restart"}
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
             for part in (blipmq, rustlog, flymq):
                 if part.__name__ in chosen:
                     part(process)
+            if "fair" in chosen:
+                fair.fair(process, report)
         if "idle" in chosen:
             loads_idle.idle(report)
         if "quic" in chosen:

@@ -94,10 +94,10 @@ def two_segments(port: int, topic: bytes, size: int, times: int) -> tuple[float,
 
 
 @contextmanager
-def bare() -> Iterator[int]:
+def bare(mode: str = "unsynced") -> Iterator[int]:
     """The bare loop; yields its port."""
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "tests.bench.bare_flymq", "unsynced", directory]
+        command = [sys.executable, "-m", "tests.bench.bare_flymq", mode, directory]
         with running(command) as process:
             yield process.ports["flymq"]
 
