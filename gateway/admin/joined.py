@@ -4,8 +4,9 @@
                                └─► the same of every other worker ───┴─► joined ─► the answer
                                    (Unix sockets nobody else reaches)
 
-What is about the log is the same in every process and is asked of none. An operation knows nothing of this: it answers for
-its own process, and its join is a function of answers. A process that is being started again is left out, and said to be.
+What is about the log is the same in every process and is asked of none; a consumer is put elsewhere by whoever has it, to whom gateways
+pass that on by themselves. An operation knows nothing of this: it answers for its own process, and its join is a function of
+answers. A process that is being started again is left out, and said to be.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ from gateway.admin.pulse import ACCOUNTED_EVERY, EVERY, Flow, History, Lag, Puls
 from gateway.admin.readers import MOST, Connections, Consumers, ConsumersAsked, UpstreamList
 from gateway.admin.tap import TapEvent, TapReport
 from gateway.bridges.breaker import Circuit
-from gateway.bulk.wire import HTTP, ConsumerMoves, Problem, error_of
-from gateway.errors import NotFound, OutcomeUnknown
+from gateway.errors import NotFound
 from gateway.observe.workers import Others
 from gateway.recorder import ConnectionSnapshot
 from gateway.transport.workers import MOST as MOST_WORKERS
@@ -41,7 +41,6 @@ APART_MS = int(600 * EVERY * ACCOUNTED_EVERY)
 """Of two processes that both look all the time, one sample is at most half the way from the other's next, and a little more."""
 MOST_LIVES = 3
 """Of one process, whose histories are joined: more are longer ago than is shown, unless it cannot stay up."""
-ALL = (200, *HTTP.values())
 EVENTS_KEPT = 64
 """Of all processes together, until whoever follows takes them; those that find no room wait where they are."""
 
@@ -63,7 +62,6 @@ def joined(operations: Sequence[ApiOperation], others: Others) -> Sequence[ApiOp
         "close_connection": every.closing,
         "consumers": every.consumers,
         "apply": every.applying,
-        "reset_consumer": every.placing,
     }
     return [attrs.evolve(one, call=ways[one.name](one)) if one.name in ways else one for one in operations]
 
@@ -185,41 +183,6 @@ class _Everywhere:
             found = await one.call(asked)
             await self._others.ask("POST", RELOAD)
             return found
-
-        return call
-
-    def placing(self, one: ApiOperation) -> Call:
-        """A forward's partitions are where they are sent: those who have some each put theirs elsewhere, if nobody objects. What
-        else there is one process has, and whoever is asked passes it on.
-        """
-
-        async def ask(asked: Asked[Any, Any], *, dry_run: bool, number: int) -> ConsumerMoves:
-            body = msgspec.structs.replace(asked.body, dry_run=dry_run)
-            if not number:
-                moves: ConsumerMoves = await one.call(attrs.evolve(asked, body=body))
-                return moves
-            found = await self._others.ask("POST", one.path, msgspec.json.encode(body), only=number, good=tuple(ALL))
-            if number not in found:
-                raise OutcomeUnknown(f"worker {number} does not answer")
-            try:
-                return msgspec.json.decode(found[number], type=ConsumerMoves)
-            except msgspec.ValidationError:
-                raise error_of(msgspec.json.decode(found[number], type=Problem)) from None
-
-        async def call(asked: Asked[Any, Any]) -> ConsumerMoves:
-            found: dict[int, ConsumerMoves] = {}
-            missing: NotFound | None = None
-            for number in (0, *(self._others.numbers if asked.body.kind == "forward" else ())):
-                try:
-                    found[number] = await ask(asked, dry_run=True, number=number)
-                except NotFound as error:
-                    missing = missing or error
-            if missing is not None and not found:
-                raise missing
-            if not asked.body.dry_run:
-                found = {number: await ask(asked, dry_run=False, number=number) for number in found}
-            moves = (move for each in found.values() for move in each.moves)
-            return ConsumerMoves(sorted(moves, key=lambda move: move.partition))
 
         return call
 
