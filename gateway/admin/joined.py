@@ -4,9 +4,9 @@
                                └─► the same of every other worker ───┴─► joined ─► the answer
                                    (Unix sockets nobody else reaches)
 
-What is about the log is the same in every process and is asked of none; a consumer is put elsewhere by whoever has it, to whom gateways
-pass that on by themselves. An operation knows nothing of this: it answers for its own process, and its join is a function of
-answers. A process that is being started again is left out, and said to be.
+What is about the log is the same in every process and is asked of none; a consumer is put elsewhere by whoever has it, to whom
+gateways pass that on by themselves. An operation knows nothing of this: it answers for its own process, and its join is a
+function of answers. A process that is being started again is left out, and said to be.
 """
 
 from __future__ import annotations
