@@ -173,6 +173,13 @@ class Committer:
             self._singles -= 1
         return taken
 
+    def take_little(self) -> list[Ticket]:
+        """Of that, what those have handed in who have little; nothing while units are committed one by one."""
+        if self._singles:
+            return []
+        taken, self.pending = self._turns.take_little(self.pending)
+        return taken
+
     def write(self, tickets: Sequence[Ticket], synced: bool = False, *, short: bool = False) -> CommitUnderWay:
         """Write units in one transaction, or by the short way; needs no event loop. Units that do not fit stay out of it."""
         writer = self.writer

@@ -213,22 +213,24 @@ class CommitLoop:
             due = self._rest_due or not self._patience or writer.pages >= self._pages_until
             if due and len(committer.pending) > 1 and committer.favours_little:
                 # before what is to be done for the log: that waits for no more than this one, as the next is of all
-                if not self._commit(together=together):
+                if not self._commit_next(together=together):
                     break
             elif self._rest_due and not self._posting:
                 self._rest_due, self._direct = False, True
                 self._start(writer.checkpoint, lambda _nothing: None)
             elif writer.pages >= self._pages_until and not self._posting and self._log_is_full():
-                break
+                # who has little adds next to nothing to it
+                if not committer.pending or not self._commit(committer.take_little(), together=together):
+                    break
             elif committer.pending and (self._patience or self._closing) and (self._job is None or self._posting):
                 self._patience -= 1
-                if not self._commit(together=together):
+                if not self._commit_next(together=together):
                     break
             elif not self._closing and self._maintain():
                 self._patience = COMMITS_PER_JOB
             elif committer.pending:
                 self._patience = COMMITS_PER_JOB
-                if not self._commit(together=together):
+                if not self._commit_next(together=together):
                     break
             else:
                 break
@@ -238,13 +240,18 @@ class CommitLoop:
         if scope is not None and (committer.probe_at < scope.deadline or self._post_at < scope.deadline):
             scope.deadline = min(self._deadline(), scope.deadline)
 
-    def _commit(self, *, together: bool) -> bool:
+    def _commit_next(self, *, together: bool) -> bool:
         # begin one; False if it has to wait until the database is free
-        committer, writer = self._committer, self._writer
-        short = self._posting  # then nothing else may be done
-        if short and not self._is_short(committer.pending):
+        if self._posting and not self._is_short(self._committer.pending):  # then nothing else may be done
             return False
-        taken = committer.take()
+        return self._commit(self._committer.take(), together=together)
+
+    def _commit(self, taken: list[Ticket], *, together: bool) -> bool:
+        # begin it; False if there is nothing in it
+        if not taken:
+            return False
+        committer, writer = self._committer, self._writer
+        short = self._posting
         single = lone(taken, self._catalogue)
         synced: bool | None = None
         if single is not None:
@@ -393,7 +400,7 @@ class CommitLoop:
         self._carrying = True
         # it has a thread of its own: to put down 4 MiB takes as long as a few commits
         self._carrier.start(writer.carry_over, self._carried)
-        return False
+        return self._pages_until <= 0
 
     def _carried(self, result: outcome.Outcome[bool]) -> None:
         self._carrying = False
@@ -404,9 +411,11 @@ class CommitLoop:
         elif not result.unwrap():
             self._carried_pages = 0  # a reader needs what is there: another time
         elif self._carried_pages + pages >= LOG_PAGES:
-            if pages <= REST_PAGES or self._carried_pages + pages >= MOST_PAGES:
+            if pages <= REST_PAGES or self._carried_pages >= MOST_PAGES:
                 self._carried_pages, self._rest_due = 0, True
             else:
+                # where as much as may be was written while it was carried over, once more, and meanwhile by those alone who have
+                # little: else all of that would be the rest, for which everybody waits
                 self._pages_until = REST_PAGES
         self.wake()
 

@@ -9,7 +9,7 @@ others have; and where others have much, every other commit is of those alone wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.store.interface import Ticket, Unit
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
@@ -104,6 +104,15 @@ class DiskTrust:
         return now
 
 
+def _amounts(pending: Sequence[Ticket], sizes: Sequence[int]) -> Mapping[int, int]:
+    # what each source has there
+    amounts: dict[int, int] = {}
+    for ticket, size in zip(pending, sizes, strict=True):
+        source = ticket.unit.source
+        amounts[source] = amounts.get(source, 0) + size
+    return amounts
+
+
 class Turns:
     """Whose units are next. Each has its place in a line of bytes: behind what its source has there, or where the line is served
     now. Who hands in little has a place far in front. What may not pass, nothing passes.
@@ -149,6 +158,14 @@ class Turns:
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
         return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
 
+    def take_little(self, pending: list[Ticket]) -> tuple[list[Ticket], list[Ticket]]:
+        """The same, of those alone who have little, however much the others have."""
+        chosen = self._of_little(pending, [unit_bytes(ticket.unit) for ticket in pending], LEAST)
+        for index in chosen:
+            self._places.pop(pending[index], None)
+        taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
+        return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
+
     def favours_little(self, pending: Sequence[Ticket]) -> bool:
         """Whether the next ones to be taken are of those alone who have little."""
         if self._apart:
@@ -157,13 +174,16 @@ class Turns:
         return sum(sizes) > LEAST and bool(self._little(pending, sizes, LEAST))
 
     def _little(self, pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
-        # Of the sources that have little all that may pass, if others have so much that to wait for it is worse than a sync more.
-        amounts: dict[int, int] = {}
-        for ticket, size in zip(pending, sizes, strict=True):
-            source = ticket.unit.source
-            amounts[source] = amounts.get(source, 0) + size
+        # if others have so much that to wait for it is worse than a sync more
+        amounts = _amounts(pending, sizes)
         if sum(amount for amount in amounts.values() if amount > LITTLE) <= LEAST:
             return set()
+        return self._of_little(pending, sizes, room)
+
+    @staticmethod
+    def _of_little(pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
+        # of the sources that have little all that may pass
+        amounts = _amounts(pending, sizes)
         chosen = set[int]()
         for index, ticket in enumerate(pending):
             if not passes(ticket.unit):

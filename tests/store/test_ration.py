@@ -473,6 +473,51 @@ async def test_a_log_that_has_become_long_is_waited_for(tmp_path: Path, monkeypa
         assert len(await everything(store, "t")) == 1 + written + 1
 
 
+async def test_who_has_little_does_not_wait_for_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What a flood has written is carried over while nobody adds much to it, so that little is left for the end."""
+    go_on, carry_over, checkpoint = threading.Semaphore(0), Writer.carry_over, Writer.checkpoint
+    left: list[int] = []
+
+    def last(writer: Writer) -> None:
+        left.append(writer.pages)
+        checkpoint(writer)
+
+    monkeypatch.setattr(Writer, "carry_over", lambda writer: go_on.acquire(timeout=60) and carry_over(writer))
+    monkeypatch.setattr(Writer, "checkpoint", last)
+    monkeypatch.setattr(loop, "CHECKPOINT_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "LOG_PAGES", 2 * REST_PAGES)
+    monkeypatch.setattr(loop, "MOST_PAGES", 4 * REST_PAGES)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+
+        def flood() -> Ticket:
+            return store.submit(unit(append("t", bytes(300_000)), source=1))
+
+        async def small() -> None:
+            for _ in range(3):
+                ticket = store.submit(unit(append("t", b"small"), source=2))
+                await ticket.wait()
+
+        while store.committer.writer.pages < store._loop._pages_until or not store._loop._carrying:
+            await flood().wait()
+        waiting = [flood() for _ in range(3)]
+        await small()
+        assert not any(ticket.done for ticket in waiting)
+        go_on.release()
+        await until(lambda: store._loop._carried_pages >= 4 * REST_PAGES)  # once more
+        await small()
+        assert not any(ticket.done for ticket in waiting)
+        assert not left
+        go_on.release()
+        for ticket in waiting:
+            await ticket.wait()
+        assert left == [max(left)]
+        assert left[0] < REST_PAGES
+        for _ in range(1000):  # for what is begun until it ends
+            go_on.release()
+        assert (await everything(store, "t")).count(b"small") == 6
+
+
 async def test_what_a_reader_holds_back_is_carried_over_when_it_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
