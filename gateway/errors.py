@@ -270,6 +270,12 @@ class ConditionFailed(StoreError):
     status = Status.CONFLICT
 
 
+class LogUnavailable(StoreError):
+    """Where the log is, nobody delivers what was stored: it may be asked for again."""
+
+    status = Status.UNAVAILABLE
+
+
 class CorruptChunk(StoreError):
     """A stored chunk fails its checksum; the range it covers cannot be served."""
 

@@ -330,6 +330,7 @@ _TYPES: Mapping[str, Callable[[Problem], GatewayError]] = {
             e.Denied,
             e.FrameTooLarge,
             e.InvalidRequest,
+            e.LogUnavailable,
             e.NotFound,
             e.NotRouted,
             e.OutcomeUnknown,

@@ -154,7 +154,9 @@ def redrive(
             max_replays=max_replays,
             dry_run=dry_run,
         )
+        missing = dict.fromkeys(ids)
         for name, result in at.redrive(log, out, found, at.Choice.of(reason, ids), asked, rate, limit):
+            missing.pop(name, None)
             counts[result.outcome] += 1
             shown = {"id": name, "outcome": result.outcome, "target": result.target, "message": result.message}
             if output == "json":
@@ -170,7 +172,10 @@ def redrive(
         before = f", {counts['before']} were before" if counts["before"] else ""
         left = counts["refused"] + counts["gone"]
         click.echo(f"{found.name}: {done}{before}" + (f", {left} left" if left else ""))
-    if counts["refused"] or counts["gone"]:
+        for name in missing if limit is None else ():
+            text = json.dumps({"id": name, "outcome": "missing", "target": "", "message": "is not there"})
+            click.echo(text if output == "json" else f"{name} is not there")
+    if counts["refused"] or counts["gone"] or (missing and limit is None):
         context.exit(EXIT_FINDINGS)
 
 

@@ -114,6 +114,7 @@ async def test_letters_of_a_reader_that_never_acknowledges(
         shell.served.start()
         assert "2 letters sent again, 1 were before" in await shell("redrive", "orders")
         assert "0 letters sent again, 3 were before" in await shell("redrive", "orders")
+        assert "0:99999 is not there" in await shell("redrive", "orders", "--id", "0:99999", code=1)
         again = shell.stored("orders")
         assert sorted(one.value for one in again[3:]) == [b"one", b"three", b"two"]
         assert {one.headers for one in again[3:]} == {(("x-dead-letter-count", b"1"),)}

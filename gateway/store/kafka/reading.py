@@ -15,7 +15,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from gateway.envelope import Run, total_count
-from gateway.errors import GatewayError, OffsetOutOfRange, StoreError, UnknownTopic
+from gateway.errors import GatewayError, LogUnavailable, OffsetOutOfRange, UnknownTopic
 from gateway.librdkafka.codes import NO_SUCH_OFFSET, NOT_THERE
 from gateway.librdkafka.threads import look_up
 from gateway.store.cut import gather, value_bytes
@@ -99,7 +99,7 @@ class _Reader:
                     if time.monotonic() > until:
                         if count:
                             break
-                        raise StoreError(
+                        raise LogUnavailable(
                             f"Kafka has not delivered {place.kafka}/{place.partition} from {offset} on in time"
                         )
                     continue
@@ -175,7 +175,7 @@ def _check(error: KafkaError) -> None:
     if error.code() in NOT_THERE:
         raise UnknownTopic
     if not error.retriable():
-        raise StoreError(f"Kafka does not deliver: {error.str()}")
+        raise LogUnavailable(f"Kafka does not deliver: {error.str()}")
 
 
 class ReaderPool:
@@ -209,7 +209,7 @@ class ReaderPool:
         except KafkaException as error:
             # what a consumer does that has failed once is not known: another is made
             reader.close()
-            raise StoreError(f"Kafka does not deliver: {error.args[0].str()}") from error
+            raise LogUnavailable(f"Kafka does not deliver: {error.args[0].str()}") from error
         except GatewayError:
             reader.forget()
             self._put(reader)
