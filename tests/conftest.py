@@ -4,6 +4,7 @@ dear to start is started once, and its tests share a worker.
 
 import os
 import signal
+import zlib
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +32,11 @@ marker alone starts it by itself, in any worker, and one of whose parameters it 
 with the later one, which is dearer."""
 
 
+IN_HALVES = "kafka"
+"""What most of them use is started twice, in two workers: they wait for time-outs rather than for a core, and all in one row they would be
+what a whole run waits for."""
+
+
 QUICK = ("tests/conformance/", "tests/properties/", "tests/protocols/", "tests/unit/")
 """Rooms whose tests take milliseconds, but for those that are marked."""
 
@@ -44,11 +50,14 @@ def shared(item: pytest.Function) -> str | None:
         told = item.get_closest_marker(marker)
         if heavy in item.fixturenames or (told is not None and "shared" in told.kwargs):
             item.add_marker(marker)
-            return heavy
+            whole = item.path.stem if of_its_module(item) else item.nodeid
+            return f"{heavy}-{zlib.crc32(whole.encode()) % 2}" if heavy == IN_HALVES else heavy
+    return item.path.stem if is_quick(item) or of_its_module(item) else None
+
+
+def of_its_module(item: pytest.Function) -> bool:
     used = item._fixtureinfo.name2fixturedefs.values()
-    if is_quick(item) or any(made.scope in {"module", "package"} for makers in used for made in makers):
-        return item.path.stem
-    return None
+    return any(made.scope in {"module", "package"} for makers in used for made in makers)
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -67,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = shared(item) if isinstance(item, pytest.Function) else None
         quick = is_quick(item)
         order = (
-            group in HEAVY,
+            group is not None and group.partition("-")[0] in HEAVY,
             group is not None and not quick,
             not marked(item).isdisjoint(HEAVY.values()),
             not quick,
