@@ -113,6 +113,20 @@ def _amounts(pending: Sequence[Ticket], sizes: Sequence[int]) -> Mapping[int, in
     return amounts
 
 
+def _of_little(pending: Sequence[Ticket], sizes: Sequence[int], amounts: Mapping[int, int], room: int) -> set[int]:
+    # of the sources that have little all that may pass
+    chosen = set[int]()
+    for index, ticket in enumerate(pending):
+        if not passes(ticket.unit):
+            break
+        if amounts[ticket.unit.source] <= LITTLE:
+            room -= sizes[index]
+            if room < 0:
+                break
+            chosen.add(index)
+    return chosen
+
+
 class Turns:
     """Whose units are next. Each has its place in a line of bytes: behind what its source has there, or where the line is served
     now. Who hands in little has a place far in front. What may not pass, nothing passes.
@@ -160,7 +174,8 @@ class Turns:
 
     def take_little(self, pending: list[Ticket]) -> tuple[list[Ticket], list[Ticket]]:
         """The same, of those alone who have little, however much the others have."""
-        chosen = self._of_little(pending, [unit_bytes(ticket.unit) for ticket in pending], LEAST)
+        sizes = [unit_bytes(ticket.unit) for ticket in pending]
+        chosen = _of_little(pending, sizes, _amounts(pending, sizes), LEAST)
         for index in chosen:
             self._places.pop(pending[index], None)
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
@@ -178,22 +193,7 @@ class Turns:
         amounts = _amounts(pending, sizes)
         if sum(amount for amount in amounts.values() if amount > LITTLE) <= LEAST:
             return set()
-        return self._of_little(pending, sizes, room)
-
-    @staticmethod
-    def _of_little(pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
-        # of the sources that have little all that may pass
-        amounts = _amounts(pending, sizes)
-        chosen = set[int]()
-        for index, ticket in enumerate(pending):
-            if not passes(ticket.unit):
-                break
-            if amounts[ticket.unit.source] <= LITTLE:
-                room -= sizes[index]
-                if room < 0:
-                    break
-                chosen.add(index)
-        return chosen
+        return _of_little(pending, sizes, amounts, room)
 
     def _order(self, pending: Sequence[Ticket], sizes: Sequence[int]) -> Iterator[int]:
         stretch: list[int] = []

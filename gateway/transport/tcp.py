@@ -239,7 +239,6 @@ class TcpLink:
         # give the kernel as much as a turn may have: it would take megabytes, and nobody else is served while it copies them
         out = self._out
         if len(out) == 1 and len(out[0]) <= TURN_BYTES:
-            size = len(out[0])
             sent = self._sock.send(out[0])
         else:
             given: list[Buffer] = []
