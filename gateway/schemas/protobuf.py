@@ -11,11 +11,11 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
+from google.protobuf import descriptor, descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
 
 from gateway.errors import InvalidRequest, RequestTimeout
 
@@ -121,26 +121,26 @@ class ProtobufSchema:
 
 
 def _unknown(parsed: Any, path: str, depth: int) -> Iterator[str]:
-    for field in unknown_fields.UnknownFieldSet(parsed):
-        yield f"unexpected field: {path}{field.field_number}"
+    for unknown in unknown_fields.UnknownFieldSet(parsed):
+        yield f"unexpected field: {path}{unknown.field_number}"
     if depth == DEEPEST:
         return
-    for descriptor, content in parsed.ListFields():
-        if descriptor.message_type is None:
+    for field, content in parsed.ListFields():
+        if field.message_type is None:
             continue
-        below = f"{path}{descriptor.name}."
-        if descriptor.message_type.GetOptions().map_entry:
-            if descriptor.message_type.fields_by_name["value"].message_type is not None:
+        below = f"{path}{field.name}."
+        if field.message_type.GetOptions().map_entry:
+            if field.message_type.fields_by_name["value"].message_type is not None:
                 for item in content.values():
                     yield from _unknown(item, below, depth + 1)
         else:
-            for item in content if descriptor.is_repeated else (content,):
+            for item in content if field.is_repeated else (content,):
                 yield from _unknown(item, below, depth + 1)
 
 
 # --- compatibility: the wire types of the protobuf language guide, "Updating A Message Type" ---
 
-_Field = descriptor_pb2.FieldDescriptorProto
+_Field = descriptor.FieldDescriptor
 _GROUPS = (
     (_Field.TYPE_INT32, _Field.TYPE_UINT32, _Field.TYPE_INT64, _Field.TYPE_UINT64, _Field.TYPE_BOOL, _Field.TYPE_ENUM),
     (_Field.TYPE_SINT32, _Field.TYPE_SINT64),
@@ -153,52 +153,29 @@ _GROUP_OF = {kind: number for number, group in enumerate(_GROUPS) for kind in gr
 
 def protobuf_incompatibilities(old: bytes, new: bytes) -> list[str]:
     """Why messages of the old descriptor cannot be read with the new one; empty if they can."""
-    before, after = _messages(old), _messages(new)
-    roots = _first_message(old), _first_message(new)
     found: list[str] = []
-    waiting, seen = [roots], {roots}
-    while waiting:
-        old_name, new_name = waiting.pop()
-        fields = {field.number: field for field in before[old_name].field}
-        for field in after[new_name].field:
-            source = fields.get(field.number)
+    waiting = [(ProtobufSchema(old).message.DESCRIPTOR, ProtobufSchema(new).message.DESCRIPTOR)]
+    seen = set(waiting)
+    for before, after in waiting:  # grows while it is walked
+        for field in after.fields:
+            source = before.fields_by_number.get(field.number)
             if source is None:
-                if field.label == _Field.LABEL_REQUIRED:
-                    found.append(f"new required field: {new_name}.{field.name}")
-            elif _kind(source) != _kind(field):
-                found.append(f"type mismatch at {new_name}.{field.name}")
-            elif (source.label == _Field.LABEL_REPEATED) != (field.label == _Field.LABEL_REPEATED):
-                found.append(f"repeated and single are not the same at {new_name}.{field.name}")
-            elif field.label == _Field.LABEL_REQUIRED != source.label:
-                found.append(f"field is required now: {new_name}.{field.name}")
+                if field.is_required:
+                    found.append(f"new required field: {after.full_name}.{field.name}")
+            elif _GROUP_OF.get(source.type, -source.type) != _GROUP_OF.get(field.type, -field.type):
+                found.append(f"type mismatch at {after.full_name}.{field.name}")
+            elif source.is_repeated != field.is_repeated:
+                found.append(f"repeated and single are not the same at {after.full_name}.{field.name}")
+            elif field.is_required and not source.is_required:
+                found.append(f"field is required now: {after.full_name}.{field.name}")
             elif field.type == _Field.TYPE_MESSAGE:
-                pair = source.type_name.lstrip("."), field.type_name.lstrip(".")
+                pair = source.message_type, field.message_type
                 if pair not in seen:
                     seen.add(pair)
                     waiting.append(pair)
-        kept = {field.number for field in after[new_name].field}
         # an unknown field is a problem here, so taking one away makes old messages invalid
-        gone = sorted(field.name for number, field in fields.items() if number not in kept)
-        found += [f"field is gone: {old_name}.{name}" for name in gone]
+        gone = sorted(
+            field.name for number, field in before.fields_by_number.items() if number not in after.fields_by_number
+        )
+        found += [f"field is gone: {before.full_name}.{name}" for name in gone]
     return found[:MOST_PROBLEMS]
-
-
-def _kind(field: Any) -> int:
-    return _GROUP_OF.get(field.type, -int(field.type))
-
-
-def _first_message(descriptors: bytes) -> str:
-    main = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
-    return f"{main.package}.{main.message_type[0].name}".lstrip(".")
-
-
-def _messages(descriptors: bytes) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
-    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
-        waiting = [(file.package, entry) for entry in file.message_type]
-        while waiting:
-            prefix, entry = waiting.pop()
-            name = f"{prefix}.{entry.name}".lstrip(".")
-            found[name] = entry
-            waiting += [(name, nested) for nested in entry.nested_type]
-    return found

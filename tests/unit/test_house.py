@@ -10,23 +10,53 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import attrs
 import pytest
 
 from gateway.protocols.registry import protocol
-from tests.unit.test_imports import imports
+from tests.unit.test_imports import imports_in
 
 MODULES = sorted(Path("gateway").rglob("*.py"))
 
 
+@attrs.frozen
+class Facts:
+    """What the rules look at in a module."""
+
+    about: str
+    top: frozenset[str]
+    """Names of its functions and classes."""
+    classes: tuple[tuple[str, int], ...]
+    """Those inside others too, each with its line."""
+    catches_all: tuple[int, ...]
+    """Lines."""
+    imports: frozenset[str]
+
+    @classmethod
+    def of(cls, module: Path) -> Facts:
+        tree = ast.parse(module.read_text())
+        nodes = list(ast.walk(tree))
+        handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler)]
+        return cls(
+            ast.get_docstring(tree) or "",
+            frozenset(getattr(node, "name", "") for node in tree.body),
+            tuple((node.name, node.lineno) for node in nodes if isinstance(node, ast.ClassDef)),
+            tuple(one.lineno for one in handlers if one.type is None or getattr(one.type, "id", "") in EVERYTHING),
+            frozenset(name for name, _line in imports_in(tree, module)),
+        )
+
+
+EVERYTHING = {"Exception", "BaseException"}
+
+
 @pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    """Every module, parsed once for all rules."""
-    return {module: ast.parse(module.read_text()) for module in MODULES}
+def facts() -> dict[Path, Facts]:
+    """Of every module, parsed once for all rules, and no longer there: the collector would walk through millions of nodes."""
+    return {module: Facts.of(module) for module in MODULES}
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_says_what_it_is_for(trees: dict[Path, ast.Module], module: Path) -> None:
-    assert ast.get_docstring(trees[module])
+def test_a_module_says_what_it_is_for(facts: dict[Path, Facts]) -> None:
+    assert [str(module) for module in MODULES if not facts[module].about] == []
 
 
 def test_every_protocol_has_the_same_rooms() -> None:
@@ -42,7 +72,7 @@ def test_every_protocol_has_the_same_rooms() -> None:
             assert all((folder / room / "session.py").exists() for room in rooms - {"wire"})
 
 
-def test_outside_the_protocols_a_class_name_means_one_thing(trees: dict[Path, ast.Module]) -> None:
+def test_outside_the_protocols_a_class_name_means_one_thing(facts: dict[Path, Facts]) -> None:
     """Private names too. Protocols may share theirs: each is read by itself, beside its document. A name of the house's
     they may have in `wire/` alone, where things are called as the document calls them.
     """
@@ -52,10 +82,9 @@ def test_outside_the_protocols_a_class_name_means_one_thing(trees: dict[Path, as
         of_protocol = module.parts[1] == "protocols"
         if of_protocol and "wire" in module.parts:
             continue
-        for node in ast.walk(trees[module]):
-            if isinstance(node, ast.ClassDef):
-                found = sessions if of_protocol else places
-                found.setdefault(node.name, []).append(f"{module}:{node.lineno}")
+        for name, line in facts[module].classes:
+            found = sessions if of_protocol else places
+            found.setdefault(name, []).append(f"{module}:{line}")
     assert len(places) > 500
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
     assert {name: [*where, *places[name]] for name, where in sessions.items() if name in places} == {}
@@ -67,11 +96,11 @@ parts of a command.
 """
 
 
-def test_a_module_that_one_sibling_uses_says_why_it_stands_apart(trees: dict[Path, ast.Module]) -> None:
+def test_a_module_that_one_sibling_uses_says_why_it_stands_apart(facts: dict[Path, Facts]) -> None:
     """It is an entry of a list or a command, or tells in a paragraph of its docstring what it has of its own."""
     users: dict[str, set[Path]] = {}
     for module in MODULES:
-        for name in {name for name, _line in imports(module)}:
+        for name in facts[module].imports:
             users.setdefault(name, set()).add(module)
     unsaid = []
     for module in MODULES:
@@ -79,10 +108,8 @@ def test_a_module_that_one_sibling_uses_says_why_it_stands_apart(trees: dict[Pat
         if len(known_to) != 1 or module.stem == "__init__":
             continue
         (user,) = known_to
-        about = ast.get_docstring(trees[module]) or ""
-        if module.parent == Path("gateway/cli") and "command" in {
-            getattr(node, "name", "") for node in trees[module].body
-        }:
+        about = facts[module].about
+        if module.parent == Path("gateway/cli") and "command" in facts[module].top:
             continue  # found by its name
         if user.parent == module.parent and user.stem not in LISTS and "\n\n" not in about:
             unsaid.append(f"{module}, used by {user.name}: {about}")
@@ -94,15 +121,9 @@ def test_nothing_is_called_utils() -> None:
     assert [str(module) for module in MODULES if module.name in drawers] == []
 
 
-def test_there_is_one_place_that_catches_everything(trees: dict[Path, ast.Module]) -> None:
+def test_there_is_one_place_that_catches_everything(facts: dict[Path, Facts]) -> None:
     """The supervised edge of a connection; anywhere else it would hide a bug."""
-    places = [
-        f"{module}:{node.lineno}"
-        for module in MODULES
-        for node in ast.walk(trees[module])
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
-    ]
+    places = [f"{module}:{line}" for module in MODULES for line in facts[module].catches_all]
     assert len(places) <= 1, places
 
 
@@ -165,7 +186,7 @@ def test_the_smaller_locks_are_part_of_the_larger() -> None:
 
 
 NOT_IMPORTED = {
-    **dict.fromkeys(("mypy", "ruff", "pytest-trio", "pytest-xdist", "types-jsonschema", "types-PyYAML"), "make"),
+    **dict.fromkeys(("mypy", "ruff", "pytest-trio", "pytest-xdist", "types-PyYAML"), "make"),
     **dict.fromkeys(("flask", "flask-cors"), "the server of moto"),
     "grpcio-tools": "protoc, a process of its own for each schema",
     "matplotlib": "pandas, for the plot in the notebook of the pipeline's page",
@@ -179,11 +200,14 @@ def test_a_dependency_that_nothing_imports_leaves_the_list() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     listed = {re.split(r"[\[>=<; ]", one)[0] for each in lists for one in each} - {"gateway"}
+    # without a parser, which would take seconds for the tests alone
+    line = re.compile(r"^ *(?:from (\w+)[\w.]* import |import (\w+)[\w., ]*$)", re.MULTILINE)
     used = {
-        name.partition(".")[0]
+        name
         for folder in ("gateway", "tests", "deploy")
         for module in Path(folder).rglob("*.py")
-        for name, _line in imports(module)
+        for names in line.findall(module.read_text())
+        for name in names
     }
     provided: dict[str, set[str]] = {}
     for package, distributions in importlib.metadata.packages_distributions().items():
