@@ -69,15 +69,20 @@ class AuthNone:
 class AuthKeys:
     """A client has to send one of these keys."""
 
-    api_keys: tuple[str, ...] = attrs.field(repr=False)
+    api_keys: Annotated[tuple[str, ...], Says("The keys, one of which a client has to send.")] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Administrator:
+    name: Annotated[str, Says("What the administrator is called.")] = "admin"
+    password: Annotated[str, Says("The administrator's password.")] = attrs.field(kw_only=True, repr=False)
 
 
 @attrs.frozen
 class AuthUsers:
     """Accounts in the store. The admin is created, or given this password, at start."""
 
-    admin_name: str = "admin"
-    admin_password: str = attrs.field(default="", repr=False)
+    admin: Annotated[Administrator, Says("The administrator, who is made at start.")]
 
 
 @attrs.frozen
@@ -106,21 +111,37 @@ class Listener:
     """A place where clients connect. Several protocols on one are told apart by their first bytes."""
 
     name: str
-    protocols: tuple[str, ...]
+    protocols: Annotated[
+        tuple[str, ...],
+        Says("The protocol, or several on one port, told apart by their first bytes.", key="protocol"),
+    ]
     host: str
     port: int
-    tls: ListenerTls = attrs.Factory(TlsNone)
-    auth: Auth = attrs.Factory(AuthNone)
-    dialect: Dialect = Dialect.AUTO
-    limits: Limits = attrs.Factory(Limits)
+    transport: Annotated[
+        Transport | None,
+        Says("What the protocol runs over, where it may run over several (Fujin); its usual one, if nothing is said."),
+    ] = None
+    """A Unix socket's path is the host."""
+    mode: Annotated[int, Says("Who may connect to a Unix socket, as the mode of its file.")] = 0o600
+    origins: Annotated[
+        tuple[str, ...],
+        Says("Web pages that may connect over WebSocket, by their origins; programs send none, and may."),
+    ] = ()
+    tls: Annotated[
+        ListenerTls,
+        Says("In the clear, with a certificate that is made at start, or with one from files that are followed."),
+    ] = attrs.Factory(TlsNone)
+    auth: Annotated[
+        Auth,
+        Says("`none`: no authentication; `open`: whatever is sent is right; or by keys, accounts or tokens."),
+    ] = attrs.Factory(AuthNone)
+    dialect: Annotated[
+        Dialect,
+        Says("Where document and stock clients differ: after the one, the other, or told apart (FlyMQ, Felix, Fujin)."),
+    ] = Dialect.AUTO
+    limits: Annotated[Limits, Says("Bounds; each has a metric for being hit.")] = attrs.Factory(Limits)
     settings: Mapping[str, Any] = attrs.Factory(dict)
     """By protocol: an instance of its `ProtocolSpec.settings`."""
-    transport: Transport | None = None
-    """None: what its protocols run over where nothing else is said. A Unix socket's path is the host."""
-    mode: int = 0o600
-    """The mode of a Unix socket's file."""
-    origins: tuple[str, ...] = ()
-    """Pages that may connect over WebSocket."""
 
 
 class AdminRole(enum.Enum):
@@ -153,9 +174,17 @@ class Admin:
 
     host: str = "127.0.0.1"
     port: int = 9600
-    token: str = attrs.field(default="", repr=False)
-    tokens: Mapping[str, AdminToken] = attrs.Factory(dict)
-    tls: ListenerTls = TlsNone()
+    token: Annotated[
+        str,
+        Says(
+            "The bearer token for everything but the probes and the documentation, and the console's login; it may "
+            "`administer`. Without any token the API and the console answer only on a loopback address."
+        ),
+    ] = attrs.field(default="", repr=False)
+    tokens: Annotated[
+        Mapping[str, AdminToken], Says("Further tokens, by the name of whoever has one, each with a role.")
+    ] = attrs.Factory(dict)
+    tls: Annotated[ListenerTls, Says("As a listener's.")] = TlsNone()
 
 
 @attrs.frozen
@@ -356,9 +385,9 @@ class TopicSettings:
 class Ingest:
     """Remote addresses that are pulled in, under names made from their captures."""
 
-    source: str
-    into: str
-    group: str = "gateway"
+    source: Annotated[str, Says("The addresses there.", key="from")]
+    into: Annotated[str, Says("What they are called here.")]
+    group: Annotated[str, Says("Under which name the position is kept there.")] = "gateway"
 
 
 @attrs.frozen
@@ -366,16 +395,21 @@ class Upstream:
     """A broker elsewhere."""
 
     name: str
-    protocol: str
-    addresses: tuple[tuple[str, int], ...]
-    """(host, port), in order of preference."""
-    auth: Credentials = attrs.field(factory=Credentials, repr=False)
-    tls: UpstreamTls = attrs.Factory(TlsNone)
-    dialect: Dialect = Dialect.AUTO
-    transport: Transport | None = None
-    pool: int = 1
-    timeout: Seconds = Seconds(10.0)
-    ingest: tuple[Ingest, ...] = ()
+    protocol: Annotated[str, Says("What it speaks.")]
+    addresses: Annotated[
+        tuple[tuple[str, int], ...],
+        Says("Where it is, in order of preference; paths with `transport: unix`.", key="address"),
+    ]
+    transport: Annotated[
+        Transport | None,
+        Says("What is dialled, where the protocol runs over several; its usual one, if nothing is said."),
+    ] = None
+    auth: Annotated[Credentials, Says("What is shown to be let in.")] = attrs.field(factory=Credentials, repr=False)
+    tls: Annotated[UpstreamTls, Says("Whether it is dialled over TLS, and whom to trust.")] = attrs.Factory(TlsNone)
+    dialect: Annotated[Dialect, Says("How it is spoken to.")] = Dialect.AUTO
+    pool: Annotated[int, Says("Connections.")] = 1
+    timeout: Annotated[Seconds, Says("How long an answer, or a connection, may take.")] = Seconds(10.0)
+    ingest: Annotated[tuple[Ingest, ...], Says("What is pulled from it.")] = ()
 
 
 # --- routes ---
@@ -448,7 +482,7 @@ class StoreTarget:
 
     word: ClassVar[str] = "store"
     """What the file calls such a target."""
-    topic: str
+    topic: Annotated[str, Says("The topic.")]
     settings: TopicSettings = attrs.Factory(TopicSettings)
 
 
@@ -495,7 +529,7 @@ class Forward:
     word: ClassVar[str] = "forward"
     upstream: Annotated[str, Says("The broker it goes to.")]
     address: Annotated[str, Says("Where to, there.")]
-    name: Annotated[str, Says("What its cursor and its metrics are called; otherwise after route and upstream.")]
+    name: Annotated[str, Says("What its cursor and its metrics are called; otherwise after route and upstream.")] = ""
     retry: Annotated[Retry, Says("How a message that fails is tried again.")] = attrs.Factory(Retry)
     window: Annotated[int, Says("Messages of a partition that may be under way.")] = 256
     scope: Annotated[Scope, Says("The messages of this route alone, or all of the topic.")] = Scope.ROUTE
@@ -544,27 +578,39 @@ Target = StoreTarget | Bridge | Forward | Mirror | Proxy
 class Route:
     """What is taken, what is done to it, and where it goes."""
 
-    name: str
-    match: Match
-    targets: tuple[Target, ...]
-    transform: tuple[Step, ...] = ()
+    name: Annotated[str, Says("What the route is called in metrics.")]
+    match: Annotated[Match, Says("Which messages it takes: those that fit all that is given; `{}` is every message.")]
+    transform: Annotated[tuple[Step, ...], Says("What is done to its messages, in this order.")] = attrs.field(
+        default=(), kw_only=True
+    )
+    targets: Annotated[
+        tuple[Target, ...], Says("Where they go; the first `store` gives partition and offset.", key="to")
+    ]
 
 
 @attrs.frozen
 class Config:
     """A whole configuration."""
 
-    listeners: Mapping[str, Listener]
-    routes: tuple[Route, ...]
-    admin: Admin | None = None
-    """None where the file has no `admin`: then nothing is served over HTTP."""
-    cluster: ClusterSettings = attrs.Factory(ClusterSettings)
-    storage: Storage = attrs.Factory(Storage)
-    memory: Memory = attrs.Factory(Memory)
-    metrics: Metrics = attrs.Factory(Metrics)
-    topics: Mapping[str, TopicSettings] = attrs.Factory(dict)
-    """Glob to settings, in the order of the file; the first that matches counts."""
-    upstreams: Mapping[str, Upstream] = attrs.Factory(dict)
+    listeners: Annotated[Mapping[str, Listener], Says("Where clients connect, by name.")]
+    admin: Annotated[
+        Admin | None,
+        Says("The console, the admin API, health, metrics and the documentation; without it nothing of that."),
+    ] = None
+    cluster: Annotated[ClusterSettings, Says("What FlyMQ clients are told about this gateway and others.")] = (
+        attrs.Factory(ClusterSettings)
+    )
+    storage: Annotated[Storage, Says("The log.")] = attrs.Factory(Storage)
+    memory: Annotated[Memory, Says("What everything together may use.")] = attrs.Factory(Memory)
+    metrics: Annotated[Metrics, Says("What is measured beside what always is.")] = attrs.Factory(Metrics)
+    topics: Annotated[
+        Mapping[str, TopicSettings], Says("Settings of topics by glob; the first that matches counts.")
+    ] = attrs.Factory(dict)
+    upstreams: Annotated[Mapping[str, Upstream], Says("Brokers elsewhere, by name.")] = attrs.Factory(dict)
+    routes: Annotated[
+        tuple[Route, ...],
+        Says("Where messages go: the first that matches; without any, an address is the topic of the same name."),
+    ] = ()
     file: str = ""
 
     @property

@@ -15,6 +15,8 @@ class Says:
 
     text: str
     since: str = "0.1.0"
+    key: str = ""
+    """What the file calls it, where that is another word."""
 
 
 Seconds = NewType("Seconds", float)

@@ -179,7 +179,7 @@ def _compare_floor(storage: model.Storage, notes: Notebook) -> None:
     # what is written there is to mean what it says
     volume = shutil.disk_usage(_first_existing(Path(storage.path))).total
     counts = counting_floor(storage.free_space_floor, volume)
-    if counts < storage.free_space_floor != model.Storage().free_space_floor:
+    if counts < storage.free_space_floor and notes.has(storage, "free_space_floor"):
         notes.warn(
             storage,
             "free_space_floor",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 import attrs
 import yaml
@@ -25,11 +25,20 @@ _KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "time
 Node = yaml.Node
 
 
-class Invalid:
-    """In place of a value that could not be read; the problem is in the notebook already."""
+INVALID: Final[Any] = object()
+"""In place of a value that could not be read; the problem is in the notebook already."""
 
 
-INVALID = Invalid()
+class Shape(Protocol):
+    """Something that reads one kind of value."""
+
+    def read(self, place: Place) -> Any:
+        """The value. ConfigProblem when it is none; INVALID when what is in it is not, which was noted there."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """What `read` takes, as JSON Schema."""
+        ...
 
 
 @attrs.define(eq=False)
@@ -53,7 +62,7 @@ class Notebook:
     _unknown: set[str] = attrs.Factory(set)
     """The paths of keys that nobody knows: what is beside them was read."""
 
-    def add(self, message: str, line: int, path: str) -> Invalid:
+    def add(self, message: str, line: int, path: str) -> Any:
         self.problems.append(ConfigProblem(message, file=self.file, line=line, path=path))
         return INVALID
 
@@ -127,7 +136,7 @@ class Place:
     line: int = 1
     """The line of its key, or of its own start when it is an item of a list."""
 
-    def problem(self, message: str) -> Invalid:
+    def problem(self, message: str) -> Any:
         return self.notes.add(message, self.line, self.path)
 
     @property
@@ -149,6 +158,9 @@ class Place:
         if self.is_list:
             return "a list"
         return _KINDS.get(str(self.node.tag).rpartition(":")[2], "text")
+
+    def items_or_one(self) -> Iterator[Place]:
+        return self.items() if self.is_list else iter((self,))
 
     def items(self) -> Iterator[Place]:
         for index, node in enumerate(self.node.value):
@@ -182,26 +194,28 @@ class Place:
             return f'{self.path}["{key}"]'
         return f"{self.path}.{key}" if self.path else key
 
-    def text(self, expected: str, *, any_tag: bool = False) -> str | Invalid:
-        """The text of a scalar with its variables filled in. With `any_tag` unquoted numbers and such are text too."""
-        if not isinstance(self.node, yaml.ScalarNode):
-            return self.problem(f"expected {expected}, not {self.kind}")
-        if self.is_empty:
-            return self.problem(f"expected {expected}, not nothing")
-        raw: str = self.node.value
-        if not any_tag and self.node.tag != _TEXT_TAG:
-            return self.problem(f"expected {expected}, not {self.kind} (text that looks like it goes in quotes)")
-        if "$" not in raw:
-            return raw
+    def read(self, shape: Shape) -> Any:
+        """What the shape makes of it; INVALID when that is a problem, which is noted."""
         try:
-            return substitute(raw, self.notes.environ)
+            return shape.read(self)
         except ConfigProblem as problem:
             return self.problem(problem.message)
 
-    def plain(self, expected: str) -> str | Invalid:
+    def text(self, expected: str, *, any_tag: bool = False) -> str:
+        """The text of a scalar with its variables filled in. With `any_tag` unquoted numbers and such are text too."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise ConfigProblem(f"expected {expected}, not {self.kind}")
+        if self.is_empty:
+            raise ConfigProblem(f"expected {expected}, not nothing")
+        raw: str = self.node.value
+        if not any_tag and self.node.tag != _TEXT_TAG:
+            raise ConfigProblem(f"expected {expected}, not {self.kind} (text that looks like it goes in quotes)")
+        return substitute(raw, self.notes.environ) if "$" in raw else raw
+
+    def plain(self, expected: str) -> str:
         """The text of a scalar that must not be quoted unless a variable was filled in: numbers, true and false."""
         if isinstance(self.node, yaml.ScalarNode) and self.node.style is not None and "$" not in self.node.value:
-            return self.problem(f"expected {expected}, not text in quotes")
+            raise ConfigProblem(f"expected {expected}, not text in quotes")
         return self.text(expected, any_tag=True)
 
 
@@ -226,11 +240,14 @@ def compose(text: str, notes: Notebook) -> Place | None:
     return Place(node, "", notes)
 
 
-def read_secret(path: str, place: Place) -> str | Invalid:
+def read_secret(path: str) -> str:
     """The content of a file that holds a secret, without the line end."""
     try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
-        return place.problem(f"cannot read {path!r}: {error.strerror or error}")
+        raise ConfigProblem(f"cannot read {path!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        return place.problem(f"cannot read {path!r}: not UTF-8 text")
+        raise ConfigProblem(f"cannot read {path!r}: not UTF-8 text") from None
+    if not text.strip():
+        raise ConfigProblem(f"{path!r} is empty")
+    return text

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from gateway import model, notation
-from gateway.config.document import INVALID, Place
+from gateway.config.document import INVALID, Place, Shape
 from gateway.config.records import ConfigKey, Record, suggestion
 from gateway.config.shapes import (
     DURATION,
@@ -24,20 +24,19 @@ from gateway.config.shapes import (
     Either,
     ListOf,
     MapOf,
-    Number,
     Tagged,
-    Text,
     Then,
-    Words,
     alternatives,
+    number,
     record,
-    shape_of,
+    text,
+    words,
 )
 from gateway.errors import ConfigProblem
 from gateway.notation import show_duration, show_endpoint
 from gateway.protocols.registry import ProtocolSpec
 from gateway.routing.glob import glob, template
-from gateway.settings import Dialect, Limits, Says, Seconds, Transport
+from gateway.settings import Limits, Says, Seconds
 from gateway.store.interface import Durability
 from gateway.wire.session import Credentials
 
@@ -104,11 +103,12 @@ def _of_kafka(text: str) -> Seconds:
     return value
 
 
-NAME = Text("a name", _name)
-HOST = Text("a host", _host)
-GLOB = Text("a glob", _glob, description="* is part of a segment, ** is anything")
-TEMPLATE = Text("a template", _template, description="{1}, {2}, ... are captures, {topic} the address")
-FINITE = Text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d", show=show_duration)
+NAME = text("a name", _name)
+HOST = text("a host", _host)
+GLOB = text("a glob", _glob, description="* is part of a segment, ** is anything")
+TEMPLATE = text("a template", _template, description="{1}, {2}, ... are captures, {topic} the address")
+PROTOCOL = text("the name of a protocol")
+FINITE = text("a duration", _finite, any_tag=True, description="5ms, 2s, 7d", show=show_duration)
 
 
 def _or_none(text: str) -> str:
@@ -119,7 +119,7 @@ def _or_none(text: str) -> str:
 
 DURABILITY = Either(
     "fsync, none, memory or {interval: T}",
-    scalar=Words({kind.value: model.DurabilitySetting(kind) for kind in Durability if kind is not Durability.INTERVAL}),
+    scalar=words({kind.value: model.DurabilitySetting(kind) for kind in Durability if kind is not Durability.INTERVAL}),
     mappings=(
         Record(
             model.DurabilitySetting,
@@ -144,116 +144,79 @@ def _limit(value: Seconds | None) -> Seconds | None:
 RETENTION = Either(
     "a duration, none, or a mapping with time and bytes",
     scalar=Then(DURATION, lambda value: model.Retention(time=_limit(value))),
-    mappings=(
-        attrs.evolve(
-            record(model.Retention),
-            adapt=lambda time=None, **rest: {"time": _limit(time), **rest},
-        ),
-    ),
+    mappings=(record(model.Retention, adapt=lambda time=None, **rest: {"time": _limit(time), **rest}),),
 )
 
 TOPIC_SETTINGS = record(
-    model.TopicSettings, partitions=Number(1, MOST_PARTITIONS), retention=RETENTION, durability=DURABILITY
+    model.TopicSettings, partitions=number(1, MOST_PARTITIONS), retention=RETENTION, durability=DURABILITY
 )
+
+
+def _within(key: str, shape: Shape, says: str) -> Record:
+    # a mapping that says by its only key what is in it
+    name = key.replace("-", "_")
+    only = ConfigKey(key, shape, required=True, to=name, says=Says(says))
+    return Record(lambda **values: values[name], (only,))
+
 
 LISTENER_TLS = Either(
     "none, self-signed or a mapping with self-signed, or with cert and key",
-    scalar=Words({"none": model.TlsNone(), "self-signed": model.TlsSelfSigned()}),
+    scalar=words({"none": model.TlsNone(), "self-signed": model.TlsSelfSigned()}),
     mappings=(
         record(model.TlsFiles),
-        Record(
-            lambda self_signed: self_signed,
-            (
-                ConfigKey(
-                    "self-signed",
-                    record(model.TlsSelfSigned, names=ListOf(HOST, least=1, or_one=True)),
-                    required=True,
-                    to="self_signed",
-                    says=Says("A certificate that is made at start, for more names; there is one for all listeners."),
-                ),
-            ),
+        _within(
+            "self-signed",
+            record(model.TlsSelfSigned, names=ListOf(HOST, least=1, or_one=True)),
+            "A certificate that is made at start, for more names; there is one for all listeners.",
         ),
     ),
 )
 
 UPSTREAM_TLS = Either(
     "none, system or a mapping with ca, cert, key and server_name",
-    scalar=Words({"none": model.TlsNone(), "system": model.TlsSystem()}),
+    scalar=words({"none": model.TlsNone(), "system": model.TlsSystem()}),
     mappings=(record(model.TlsTrust),),
 )
 
 KAFKA = record(
     model.Kafka,
     brokers=ListOf(ENDPOINT, least=1, or_one=True),
-    prefix=Text("how names begin", _prefix, empty=True),
-    replication=Number(1, MOST_REPLICAS),
-    min_insync=Number(0, MOST_REPLICAS),
-    timeout=Text("a duration", _of_kafka, any_tag=True, description="1s to 5m", show=show_duration),
+    prefix=text("how names begin", _prefix, empty=True),
+    replication=number(1, MOST_REPLICAS),
+    min_insync=number(0, MOST_REPLICAS),
+    timeout=text("a duration", _of_kafka, any_tag=True, description="1s to 5m", show=show_duration),
     tls=UPSTREAM_TLS,
     sasl=record(model.Sasl, secrets=("password",)),
     link=record(model.KafkaLink, bind=ENDPOINT, advertise=HOST),
 )
 
-_ADMIN_USER = Record(
-    dict,
-    (
-        ConfigKey("name", NAME, says=Says("What the administrator is called."), default="admin"),
-        ConfigKey(
-            "password", Text("a password"), required=True, secret=True, says=Says("The administrator's password.")
-        ),
-    ),
-)
-
 AUTH = Either(
     "open, none, or a mapping with api_keys, users or jwt",
-    scalar=Words({"open": model.AuthOpen(), "none": model.AuthNone()}),
+    scalar=words({"open": model.AuthOpen(), "none": model.AuthNone()}),
     mappings=(
+        record(model.AuthKeys, secrets=("api_keys",), api_keys=ListOf(text("a key"), least=1)),
         Record(
-            model.AuthKeys,
+            lambda users, admin: model.AuthUsers(admin),  # noqa: ARG005 - `store` is the only place accounts are kept
             (
                 ConfigKey(
-                    "api_keys",
-                    ListOf(Text("a key"), least=1),
-                    required=True,
-                    secret=True,
-                    split=True,
-                    says=Says("The keys, one of which a client has to send."),
+                    "users", words({"store": "store"}), required=True, says=Says("Accounts are kept in the log.")
                 ),
+                *record(
+                    model.AuthUsers,
+                    admin=record(model.Administrator, secrets=("password",), name=NAME, password=text("a password")),
+                ).fields,
             ),
         ),
-        Record(
-            model.AuthUsers,
-            (
-                ConfigKey(
-                    "users", Words({"store": "store"}), required=True, says=Says("Accounts are kept in the log.")
-                ),
-                ConfigKey("admin", _ADMIN_USER, required=True, says=Says("The administrator, who is made at start.")),
-            ),
-            adapt=lambda users, admin: {  # noqa: ARG005 - `store` is the only place accounts are kept
-                "admin_name": admin.get("name", "admin"),
-                "admin_password": admin["password"],
-            },
-        ),
-        Record(
-            lambda jwt: jwt,
-            (
-                ConfigKey(
-                    "jwt",
-                    record(model.AuthJwt, secrets=("jwks", "key")),
-                    required=True,
-                    says=Says("Tokens, signed by one of these keys."),
-                ),
-            ),
-        ),
+        _within("jwt", record(model.AuthJwt, secrets=("jwks", "key")), "Tokens, signed by one of these keys."),
     ),
 )
 
-_WORDS = Words({**{word: (word,) for word in model.ACCEPTABLE}, "all": model.ACCEPTABLE})
+_WORDS = words({**{word: (word,) for word in model.ACCEPTABLE}, "all": model.ACCEPTABLE})
 
 ACCEPT_LOSS = Then(
     Either(
         f"a list of {alternatives(model.ACCEPTABLE)}; or all",
-        scalar=Words({"all": (model.ACCEPTABLE,)}),
+        scalar=words({"all": (model.ACCEPTABLE,)}),
         listed=ListOf(_WORDS),
     ),
     lambda lists: frozenset(word for words in lists for word in words),
@@ -262,12 +225,12 @@ ACCEPT_LOSS = Then(
 STEP = Tagged(
     "a transform step",
     {
-        "set_header": Then(MapOf(Text(empty=True), least=1), model.SetHeader),
-        "remove_header": Then(ListOf(Text(), least=1, or_one=True), model.RemoveHeader),
-        "rename_header": Then(MapOf(Text(), least=1), model.RenameHeader),
+        "set_header": Then(MapOf(text(empty=True), least=1), model.SetHeader),
+        "remove_header": Then(ListOf(text(), least=1, or_one=True), model.RemoveHeader),
+        "rename_header": Then(MapOf(text(), least=1), model.RenameHeader),
         "rewrite": record(model.Rewrite, address=TEMPLATE),
-        "filter": Then(Text("an expression"), model.Filter),
-        "project": Then(MapOf(Text("an expression"), least=1), model.Project),
+        "filter": Then(text("an expression"), model.Filter),
+        "project": Then(MapOf(text("an expression"), least=1), model.Project),
     },
     {
         "set_header": Says("Gives headers these values, whether they were there or not."),
@@ -284,27 +247,20 @@ TARGET = Tagged(
     {
         "store": Record(
             model.StoreTarget,
-            (ConfigKey("topic", TEMPLATE, required=True, stand_in="", says=Says("The topic.")), *TOPIC_SETTINGS.fields),
+            (*record(model.StoreTarget, but=("settings",), topic=TEMPLATE).fields, *TOPIC_SETTINGS.fields),
             adapt=lambda topic, **settings: {"topic": topic, "settings": model.TopicSettings(**settings)},
         ),
         "bridge": record(model.Bridge, address=TEMPLATE, accept_loss=ACCEPT_LOSS),
-        "forward": Record(
+        "forward": record(
             model.Forward,
-            tuple(
-                attrs.evolve(field, required=field.required and field.key != "name")
-                for field in record(
-                    model.Forward,
-                    address=TEMPLATE,
-                    name=NAME,
-                    retry=record(model.Retry, max=Number(1)),
-                    window=Number(1, MOST_WINDOW),
-                    dead_letter=TEMPLATE,
-                    accept_loss=ACCEPT_LOSS,
-                ).fields
-            ),
-            adapt=lambda name="", **rest: {"name": name, **rest},
+            address=TEMPLATE,
+            name=NAME,
+            retry=record(model.Retry, max=number(1)),
+            window=number(1, MOST_WINDOW),
+            dead_letter=TEMPLATE,
+            accept_loss=ACCEPT_LOSS,
         ),
-        "mirror": record(model.Mirror, address=TEMPLATE, percent=Number(0, 100, whole=False)),
+        "mirror": record(model.Mirror, address=TEMPLATE, percent=number(0, 100, whole=False)),
         "proxy": record(model.Proxy, address=TEMPLATE, timeout=FINITE),
     },
     {
@@ -318,35 +274,21 @@ TARGET = Tagged(
 
 MATCH = record(
     model.Match,
-    protocol=ListOf(Text(), or_one=True),
-    listener=ListOf(Text(), or_one=True),
+    protocol=ListOf(text(), or_one=True),
+    listener=ListOf(text(), or_one=True),
     topic=GLOB,
     key=GLOB,
     header=MapOf(GLOB),
     principal=GLOB,
 )
 
-ROUTE = Record(
+ROUTE = record(
     model.Route,
-    (
-        ConfigKey("name", NAME, required=True, stand_in="", says=Says("What the route is called in metrics.")),
-        ConfigKey(
-            "match",
-            MATCH,
-            required=True,
-            stand_in=model.Match(),
-            says=Says("Which messages it takes: those that fit all that is given; `{}` is every message."),
-        ),
-        ConfigKey("transform", ListOf(STEP), says=Says("What is done to its messages, in this order.")),
-        ConfigKey(
-            "to",
-            ListOf(TARGET, least=1),
-            required=True,
-            to="targets",
-            stand_in=(),
-            says=Says("Where they go; the first `store` gives partition and offset."),
-        ),
-    ),
+    stand_ins={"match": model.Match(), "targets": ()},
+    name=NAME,
+    match=MATCH,
+    transform=ListOf(STEP),
+    targets=ListOf(TARGET, least=1),
 )
 
 
@@ -356,57 +298,35 @@ def _mode(text: str) -> int:
     return int(text, 8)
 
 
-PLACE = Text("host:port, or a path", notation.place, description="127.0.0.1:9092, [::1]:9092, /run/gateway.sock")
-MODE = Text("the mode of a file", _mode, any_tag=True, show=lambda mode: f"{mode:04o}")
+PLACE = text("host:port, or a path", notation.place, description="127.0.0.1:9092, [::1]:9092, /run/gateway.sock")
+MODE = text("the mode of a file", _mode, any_tag=True, show=lambda mode: f"{mode:04o}")
 
 
-UPSTREAM = Record(
+def _unnamed(**values: Any) -> Mapping[str, Any]:
+    # its name is the key that it stands under
+    return {"name": "", **values}
+
+
+UPSTREAM = record(
     model.Upstream,
-    (
-        ConfigKey("protocol", Text("the name of a protocol"), required=True, stand_in="", says=Says("What it speaks.")),
-        ConfigKey(
-            "address",
-            ListOf(PLACE, least=1, or_one=True),
-            required=True,
-            to="addresses",
-            stand_in=(),
-            says=Says("Where it is, in order of preference; paths with `transport: unix`."),
-        ),
-        ConfigKey(
-            "transport",
-            shape_of(Transport),
-            says=Says("What is dialled, where the protocol runs over several; its usual one, if nothing is said."),
-        ),
-        ConfigKey(
-            "auth",
-            record(Credentials, secrets=("api_key", "password", "token")),
-            says=Says("What is shown to be let in."),
-        ),
-        ConfigKey("tls", UPSTREAM_TLS, says=Says("Whether it is dialled over TLS, and whom to trust."), default="none"),
-        ConfigKey("dialect", shape_of(Dialect), says=Says("How it is spoken to."), default=Dialect.AUTO.value),
-        ConfigKey("pool", Number(1, MOST_POOL), says=Says("Connections."), default=1),
-        ConfigKey("timeout", FINITE, says=Says("How long an answer, or a connection, may take."), default="10s"),
-        ConfigKey(
-            "ingest",
-            ListOf(
-                Record(
-                    model.Ingest,
-                    (
-                        ConfigKey("from", GLOB, required=True, to="source", says=Says("The addresses there.")),
-                        ConfigKey("into", TEMPLATE, required=True, says=Says("What they are called here.")),
-                        ConfigKey(
-                            "group",
-                            NAME,
-                            says=Says("Under which name the position is kept there."),
-                            default="gateway",
-                        ),
-                    ),
-                )
-            ),
-            says=Says("What is pulled from it."),
-        ),
+    but=("name",),
+    stand_ins={"addresses": ()},
+    adapt=_unnamed,
+    protocol=PROTOCOL,
+    addresses=ListOf(PLACE, least=1, or_one=True),
+    auth=record(Credentials, secrets=("api_key", "password", "token")),
+    tls=UPSTREAM_TLS,
+    pool=number(1, MOST_POOL),
+    timeout=FINITE,
+    ingest=ListOf(
+        record(
+            model.Ingest,
+            stand_ins={"source": INVALID, "into": INVALID},
+            source=GLOB,
+            into=TEMPLATE,
+            group=NAME,
+        )
     ),
-    adapt=lambda **values: {"name": "", **values},
 )
 
 
@@ -420,21 +340,14 @@ ADMIN = Record(
     model.Admin,
     (
         ConfigKey("bind", ENDPOINT, says=Says("Where it is served."), default="127.0.0.1:9600"),
-        ConfigKey(
-            "token",
-            Text("a token", _or_none),
-            secret=True,
-            says=Says(
-                "The bearer token for everything but the probes and the documentation, and the console's login; it may "
-                "`administer`. Without any token the API and the console answer only on a loopback address."
-            ),
-        ),
-        ConfigKey(
-            "tokens",
-            MapOf(record(model.AdminToken, secrets=("token",), token=Text("a token", _or_none)), _name),
-            says=Says("Further tokens, by the name of whoever has one, each with a role."),
-        ),
-        ConfigKey("tls", LISTENER_TLS, says=Says("As a listener's."), default="none"),
+        *record(
+            model.Admin,
+            but=("host", "port"),
+            secrets=("token",),
+            token=text("a token", _or_none),
+            tokens=MapOf(record(model.AdminToken, secrets=("token",), token=text("a token", _or_none)), _name),
+            tls=LISTENER_TLS,
+        ).fields,
     ),
     adapt=_bound_to,
 )
@@ -456,73 +369,36 @@ def _measured(groups: tuple[str, ...]) -> tuple[str, ...]:
 _REACHABLE = Then(ENDPOINT, _reachable)
 CLUSTER = record(model.ClusterSettings, id=NAME, address=_REACHABLE, peers=ListOf(_REACHABLE, or_one=True))
 
-METRICS = record(model.Metrics, groups=Then(ListOf(Text("the name of a group")), _measured), bind=ENDPOINT)
+METRICS = record(model.Metrics, groups=Then(ListOf(text("the name of a group")), _measured), bind=ENDPOINT)
 
 LIMITS = record(
     Limits,
-    connections=Number(1),
-    per_address=Number(1),
-    subscriptions=Number(1),
-    subscriptions_per_connection=Number(1),
-    in_flight=Number(1),
+    connections=number(1),
+    per_address=number(1),
+    subscriptions=number(1),
+    subscriptions_per_connection=number(1),
+    in_flight=number(1),
 )
 
 
-_COMMON = (
-    ConfigKey(
-        "protocol",
-        ListOf(Text("the name of a protocol"), least=1, or_one=True),
-        required=True,
-        to="protocols",
-        says=Says("The protocol, or several on one port, told apart by their first bytes."),
-    ),
-    ConfigKey(
-        "bind",
-        PLACE,
-        required=True,
-        stand_in=("", 0),
-        says=Says("Where clients connect; with port 0 the system chooses one. A path with `transport: unix`."),
-    ),
-    ConfigKey(
-        "transport",
-        shape_of(Transport),
-        says=Says(
-            "What the protocol runs over, where it may run over several (Fujin); its usual one, if nothing is said."
-        ),
-    ),
-    ConfigKey(
-        "mode",
-        MODE,
-        says=Says("Who may connect to a Unix socket, as the mode of its file."),
-        default="0600",
-    ),
-    ConfigKey(
-        "origins",
-        ListOf(Text("an origin, or *")),
-        says=Says("Web pages that may connect over WebSocket, by their origins; programs send none, and may."),
-    ),
-    ConfigKey(
-        "tls",
-        LISTENER_TLS,
-        says=Says("In the clear, with a certificate that is made at start, or with one from files that are followed."),
-        default="none",
-    ),
-    ConfigKey(
-        "auth",
-        AUTH,
-        says=Says("`none`: no authentication; `open`: whatever is sent is right; or by keys, accounts or tokens."),
-        default="none",
-    ),
-    ConfigKey(
-        "dialect",
-        shape_of(Dialect),
-        says=Says(
-            "Where document and stock clients differ: after the one, the other, or told apart (FlyMQ, Felix, Fujin)."
-        ),
-        default=Dialect.AUTO.value,
-    ),
-    ConfigKey("limits", LIMITS, says=Says("Bounds; each has a metric for being hit.")),
+_PROTOCOL, *_REST = record(
+    model.Listener,
+    but=("name", "host", "port", "settings"),
+    protocols=ListOf(PROTOCOL, least=1, or_one=True),
+    mode=MODE,
+    origins=ListOf(text("an origin, or *")),
+    tls=LISTENER_TLS,
+    auth=AUTH,
+    limits=LIMITS,
+).fields
+_BIND = ConfigKey(
+    "bind",
+    PLACE,
+    required=True,
+    stand_in=("", 0),
+    says=Says("Where clients connect; with port 0 the system chooses one. A path with `transport: unix`."),
 )
+_COMMON = (_PROTOCOL, _BIND, *_REST)
 
 
 @attrs.frozen
@@ -536,39 +412,35 @@ class ListenerShape:
     def read(self, place: Place) -> Any:
         """The listener; INVALID when a protocol of it is not there."""
         if not place.is_mapping:
-            return place.problem(f"expected a mapping, not {place.kind}")
+            raise ConfigProblem(f"expected a mapping, not {place.kind}")
         spoken = self._spoken(place)
         place.notes.spoken.update(spoken)
-        unknown = [name for name in spoken if name not in self.specs]
-        own = {name: _own(self.specs[name]) for name in spoken if name in self.specs}
+        known = bool(spoken) and all(name in self.specs for name in spoken)
+        # where nobody can tell which protocol it is, a key may be any protocol's
+        own = {name: _own(self.specs[name]) for name in (spoken if known else self.specs)}
         fields = {field.key: field for record in own.values() for field in record.fields}
         common = {field.key for field in _COMMON}
         shape = Record(
             model.Listener,
             (*_COMMON, *(field for key, field in fields.items() if key not in common)),
             adapt=lambda **values: self._adapt(own, values),
-            lenient=bool(unknown) or not spoken,
         )
         listener = shape.read(place)
-        return INVALID if unknown or listener is INVALID else listener
+        return listener if known else INVALID
 
     def _spoken(self, place: Place) -> tuple[str, ...]:
         # the names under `protocol`, with a problem for each that is not there
-        for key, entry in place.entries():
-            if key != "protocol":
+        spoken: list[str] = []
+        for name in (name for key, entry in place.entries() if key == "protocol" for name in entry.items_or_one()):
+            text = name.read(PROTOCOL)
+            if text is INVALID:
                 continue
-            names = list(entry.items()) if entry.is_list else [entry]
-            spoken = []
-            for name in names:
-                text = name.text("the name of a protocol")
-                if isinstance(text, str):
-                    spoken.append(text)
-                    if text in self.elsewhere:
-                        name.problem(f"{text} is for brokers elsewhere (upstreams), and not served here")
-                    elif text not in self.specs:
-                        name.problem(f"unknown or not available protocol {text!r}{suggestion(text, self.specs)}")
-            return tuple(spoken)
-        return ()
+            spoken.append(text)
+            if text in self.elsewhere:
+                name.problem(f"{text} is for brokers elsewhere (upstreams), and not served here")
+            elif text not in self.specs:
+                name.problem(f"unknown or not available protocol {text!r}{suggestion(text, self.specs)}")
+        return tuple(spoken)
 
     @staticmethod
     def _adapt(own: Mapping[str, Record], values: dict[str, Any]) -> Mapping[str, Any]:
@@ -579,14 +451,14 @@ class ListenerShape:
         for shape in own.values():
             for field in shape.fields:
                 values.pop(field.key, None)
-        return {"name": "", "settings": settings, **_bound_to(**values)}
+        return _unnamed(settings=settings, **_bound_to(**values))
 
     def schema(self) -> dict[str, Any]:
         """The keys of every protocol; which of them go with which, `check` knows."""
         own = {
-            field.key: attrs.evolve(field, says=Says(f"{name}: {field.says.text}", field.says.since))
-            if field.says
-            else field
+            field.key: attrs.evolve(
+                field, says=field.says and attrs.evolve(field.says, text=f"{name}: {field.says.text}")
+            )
             for name, spec in self.specs.items()
             for field in _own(spec).fields
         }
@@ -604,43 +476,19 @@ def _own(spec: ProtocolSpec) -> Record:
 
 def grammar(specs: Specs) -> Record:
     served = {name: spec for name, spec in specs.items() if spec.server is not None}
-    fields: Sequence[ConfigKey] = (
-        ConfigKey(
-            "version",
-            Number(VERSION, VERSION),
-            required=True,
-            stand_in=VERSION,
-            says=Says("The version of this format."),
-        ),
-        ConfigKey(
-            "listeners",
-            MapOf(ListenerShape(served, frozenset(specs) - frozenset(served)), _name, named=True, into="listeners"),
-            required=True,
-            says=Says("Where clients connect, by name."),
-        ),
-        ConfigKey(
-            "admin",
-            ADMIN,
-            says=Says("The console, the admin API, health, metrics and the documentation; without it nothing of that."),
-        ),
-        ConfigKey("cluster", CLUSTER, says=Says("What FlyMQ clients are told about this gateway and others.")),
-        ConfigKey("storage", record(model.Storage, durability=DURABILITY, kafka=KAFKA), says=Says("The log.")),
-        ConfigKey("memory", record(model.Memory), says=Says("What everything together may use.")),
-        ConfigKey("metrics", METRICS, says=Says("What is measured beside what always is.")),
-        ConfigKey(
-            "topics",
-            MapOf(TOPIC_SETTINGS, _glob),
-            says=Says("Settings of topics by glob; the first that matches counts."),
-        ),
-        ConfigKey(
-            "upstreams", MapOf(UPSTREAM, _name, named=True, into="upstreams"), says=Says("Brokers elsewhere, by name.")
-        ),
-        ConfigKey(
-            "routes",
-            ListOf(ROUTE),
-            says=Says(
-                "Where messages go: the first that matches; without any, an address is the topic of the same name."
-            ),
-        ),
+    version = ConfigKey(
+        "version", number(VERSION, VERSION), required=True, stand_in=VERSION, says=Says("The version of this format.")
     )
-    return Record(dict, tuple(fields))
+    keys = record(
+        model.Config,
+        but=("file",),
+        listeners=MapOf(ListenerShape(served, frozenset(specs) - frozenset(served)), _name, into="listeners"),
+        admin=ADMIN,
+        cluster=CLUSTER,
+        storage=record(model.Storage, durability=DURABILITY, kafka=KAFKA),
+        metrics=METRICS,
+        topics=MapOf(TOPIC_SETTINGS, _glob),
+        upstreams=MapOf(UPSTREAM, _name, into="upstreams"),
+        routes=ListOf(ROUTE),
+    )
+    return Record(dict, (version, *keys.fields))

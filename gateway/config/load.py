@@ -82,7 +82,7 @@ def examine(
     config: model.Config | None = None
     document = compose(text, notes)
     if document is not None:
-        found = grammar(specs).read(document)
+        found = document.read(grammar(specs))
         if found is not INVALID:
             config = _config(found, file, notes)
             notes.end_of_reading()

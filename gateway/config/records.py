@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
-from gateway.config.document import INVALID, Place, read_secret
+from gateway.config.document import INVALID, Place, Shape, read_secret
+from gateway.errors import ConfigProblem
 from gateway.settings import Says
 
 FILE_SUFFIX = "_file"
-
-
-class Shape(Protocol):
-    """Something that reads one kind of value."""
-
-    def read(self, place: Place) -> Any:
-        """The value, or INVALID when a problem was noted."""
-        ...
-
-    def schema(self) -> dict[str, Any]:
-        """What `read` takes, as JSON Schema."""
-        ...
 
 
 @attrs.frozen
@@ -34,7 +23,7 @@ class ConfigKey:
     shape: Shape
     required: bool = False
     secret: bool = False
-    to: str = ""
+    to: str = attrs.Factory(lambda self: self.key, takes_self=True)
     split: bool = False
     """The secret file holds one value a line."""
     stand_in: Any = INVALID
@@ -54,108 +43,84 @@ class ConfigKey:
         return schema
 
 
-def same(**values: Any) -> Mapping[str, Any]:
-    """What was read goes to the class as it is."""
-    return values
-
-
 @attrs.frozen
 class Record:
     """A mapping that becomes an instance of an attrs class. `adapt` has a last word on its arguments."""
 
     cls: Callable[..., Any]
     fields: tuple[ConfigKey, ...]
-    adapt: Callable[..., Mapping[str, Any]] = same
-    lenient: bool = False
-    """Says nothing about keys it does not know: those of a listener whose protocol is not known may be right."""
+    adapt: Callable[..., Mapping[str, Any]] = dict
 
     @property
-    def known_keys(self) -> frozenset[str]:
-        files = (field.key + FILE_SUFFIX for field in self.fields if field.secret)
-        return frozenset((*(field.key for field in self.fields), *files))
+    def known(self) -> Mapping[str, tuple[ConfigKey, Shape]]:
+        """What can be written, secrets as files as well."""
+        found: dict[str, tuple[ConfigKey, Shape]] = {}
+        for field in self.fields:
+            found[field.key] = field, field.shape
+            if field.secret:
+                found[field.key + FILE_SUFFIX] = field, _SecretFile(field)
+        return found
 
     def read(self, place: Place) -> Any:
         """The instance; INVALID when something required could not be read."""
         if not place.is_mapping:
-            return place.problem(f"expected a mapping, not {place.kind}")
-        by_key = {field.key: field for field in self.fields}
+            raise ConfigProblem(f"expected a mapping, not {place.kind}")
+        known = self.known
         found: dict[str, Any] = {}
         strange: list[tuple[str, Place]] = []
         for key, entry in place.entries():
-            field = by_key.get(key)
-            if field is not None:
-                self._keep(found, field, field.shape.read(entry), entry)
-                continue
-            field = by_key.get(key.removesuffix(FILE_SUFFIX)) if key.endswith(FILE_SUFFIX) else None
-            if field is not None and field.secret:
-                self._keep(found, field, _from_file(field, entry), entry)
-            elif not self.lenient:
+            if key in known:
+                field, shape = known[key]
+                value = entry.read(shape)
+                if field.to in found:
+                    entry.problem(f"give either {field.key!r} or {field.key + FILE_SUFFIX!r}, not both")
+                found[field.to] = value
+            else:
                 strange.append((key, entry))
         for key, entry in strange:
-            place.notes.unknown_key(entry, f"unknown key {key!r}{suggestion(key, self.known_keys)}")
-            meant = by_key.get(closest(key, self.known_keys))
-            if meant is not None and (meant.to or meant.key) not in found:
+            place.notes.unknown_key(entry, f"unknown key {key!r}{suggestion(key, known)}")
+            meant = known.get(closest(key, known))
+            if meant is not None and meant[0].to not in found:
                 # it is refused, and what it says is looked at all the same: one mistake at a time would take a run each
-                value = found[meant.to or meant.key] = meant.shape.read(entry)
-                if value is INVALID:
-                    place.notes.stands_in(place.join(meant.key))
-        if not self._stand_in(found, place):
+                field, shape = meant
+                found[field.to] = entry.read(shape)
+                if found[field.to] is INVALID:
+                    place.notes.stands_in(place.join(field.key))
+        for field in self.fields:
+            if field.required and found.get(field.to, INVALID) is INVALID:
+                if field.to not in found:
+                    place.problem(f"missing key {field.key!r}")
+                place.notes.stands_in(place.join(field.key))
+                found[field.to] = field.stand_in
+        if any(field.required and found[field.to] is INVALID for field in self.fields):
             return INVALID
-        arguments = {name: value for name, value in found.items() if value is not INVALID}
-        value = self.cls(**self.adapt(**arguments))
+        value = self.cls(**self.adapt(**{name: value for name, value in found.items() if value is not INVALID}))
         place.notes.place(value, place.path)
         return value
 
-    def _stand_in(self, found: dict[str, Any], place: Place) -> bool:
-        # fill in what is required and not there; False if nothing can stand for it
-        whole = True
-        for field in self.fields:
-            name = field.to or field.key
-            if not field.required or found.get(name, INVALID) is not INVALID:
-                continue
-            if name not in found:
-                place.problem(f"missing key {field.key!r}")
-            if field.stand_in is INVALID:
-                whole = False
-            else:
-                place.notes.stands_in(place.join(field.key))
-                found[name] = field.stand_in
-        return whole
+    def schema(self) -> dict[str, Any]:
+        shown = {key: shape if shape is not field.shape else field for key, (field, shape) in self.known.items()}
+        properties = {key: one.schema() for key, one in shown.items()}
+        schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+        demanded = [field for field in self.fields if field.required]
+        if required := [field.key for field in demanded if not field.secret]:
+            schema["required"] = required
+        either = [[{"required": [key]} for key in (one.key, one.key + FILE_SUFFIX)] for one in demanded if one.secret]
+        return {**schema, "allOf": [{"oneOf": one} for one in either]} if either else schema
 
-    @staticmethod
-    def _keep(found: dict[str, Any], field: ConfigKey, value: Any, entry: Place) -> None:
-        name = field.to or field.key
-        if name in found:
-            entry.problem(f"give either {field.key!r} or {field.key + FILE_SUFFIX!r}, not both")
-        found[name] = value
+
+@attrs.frozen
+class _SecretFile:
+    """A secret by the name of its file."""
+
+    field: ConfigKey
+
+    def read(self, place: Place) -> Any:
+        text = read_secret(place.text("the name of a file"))
+        return tuple(filter(None, map(str.strip, text.splitlines()))) if self.field.split else text
 
     def schema(self) -> dict[str, Any]:
-        properties: dict[str, Any] = {}
-        demands: list[dict[str, Any]] = []
-        for field in self.fields:
-            properties[field.key] = field.schema()
-            if field.secret:
-                properties[field.key + FILE_SUFFIX] = {"type": "string", "description": f"a file with the {field.key}"}
-                if field.required:
-                    either = [{"required": [field.key]}, {"required": [field.key + FILE_SUFFIX]}]
-                    demands.append({"oneOf": either})
-        schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-        required = [field.key for field in self.fields if field.required and not field.secret]
-        if required:
-            schema["required"] = required
-        return {**schema, "allOf": demands} if demands else schema
-
-
-def _from_file(field: ConfigKey, entry: Place) -> Any:
-    name = entry.text("the name of a file")
-    if not isinstance(name, str):
-        return name
-    text = read_secret(name, entry)
-    if not isinstance(text, str):
-        return text
-    if not text.strip():
-        return entry.problem(f"{name!r} is empty")
-    return tuple(filter(None, map(str.strip, text.splitlines()))) if field.split else text
+        return {"type": "string", "description": f"a file with the {self.field.key}"}
 
 
 def closest(word: str, known: Iterable[str]) -> str:

@@ -13,14 +13,14 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 import attrs
 
 from gateway import notation
-from gateway.config.document import INVALID, Place
-from gateway.config.records import ConfigKey, Record, Shape, closest, nearest
+from gateway.config.document import INVALID, Place, Shape
+from gateway.config.records import ConfigKey, Record, closest, nearest
 from gateway.errors import ConfigProblem
 from gateway.settings import Backoff, Says, Seconds, Size
 
@@ -30,96 +30,77 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
 
 @attrs.frozen
-class Text:
-    """Text. `convert` makes something of it, or raises ConfigProblem."""
+class Scalar:
+    """Text, and what `convert` makes of it, which may raise ConfigProblem."""
 
-    expected: str = "text"
-    convert: Callable[[str], Any] = attrs.field(default=lambda text: text)
-    empty: bool = False
-    any_tag: bool = False
-    description: str = ""
-    show: Callable[[Any], str] = attrs.field(default=str)
+    expected: str
+    convert: Callable[[str], Any]
+    json: Mapping[str, Any]
+    show: Callable[[Any], str | float | None]
     """The other way: from the value to what the file would say."""
+    any_tag: bool = True
+    plain: bool = False
+    empty: bool = True
 
     def read(self, place: Place) -> Any:
-        text = place.text(self.expected, any_tag=self.any_tag)
-        if not isinstance(text, str):
-            return text
+        text = place.plain(self.expected) if self.plain else place.text(self.expected, any_tag=self.any_tag)
         if not text and not self.empty:
-            return place.problem(f"expected {self.expected}, not empty text")
-        try:
-            return self.convert(text)
-        except ConfigProblem as problem:
-            return place.problem(problem.message)
+            raise ConfigProblem(f"expected {self.expected}, not empty text")
+        return self.convert(text)
 
     def schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": ["string", "integer"] if self.any_tag else "string"}
-        title = ": ".join(filter(None, (self.expected, self.description)))
-        return schema if title == "text" else {**schema, "title": title}
+        return dict(self.json)
 
 
-@attrs.frozen
-class Number:
-    least: float = 0
-    most: float = math.inf
-    whole: bool = True
+def text(
+    expected: str = "text",
+    convert: Callable[[str], Any] = str,
+    *,
+    empty: bool = False,
+    any_tag: bool = False,
+    description: str = "",
+    show: Callable[[Any], str] = str,
+) -> Scalar:
+    json: dict[str, Any] = {"type": ["string", "integer"] if any_tag else "string"}
+    title = ": ".join(filter(None, (expected, description)))
+    return Scalar(expected, convert, json if title == "text" else {**json, "title": title}, show, any_tag, empty=empty)
 
-    def read(self, place: Place) -> Any:
-        expected = "a whole number" if self.whole else "a number"
-        text = place.plain(expected)
-        if not isinstance(text, str):
-            return text
-        if not (_WHOLE if self.whole else _DECIMAL).fullmatch(text):
-            return place.problem(f"expected {expected}, not {text!r}")
-        value: float = int(text) if self.whole else float(text)
-        if not self.least <= value <= self.most:
-            if self.least == self.most:
-                return place.problem(f"expected {self.least:g}, not {text}")
-            bounds = f"from {self.least:g} to {self.most:g}" if self.most < math.inf else f"of at least {self.least:g}"
-            return place.problem(f"expected {expected} {bounds}, not {text}")
+
+def number(least: float = 0, most: float = math.inf, *, whole: bool = True) -> Scalar:
+    expected = "a whole number" if whole else "a number"
+
+    def convert(text: str) -> float:
+        if not (_WHOLE if whole else _DECIMAL).fullmatch(text):
+            raise ConfigProblem(f"expected {expected}, not {text!r}")
+        value: float = int(text) if whole else float(text)
+        if not least <= value <= most:
+            bounds = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
+            raise ConfigProblem(f"expected {f'{least:g}' if least == most else f'{expected} {bounds}'}, not {text}")
         return value
 
-    def schema(self) -> dict[str, Any]:
-        number: dict[str, Any] = {"type": "integer" if self.whole else "number", "minimum": self.least}
-        if self.most < math.inf:
-            number["maximum"] = self.most
-        return {"anyOf": [number, _VARIABLE]}
+    json = {"type": "integer" if whole else "number", "minimum": least}
+    bounded = json | ({"maximum": most} if most < math.inf else {})
+    return Scalar(expected, convert, {"anyOf": [bounded, _VARIABLE]}, lambda value: value, plain=True)
 
 
-@attrs.frozen
-class YesNo:
-    def read(self, place: Place) -> Any:
-        text = place.plain("true or false")
-        if not isinstance(text, str):
-            return text
-        if text not in ("true", "false"):
-            return place.problem(f"expected true or false, not {text!r}")
-        return text == "true"
-
-    def schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "boolean"}, _VARIABLE]}
-
-
-@attrs.frozen
-class Words:
+def words(meanings: Mapping[str, Any]) -> Scalar:
     """One of a few words, each with the value it stands for."""
+    expected = alternatives(tuple(meanings))
 
-    meanings: Mapping[str, Any]
+    def convert(text: str) -> Any:
+        if text not in meanings:
+            raise ConfigProblem(f"expected {expected}, not {text!r}{nearest(text, meanings)}")
+        return meanings[text]
 
-    def read(self, place: Place) -> Any:
-        text = place.text(self.expected, any_tag=True)
-        if not isinstance(text, str):
-            return text
-        if text not in self.meanings:
-            return place.problem(f"expected {self.expected}, not {text!r}{nearest(text, self.meanings)}")
-        return self.meanings[text]
+    def show(value: Any) -> str | None:
+        return next((word for word, meaning in meanings.items() if meaning == value), None)
 
-    @property
-    def expected(self) -> str:
-        return alternatives(tuple(self.meanings))
+    return Scalar(expected, convert, {"anyOf": [{"enum": list(meanings)}, _VARIABLE]}, show)
 
-    def schema(self) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(self.meanings)}, _VARIABLE]}
+
+def alternatives(words: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @attrs.frozen
@@ -132,13 +113,13 @@ class ListOf:
 
     def read(self, place: Place) -> Any:
         if not place.is_list:
-            if self.or_one:
-                item = self.item.read(place)
-                return item if item is INVALID else (item,)
-            return place.problem(f"expected a list, not {place.kind}")
-        items = [self.item.read(item) for item in place.items()]
+            if not self.or_one:
+                raise ConfigProblem(f"expected a list, not {place.kind}")
+            item = self.item.read(place)
+            return item if item is INVALID else (item,)
+        items = [item.read(self.item) for item in place.items()]
         if len(items) < self.least:
-            return place.problem("expected a list of at least one, not an empty list")
+            raise ConfigProblem("expected a list of at least one, not an empty list")
         return tuple(item for item in items if item is not INVALID)
 
     def schema(self) -> dict[str, Any]:
@@ -150,23 +131,21 @@ class ListOf:
 
 @attrs.frozen
 class MapOf:
-    """A mapping whose keys are the user's own. `key` says what they may be; `named` tells the value its key."""
+    """A mapping whose keys are the user's own. `key` says what they may be."""
 
     value: Shape
-    key: Callable[[str], object] = attrs.field(default=lambda text: text)
-    named: bool = False
+    key: Callable[[str], object] = str
     into: str = ""
-    """Where the notebook keeps the names, good or not."""
+    """Where the notebook keeps the names, good or not; the values are told theirs."""
     least: int = 0
 
     def read(self, place: Place) -> Any:
         """A dict of what could be read, in the order of the file."""
         if not place.is_mapping:
-            return place.problem(f"expected a mapping, not {place.kind}")
+            raise ConfigProblem(f"expected a mapping, not {place.kind}")
         found: dict[str, Any] = {}
-        count = 0
-        for name, entry in place.entries():
-            count += 1
+        entries = list(place.entries())
+        for name, entry in entries:
             if self.into:
                 getattr(place.notes, self.into).add(name)
             try:
@@ -174,15 +153,12 @@ class MapOf:
             except ConfigProblem as problem:
                 entry.problem(problem.message)
                 continue
-            value = self.value.read(entry)
-            if value is INVALID:
-                continue
-            if self.named:
-                value = attrs.evolve(value, name=name)
-                place.notes.place(value, entry.path)
-            found[name] = value
-        if count < self.least:
-            return place.problem("expected at least one entry")
+            value = entry.read(self.value)
+            if value is not INVALID:
+                found[name] = attrs.evolve(value, name=name) if self.into else value
+                place.notes.place(found[name], entry.path)
+        if len(entries) < self.least:
+            raise ConfigProblem("expected at least one entry")
         return found
 
     def schema(self) -> dict[str, Any]:
@@ -209,15 +185,15 @@ class Either:
                 return self.listed.read(place)
         elif self.scalar is not None and not place.is_empty:
             return self.scalar.read(place)
-        return place.problem(f"expected {self.expected}, not {place.kind}")
+        raise ConfigProblem(f"expected {self.expected}, not {place.kind}")
 
     def _choose(self, place: Place) -> Record | None:
         # the mapping that knows most of the keys; with one alternative there is no choice
         if len(self.mappings) == 1:
             return self.mappings[0]
         keys = {key.value for key, _ in place.node.value if isinstance(key.value, str)}
-        best = max(self.mappings, key=lambda record: len(keys & record.known_keys), default=None)
-        return best if best is not None and keys & best.known_keys else None
+        best = max(self.mappings, key=lambda record: len(keys & record.known.keys()), default=None)
+        return best if best is not None and keys & best.known.keys() else None
 
     def schema(self) -> dict[str, Any]:
         shapes = [shape for shape in (self.scalar, self.listed, *self.mappings) if shape is not None]
@@ -235,32 +211,23 @@ class Tagged:
     def read(self, place: Place) -> Any:
         names = alternatives(tuple(self.kinds))
         if not place.is_mapping:
-            return place.problem(f"expected {self.what} ({names}), not {place.kind}")
+            raise ConfigProblem(f"expected {self.what} ({names}), not {place.kind}")
         entries = list(place.entries())
         if len(entries) != 1:
-            return place.problem(f"expected {self.what} with exactly one of {names}")
+            raise ConfigProblem(f"expected {self.what} with exactly one of {names}")
         name, entry = entries[0]
-        if name not in self.kinds:
-            message = f"unknown key {name!r}: expected {self.what} ({names}){nearest(name, self.kinds)}"
-            meant = self.kinds.get(closest(name, self.kinds))
-            if meant is None:
-                return entry.problem(message)
-            entry.notes.unknown_key(entry, message)
-            return meant.read(entry)
-        return self.kinds[name].read(entry)
+        if name in self.kinds:
+            return entry.read(self.kinds[name])
+        message = f"unknown key {name!r}: expected {self.what} ({names}){nearest(name, self.kinds)}"
+        meant = self.kinds.get(closest(name, self.kinds))
+        if meant is None:
+            return entry.problem(message)
+        entry.notes.unknown_key(entry, message)
+        return entry.read(meant)
 
     def schema(self) -> dict[str, Any]:
-        return {
-            "oneOf": [
-                {
-                    "type": "object",
-                    "properties": {name: ConfigKey(name, shape, says=self.says.get(name)).schema()},
-                    "required": [name],
-                    "additionalProperties": False,
-                }
-                for name, shape in self.kinds.items()
-            ]
-        }
+        keys = [ConfigKey(name, shape, required=True, says=self.says.get(name)) for name, shape in self.kinds.items()]
+        return {"oneOf": [Record(dict, (key,)).schema() for key in keys]}
 
 
 @attrs.frozen
@@ -272,33 +239,32 @@ class Then:
 
     def read(self, place: Place) -> Any:
         value = self.shape.read(place)
-        if value is INVALID:
-            return value
-        try:
-            converted = self.convert(value)
-        except ConfigProblem as problem:
-            return place.problem(problem.message)
-        place.notes.place(converted, place.path)
-        return converted
+        if value is not INVALID:
+            value = self.convert(value)
+            place.notes.place(value, place.path)
+        return value
 
     def schema(self) -> dict[str, Any]:
         return self.shape.schema()
 
 
-DURATION = Text(
+YES_NO = attrs.evolve(
+    words({"true": True, "false": False}), json={"anyOf": [{"type": "boolean"}, _VARIABLE]}, show=bool, plain=True
+)
+DURATION = text(
     "a duration", notation.duration, any_tag=True, description="5ms, 2s, 7d, or none", show=notation.show_duration
 )
-SIZE = Text("a size", notation.size, any_tag=True, description="4096, 64KiB, 16MiB", show=notation.show_size)
-BACKOFF = Text("a back-off range", notation.backoff, description="100ms..30s", show=notation.show_backoff)
-ENDPOINT = Text("host:port", notation.endpoint, description="127.0.0.1:9092, [::1]:9092")
+SIZE = text("a size", notation.size, any_tag=True, description="4096, 64KiB, 16MiB", show=notation.show_size)
+BACKOFF = text("a back-off range", notation.backoff, description="100ms..30s", show=notation.show_backoff)
+ENDPOINT = text("host:port", notation.endpoint, description="127.0.0.1:9092, [::1]:9092")
 _SIMPLE: Mapping[Any, Shape] = {
     Seconds: DURATION,
     Size: SIZE,
     Backoff: BACKOFF,
-    bool: YesNo(),
-    int: Number(),
-    float: Number(whole=False),
-    str: Text(),
+    bool: YES_NO,
+    int: number(),
+    float: number(whole=False),
+    str: text(),
 }
 
 
@@ -315,39 +281,48 @@ def shape_of(kind: Any) -> Shape:
     if origin is not None and issubclass(origin, Mapping):
         return MapOf(shape_of(arguments[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return Words({str(member.value): member for member in kind})
+        return words({str(member.value): member for member in kind})
     if attrs.has(kind):
         return record(kind)
     raise TypeError(f"no shape for {kind!r}")
 
 
-def record(cls: type[Any], *, secrets: Sequence[str] = (), **shapes: Shape) -> Record:
-    """The shape of an attrs class. `shapes` describe those fields whose type says too little; a `secret` may be given as
-    `x_file`.
+def record(
+    cls: type[Any],
+    *,
+    but: Collection[str] = (),
+    secrets: Collection[str] = (),
+    stand_ins: Mapping[str, Any] | None = None,
+    adapt: Callable[..., Mapping[str, Any]] = dict,
+    **shapes: Shape,
+) -> Record:
+    """The shape of an attrs class, `but` for what does not come from the file as it is. `shapes` describe those fields whose
+    type says too little; a `secret` may be given as `x_file`; a required text that is missing is taken for an empty one.
     """
-    return Record(cls, tuple(_fields(cls, secrets, shapes)))
-
-
-def _fields(cls: type[Any], secrets: Sequence[str], shapes: Mapping[str, Shape]) -> typing.Iterator[ConfigKey]:
     hints = typing.get_type_hints(cls)
     annotated = typing.get_type_hints(cls, include_extras=True)
+    keys = []
     for field in attrs.fields(cls):
-        shape = shapes[field.name] if field.name in shapes else shape_of(hints[field.name])
-        says = [one for one in get_args(annotated[field.name]) if isinstance(one, Says)]
-        yield ConfigKey(
-            key=field.name,
-            shape=shape,
-            required=field.default is attrs.NOTHING,
-            secret=field.name in secrets,
-            stand_in="" if hints[field.name] is str else INVALID,
-            says=says[0] if says else None,
-            default=_written(shape, _default(field)),
+        hint = hints[field.name]
+        if field.name in but:
+            continue
+        says = next((one for one in get_args(annotated[field.name]) if isinstance(one, Says)), None)
+        shape = shapes[field.name] if field.name in shapes else shape_of(hint)
+        default = field.default.factory() if hasattr(field.default, "factory") else field.default
+        keys.append(
+            ConfigKey(
+                key=(says and says.key) or field.name,
+                shape=shape,
+                required=field.default is attrs.NOTHING,
+                secret=field.name in secrets,
+                to=field.name,
+                split=isinstance(shape, ListOf),
+                stand_in=(stand_ins or {}).get(field.name, "" if hint is str else INVALID),
+                says=says,
+                default=_written(shape, default),
+            )
         )
-
-
-def _default(field: attrs.Attribute[Any]) -> Any:
-    default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+    return Record(cls, tuple(keys), adapt)
 
 
 def _written(shape: Shape, value: Any) -> str | float | None:
@@ -358,19 +333,9 @@ def _written(shape: Shape, value: Any) -> str | float | None:
         case Either() | Then():
             inner = shape.scalar if isinstance(shape, Either) else shape.shape
             return _written(inner, value) if inner is not None else None
-        case Words():
-            return next((word for word, meaning in shape.meanings.items() if meaning == value), None)
         case ListOf():
             return ", ".join(str(_written(shape.item, item)) for item in value)
-        case Text():
+        case Scalar():
             return shape.show(value)
-        case Number() | YesNo():
-            number: float = value
-            return number
         case _:
             return None
-
-
-def alternatives(words: Sequence[str]) -> str:
-    """`a, b or c`."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -103,8 +103,8 @@ class Accounts:
     async def start(self, listeners: Iterable[AuthUsers]) -> None:
         """Create the configured admins, or give them their configured password."""
         for auth in listeners:
-            if auth.admin_password:
-                await self._bootstrap(auth.admin_name, auth.admin_password)
+            if auth.admin.password:
+                await self._bootstrap(auth.admin.name, auth.admin.password)
 
     async def _bootstrap(self, name: str, password: str) -> None:
         account = self.find(name, lost=True)  # who it is and what it may is in the configuration

@@ -178,7 +178,7 @@ def test_other_compressions_are_refused(flags: int, name: str) -> None:
 
 
 def test_a_gzip_bomb_stops_at_the_frame_limit() -> None:
-    bomb = gzip.compress(bytes(1 << 28), 9, mtime=0)
+    bomb = gzip.compress(bytes(1 << 28), 1, mtime=0)
     script = server(auth=False)
     tracemalloc.start()
     script.feed(fr(Op.PRODUCE, bomb, flags=3))

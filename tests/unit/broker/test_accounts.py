@@ -14,7 +14,7 @@ from gateway.broker.administration import accounts as module
 from gateway.errors import AlreadyExists, Conflict, Denied, InvalidRequest, NotFound, Throttled, Unauthenticated
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench
 
-USERS = model.AuthUsers(admin_name="root", admin_password="secret")
+USERS = model.AuthUsers(model.Administrator("root", password="secret"))
 
 
 @asynccontextmanager
@@ -70,13 +70,13 @@ async def test_the_admins_password_follows_the_configuration(tmp_path: Path) -> 
         await bench.ask(second, r.Authenticate(1, "second", "pw"))
         assert await bench.ask(second, r.UpdateUser(2, "root", (), False)) == r.DONE
     async with open_bench(tmp_path) as bench:
-        await bench.accounts.start([model.AuthUsers("root", "new")])
+        await bench.accounts.start([model.AuthUsers(model.Administrator("root", password="new"))])
         assert isinstance(await login(bench, "root", "secret"), Unauthenticated)
         identity = await login(bench, "root", "new")
         assert isinstance(identity, r.Identity)
         assert identity.roles == ("admin",)
         before = dict(bench.store.table(module.TABLE))
-        await bench.accounts.start([model.AuthUsers("root", "new")])  # nothing to do
+        await bench.accounts.start([model.AuthUsers(model.Administrator("root", password="new"))])  # nothing to do
         assert bench.store.table(module.TABLE) == before
 
 

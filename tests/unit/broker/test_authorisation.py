@@ -23,7 +23,7 @@ from gateway.settings import Seconds
 from tests.unit.broker.house import opened
 from tests.unit.broker.support import Bench, FakeClock, RecordingCaller, open_bench
 
-USERS = model.AuthUsers(admin_name="admin", admin_password="secret")
+USERS = model.AuthUsers(model.Administrator("admin", password="secret"))
 BATCH = Batch("t", Columns.of([b"x"]))
 
 # one of each, about the topic or cache "t" where it is about one
@@ -434,7 +434,7 @@ async def test_a_key_set_is_searched_by_key_id(tmp_path: Path) -> None:
 
 
 async def test_a_profile_is_what_its_caller_may_do(tmp_path: Path) -> None:
-    users = model.AuthUsers(admin_name="root", admin_password="password-of-root")
+    users = model.AuthUsers(model.Administrator("root", password="password-of-root"))
     async with opened(tmp_path, accounts=[users]) as house:
         root, ann = house.client(auth=users), house.client(auth=users)
         await root.ask(r.Authenticate(0, "root", "password-of-root"))

@@ -16,7 +16,7 @@ from gateway.errors import Throttled, Unauthenticated
 from gateway.recorder import Recorder
 from tests.unit.broker.support import Bench, RecordingCaller, open_bench
 
-USERS = model.AuthUsers(admin_name="root", admin_password="right")
+USERS = model.AuthUsers(model.Administrator("root", password="right"))
 KEYS = model.AuthKeys(("k1",))
 SECRET = "a shared secret that is long enough for HS256"
 JWT = model.AuthJwt(key=SECRET, algorithms=("HS256",))

@@ -152,8 +152,8 @@ AUTHS = [
     ("none", model.AuthNone()),
     ("{api_keys: [a, '1']}", model.AuthKeys(("a", "1"))),
     ("{api_keys_file: KEYS}", model.AuthKeys(("first", "second"))),
-    ("{users: store, admin: {name: root, password: pw}}", model.AuthUsers("root", "pw")),
-    ("{users: store, admin: {password_file: SECRET}}", model.AuthUsers("admin", "hush")),
+    ("{users: store, admin: {name: root, password: pw}}", model.AuthUsers(model.Administrator("root", password="pw"))),
+    ("{users: store, admin: {password_file: SECRET}}", model.AuthUsers(model.Administrator(password="hush"))),
     ("{jwt: {key_file: SECRET, algorithms: [HS256], issuer: me}}", model.AuthJwt(key="hush", algorithms=("HS256",), issuer="me")),
     ("{jwt: {jwks: '" + JWKS + "', audience: us, leeway: 5s}}", model.AuthJwt(JWKS, audience="us", leeway=Seconds(5.0))),
 ]  # fmt: skip

@@ -575,6 +575,12 @@ BOTH_ROUNDS = [
          "r.yaml:5: listeners.a.bind: 127.0.0.1:1 (tcp) is taken",
          "r.yaml:5: listeners.a.tsl.cert: cannot read", "r.yaml:5: listeners.a.tsl.key: cannot read"],
     ),
+    (  # of a listener whose protocol nobody can tell, what belongs to none of them is named
+        HEAD + "  a: {protokoll: flymq, bind: '127.0.0.1:9', tsl: none, poll_hold: 1s}\n"
+        "  b: {protocol: flymk, bind: '127.0.0.1:8', bnid: x, poll_hold: 1s}\n",
+        ["r.yaml:5: listeners.a.protokoll: unknown key", "r.yaml:5: listeners.a.tsl: unknown key",
+         "r.yaml:6: listeners.b.bnid: unknown key", "r.yaml:6: listeners.b.protocol: unknown or not available"],
+    ),
     (  # of a list of losses the words that can be read count, and the others are still missing
         QUIC + "routes:\n  - {name: r, match: {}, to: [store: {topic: a}, bridge: {protocol: felix, address: b/c/d, accept_loss: [kye]}]}\n",
         ["r.yaml:7: routes[0].to[1].bridge.accept_loss: flymq and rustlog to felix loses key, headers",
