@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
+from typing import Annotated
 
 import attrs
 import msgspec
@@ -84,6 +85,9 @@ def check_count(records: int) -> None:
 
 # --- operations ---
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+
 
 class Operation(msgspec.Struct, frozen=True):
     """Root of what a client can ask."""
@@ -91,7 +95,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 class Produce(Operation, frozen=True):
     topic: str
-    partition: int
+    partition: U32
     columns: Columns
 
 
@@ -100,22 +104,22 @@ class Fetch(Operation, frozen=True):
 
     group: str
     topic: str
-    partition: int
-    offset: int
-    max_bytes: int
+    partition: U32
+    offset: Natural
+    max_bytes: Natural
 
 
 class OffsetCommit(Operation, frozen=True):
     group: str
     topic: str
-    partition: int
-    offset: int
+    partition: U32
+    offset: Natural
 
 
 class OffsetFetch(Operation, frozen=True):
     group: str
     topic: str
-    partition: int
+    partition: U32
 
 
 class CreateTopic(Operation, frozen=True):
@@ -133,7 +137,7 @@ class DescribeTopic(Operation, frozen=True):
 
 class DescribePartition(Operation, frozen=True):
     topic: str
-    partition: int
+    partition: U32
 
 
 class MetricsFetch(Operation, frozen=True):

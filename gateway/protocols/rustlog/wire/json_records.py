@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.envelope import MOST_MESSAGES, Run
-from gateway.protocols.rustlog.wire.frames import Records, check_count
+from gateway.protocols.rustlog.wire.frames import U64_MAX, Records, Undecodable, check_count
 
 
 def check_size(payload: bytes, most_commas: int = MOST_MESSAGES) -> None:
@@ -17,6 +17,13 @@ def check_size(payload: bytes, most_commas: int = MOST_MESSAGES) -> None:
     check_count(max(payload.count(b"["), payload.count(b"{"), payload.count(b":")))
     if payload.count(b",") > most_commas:
         check_count(payload.count(b","))
+
+
+def u64(value: int) -> int:
+    """A number that fits the document's u64."""
+    if value > U64_MAX:
+        raise Undecodable(f"{value} is too large for u64")
+    return value
 
 
 def fitting(answer: Records, left: int, record: Callable[[Run, int, bytes], object]) -> tuple[bytes, int]:

@@ -6,16 +6,14 @@ The document names DescribePartition, MetricsFetch and Ping without their fields
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Any
 
 import msgspec
 
 from gateway.envelope import Columns
-from gateway.protocols.rustlog.wire import frames, json_records
+from gateway.protocols.rustlog.wire import frames
+from gateway.protocols.rustlog.wire.json_records import check_size, fitting, u64
 from gateway.protocols.rustlog.wire.mapping import json_error, typed_code
-
-Natural = Annotated[int, msgspec.Meta(ge=0)]
-U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 
 SMALLEST_RECORD = len('{"offset":0,"timestamp":0,"payload":""},')
 """What the shortest record costs in an answer, so that a Fetch never asks for more than can be told."""
@@ -24,130 +22,62 @@ MOST_BYTES = frames.MAX_FRAME // 4 * 3
 """Of values in one answer, for the same reason: base64."""
 
 
-class _Tagged(msgspec.Struct, tag_field="type"):
-    pass
-
-
-class _Produce(_Tagged, tag="Produce"):
+class _Produce(msgspec.Struct):
     topic: str
-    partition: U32
+    partition: frames.U32
     records: list[bytes]
 
 
-class _Fetch(_Tagged, tag="Fetch"):
+class _Fetch(msgspec.Struct):
     topic: str
-    partition: U32
-    offset: Natural
-    max_bytes: Natural
+    partition: frames.U32
+    offset: frames.Natural
+    max_bytes: frames.Natural
     group_id: str | None = None
 
 
-class _OffsetCommit(_Tagged, tag="OffsetCommit"):
-    group: str
+class _CreateTopic(msgspec.Struct):
     topic: str
-    partition: U32
-    offset: Natural
-
-
-class _OffsetFetch(_Tagged, tag="OffsetFetch"):
-    group: str
-    topic: str
-    partition: U32
-
-
-class _CreateTopic(_Tagged, tag="CreateTopic"):
-    topic: str
-    partition_count: U32
-
-
-class _ListTopics(_Tagged, tag="ListTopics"):
-    pass
-
-
-class _DescribeTopic(_Tagged, tag="DescribeTopic"):
-    topic: str
-
-
-class _DescribePartition(_Tagged, tag="DescribePartition"):
-    topic: str
-    partition: U32
-
-
-class _MetricsFetch(_Tagged, tag="MetricsFetch"):
-    pass
-
-
-class _Ping(_Tagged, tag="Ping"):
-    pass
-
-
-_Request = (
-    _Produce
-    | _Fetch
-    | _OffsetCommit
-    | _OffsetFetch
-    | _CreateTopic
-    | _ListTopics
-    | _DescribeTopic
-    | _DescribePartition
-    | _MetricsFetch
-    | _Ping
-)
+    partition_count: frames.U32
 
 
 class _Probe(msgspec.Struct):
     type: str
 
 
-_REQUEST = msgspec.json.Decoder(_Request)
 _PROBE = msgspec.json.Decoder(_Probe)
-_TYPES = frozenset(
-    {"Produce", "Fetch", "OffsetCommit", "OffsetFetch", "CreateTopic", "ListTopics"}
-    | {"DescribeTopic", "DescribePartition", "MetricsFetch", "Ping"}
-)
+_REQUESTS = {
+    kind.__name__.lstrip("_"): msgspec.json.Decoder[Any](kind)
+    for kind in (
+        *(_Produce, _Fetch, _CreateTopic),
+        *(frames.OffsetCommit, frames.OffsetFetch, frames.ListTopics, frames.MetricsFetch, frames.Ping),
+        *(frames.DescribeTopic, frames.DescribePartition),
+    )
+}
+"""By what the type of a request is called: most are written with the names that they have here."""
 
 
 def decode_request(payload: bytes) -> frames.Operation:
-    json_records.check_size(payload)
+    check_size(payload)
     try:
         kind = _PROBE.decode(payload).type
-        if kind not in _TYPES:
+        if kind not in _REQUESTS:
             raise frames.UnknownOperation(f"unknown request type: {kind}")
-        return _operation(_REQUEST.decode(payload))
+        found = _REQUESTS[kind].decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise frames.Undecodable(str(error)) from None
-
-
-def _operation(found: _Request) -> frames.Operation:
     match found:
         case _Produce():
             return frames.Produce(found.topic, found.partition, Columns.of(found.records))
         case _Fetch():
-            return frames.Fetch(
-                found.group_id or "", found.topic, found.partition, _u64(found.offset), _u64(found.max_bytes)
-            )
-        case _OffsetCommit():
-            return frames.OffsetCommit(found.group, found.topic, found.partition, _u64(found.offset))
-        case _OffsetFetch():
-            return frames.OffsetFetch(found.group, found.topic, found.partition)
+            group = found.group_id or ""
+            return frames.Fetch(group, found.topic, found.partition, u64(found.offset), u64(found.max_bytes))
         case _CreateTopic():
             return frames.CreateTopic(found.topic, found.partition_count)
-        case _ListTopics():
-            return frames.ListTopics()
-        case _DescribeTopic():
-            return frames.DescribeTopic(found.topic)
-        case _DescribePartition():
-            return frames.DescribePartition(found.topic, found.partition)
-        case _MetricsFetch():
-            return frames.MetricsFetch()
-        case _Ping():
-            return frames.Ping()
-
-
-def _u64(value: int) -> int:
-    if value > frames.U64_MAX:
-        raise frames.Undecodable(f"{value} is too large for u64")
-    return value
+        case frames.OffsetCommit():
+            u64(found.offset)
+    operation: frames.Operation = found
+    return operation
 
 
 def encode_answer(answer: frames.Answer) -> bytes:
@@ -210,7 +140,7 @@ def _fitting(answer: frames.TopicList) -> Sequence[msgspec.Raw]:
 def _encode_records(answer: frames.Records) -> bytes:
     # the records of an answer, cut where a frame is full (RustLog wire 8); times in microseconds
     left = frames.MAX_FRAME - len('{"type":"FetchResponse","records":[],"next_offset":}') - len(str(frames.U64_MAX))
-    fitting = json_records.fitting(
+    fitted = fitting(
         answer,
         left,
         lambda run, index, value: {
@@ -219,7 +149,7 @@ def _encode_records(answer: frames.Records) -> bytes:
             "payload": value,
         },
     )
-    return b'{"type":"FetchResponse","records":[%b],"next_offset":%d}' % fitting
+    return b'{"type":"FetchResponse","records":[%b],"next_offset":%d}' % fitted
 
 
 def fits_alone(value: bytes) -> bool:
