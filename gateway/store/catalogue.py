@@ -7,9 +7,11 @@ million records as with a thousand.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -25,12 +27,15 @@ from gateway.store.database import (
 )
 from gateway.store.hot import RunQueue
 from gateway.store.interface import Durability, PartitionState, TopicConfig, TopicState
-from gateway.store.lost import NOTHING_LOST, LostRows
-from gateway.store.pages import HIGHEST, LOWEST, Pages
+from gateway.store.lost import FREE_LIST, NOTHING_LOST, LostRows
+from gateway.store.pages import HIGHEST, INDEX, LOWEST, TABLE, TOPIC_INDEX, BadPageError, Pages, Row, fits
 
+T = TypeVar("T")
 NO_SLOT = -1
 """What partitions of memory topics have for a slot: the database knows nothing of them."""
 EPOCH_BITS = 32
+_NAMED = 100
+"""So many damaged partitions are named at a start; `store check` names all."""
 
 
 @attrs.define(eq=False)
@@ -53,13 +58,17 @@ class Log:
     merge_from: int = 0
     """Merging has finished below this offset."""
     sealed: bool = False
-    """Its end is damaged, so that nobody knows which offset would be next."""
+    """Nothing is added: its end is damaged, so that nobody knows which offset would be next, or its topic's row is."""
+    lost_end: bool = False
+    """The last offset stands for all that is lost."""
     unposted: list[Run] = attrs.field(factory=list)
     """The last records, as long as they are in the journal and not in the database."""
 
     @property
     def stored_end(self) -> int:
-        """Behind what the database has."""
+        """Behind what the database has, and can give."""
+        if self.lost_end:
+            return self.state.end - 1
         return self.unposted[0].base_offset if self.unposted else self.state.end
 
     @property
@@ -102,10 +111,11 @@ class Catalogue:
         self.topics: dict[str, Topic] = {}
         self.dead: set[int] = set()
         """Slots of deleted topics whose chunks are still there."""
-        self.damaged = False
-        """What there is of topics and partitions is not all there was: nothing may be made that could be there already."""
+        self.damage: Sequence[str] = ()
+        """What is damaged of the tables of topics and partitions, in words: nothing may be made that could be there already."""
         self.lost: LostRows = NOTHING_LOST
         """What damaged pages have taken along of the small tables."""
+        self._free_list = ""
         self._boot = boot
         self._epochs = 0
         self._slots: set[int] = set()
@@ -141,6 +151,18 @@ class Catalogue:
         for topic in self.topics.values():
             yield from topic.logs
 
+    def notes(self) -> Sequence[str]:
+        """What people are to be told of its damage."""
+        sealed = [
+            f"the end of {log.topic.name}/{log.number} is damaged: nothing is added"
+            for log in self.logs()
+            if log.sealed
+        ]
+        more = [f"so are those of {len(sealed) - _NAMED} more partitions"] if len(sealed) > _NAMED else []
+        topics = [f"{one}: no topic can be made, changed or deleted" for one in self.damage]
+        free = [f"{self._free_list}: what needs a new page cannot be stored"] if self._free_list else []
+        return [*topics, *free, *sealed[:_NAMED], *more]
+
     def log(self, topic: str, partition: int) -> Log | None:
         found = self.topics.get(topic)
         return found.logs[partition] if found is not None and 0 <= partition < len(found.logs) else None
@@ -151,7 +173,8 @@ class Catalogue:
 
     def load(self, connection: sqlite3.Connection, commit: int) -> int:
         """Read all from the database. Returns the number of the last commit there is a trace of, `commit` at least."""
-        topics, partitions, self.damaged = load(connection)
+        topics, partitions, self.damage = load(connection)
+        self._free_list = _damage_of_free_list(connection)
         for topic in topics:
             self.topics[topic.name] = topic
             self._topic_id = max(self._topic_id, topic.id)
@@ -167,7 +190,7 @@ class Catalogue:
             topic = by_id[row.topic]
             state = PartitionState(row.start, row.end, row.bytes, row.last_ms)
             log = Log(topic, row.number, row.slot, state, row.position, row.slack, row.head_ms, merge_from=row.end)
-            log.sealed = row.sealed
+            log.sealed, log.lost_end = row.sealed, row.lost_end
             topic.partitions.append(state)
             topic.logs.append(log)
         for topic in topics:
@@ -175,19 +198,30 @@ class Catalogue:
         return commit
 
 
-def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow], bool]:
-    """Topics without partitions; the partitions of all of them, by topic and number; whether their tables are damaged.
+def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow], Sequence[str]]:
+    """Topics without partitions; the partitions of all of them, by topic and number; what is damaged of their tables, in words.
 
     What is lost of these tables is made up for, sealed, so that it can be refused by its name.
     """
-    rows, lost_topics = _rows(connection, "topics", _TOPICS)
-    partitions, lost_partitions = load_partitions(connection)
+    rows, topics_whole = _rows(connection, "topics", _TOPICS)
+    partitions, partitions_whole = load_partitions(connection)
     topics = [_topic(*row) for row in rows]
     known = {topic.id for topic in topics}
-    if not (lost_topics or lost_partitions) and {row.topic for row in partitions} - {None} == known:
-        return topics, partitions, False
+    damage = [] if topics_whole else ["the table of topics, or the index of their names, is damaged"]
+    if not partitions_whole or not {row.topic for row in partitions} - {None} <= known:
+        damage.append("the table of partitions is damaged")
+    if lost_behind(connection, HIGHEST):
+        damage.append("the end of the table of records is damaged")
+    if topics_whole and partitions_whole and {row.topic for row in partitions} - {None} == known:
+        return topics, partitions, damage
     # the index has the names of topics that their table has lost
-    names = {} if not lost_topics else dict(_rows(connection, "topics", "SELECT id, name FROM topics", by_name=True)[0])
+    names = {} if topics_whole else {row.values[1]: row.values[0] for row in walk(connection, TOPIC_INDEX)}
+    called = Counter(topic.name for topic in topics)
+    for topic in topics:
+        if (other := names.get(topic.id, topic.name)) != topic.name:
+            damage.append(f"topic {topic.name} is {other} in the index of names")
+            if called[topic.name] > 1:  # it is what the other one is called
+                topic.name = other
     topics += [
         Topic(name, LOST_EPOCH, TopicConfig(), [], number, []) for number, name in names.items() if number not in known
     ]
@@ -201,18 +235,18 @@ def load(connection: sqlite3.Connection) -> tuple[list[Topic], list[PartitionRow
         if row.topic in there:
             there[row.topic].add(row.number)
     found += [
-        PartitionRow(LOST_SLOT, topic, number, 0, 1, 0, 0, 0, 0, None, 0, sealed=True)
+        PartitionRow(LOST_SLOT, topic, number, 0, 1, 0, 0, 0, 0, None, 0, sealed=True, lost_end=True)
         for topic, numbers in there.items()
         for number in set(range(max(numbers, default=0) + 1)) - numbers
     ]
-    return topics, sorted(found, key=lambda row: (row.topic or 0, row.number)), True
+    return topics, sorted(found, key=lambda row: (row.topic or 0, row.number)), damage
 
 
 def load_topic(connection: sqlite3.Connection, name: str) -> tuple[Topic, list[PartitionRow]] | None:
     """One topic with its partitions; None where it is not whole, or not there: then `load` tells which."""
     try:
         row = connection.execute(f"{_TOPICS} WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        if row is None or not fits("topics", Row(row[0], row)):
             return None
         topic = _topic(*row)
         query = f"{_PARTITIONS} WHERE p.topic = ? ORDER BY p.partition"
@@ -224,7 +258,7 @@ def load_topic(connection: sqlite3.Connection, name: str) -> tuple[Topic, list[P
         pass
     else:
         whole = found and [one.number for one in found] == list(range(len(found)))
-        return (topic, found) if whole else None
+        return (topic, found) if whole and not _lost_ends(connection, [one.slot for one in found]) else None
     forget_pages(connection)
     return None
 
@@ -250,37 +284,35 @@ def _topic(
     return Topic(name, epoch, TopicConfig(1, Durability(durability), interval, seconds, size, schema), [], number, [])
 
 
-def _rows(
-    connection: sqlite3.Connection, table: str, query: str, *, by_name: bool = False
-) -> tuple[list[tuple[Any, ...]], bool]:
-    # the rows of a table as far as they can be read, and whether any are lost
-    order = " INDEXED BY sqlite_autoindex_topics_1 ORDER BY name" if by_name else ""
-    found: list[tuple[Any, ...]] = []
+def _rows(connection: sqlite3.Connection, table: str, query: str) -> tuple[Sequence[Sequence[Any]], bool]:
+    """The rows of a table with its key first, as far as they can be read, and whether those are all."""
+    if is_whole(connection, table):
+        with suppress(sqlite3.OperationalError):  # text that is none
+            rows = connection.execute(query).fetchall()
+            if all(fits(table, Row(row[0], row)) for row in rows):
+                return rows, True
+    return [(row.key, *row.values[1:]) for row in walk(connection, table)], False
+
+
+def is_whole(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether SQLite finds nothing wrong with a small table and its index: what it gives without a word may be nonsense."""
     try:
-        for row in connection.execute(query + order):
-            found.append(row)  # noqa: PERF402  # what comes before damage is kept
+        said = connection.execute(f"PRAGMA integrity_check({table})").fetchall()
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorname", "") not in DAMAGE:
             raise
-    else:
-        return found, False
+        said = []
+    if said == [("ok",)]:
+        return True
     forget_pages(connection)
-    if by_name:
-        return found, True
-    found.clear()
-    key = LOWEST
-    while key < HIGHEST:
-        try:
-            row = connection.execute(f"{query} WHERE rowid >= ? ORDER BY rowid LIMIT 1", (key,)).fetchone()
-        except sqlite3.DatabaseError:
-            forget_pages(connection)
-            key = min(unreadable(connection, key, table, ahead=True)[1], HIGHEST - 1) + 1
-            continue
-        if row is None:
-            break
-        found.append(row)
-        key = row[0] + 1
-    return found, True
+    return False
+
+
+def walk(connection: sqlite3.Connection, tree: str) -> Sequence[Row]:
+    """The rows of a damaged tree that can be read, page by page."""
+    with _pages(connection) as pages:
+        kinds = INDEX if tree == TOPIC_INDEX else TABLE
+        return [row for row in pages.walk(_root(connection, tree), kinds) if isinstance(row, Row) and fits(tree, row)]
 
 
 @attrs.frozen
@@ -299,7 +331,9 @@ class PartitionRow:
     head_ms: int | None
     commit: int
     sealed: bool = False
-    """Whether the partition's end is damaged, so that nobody knows what follows `end`."""
+    """Whether nothing may be added."""
+    lost_end: bool = False
+    """Whether the partition's end is damaged: the last offset before `end` stands for all that may have followed."""
 
 
 _PARTITIONS = """
@@ -328,38 +362,71 @@ def _partition(
     total: int,
     commit: int,
 ) -> PartitionRow:
-    if first is None:
+    if first is None and last is None:
         return PartitionRow(slot, topic, number, start, start, last_ms, 0, position, 0, None, 0)
     if (
-        not isinstance(last, int)
+        first is None
+        or not isinstance(last, int)
         or any(type(value) is not int for value in (head_ms, first_position, count, late, total, commit))
         or not 0 < count <= MAX_OFFSET - (last & MAX_OFFSET)
     ):
         raise StoreDamaged(f"the first or last chunk of slot {slot} is damaged")
+    if topic is not None and first & MAX_OFFSET != start:
+        raise StoreDamaged(f"the first chunk of slot {slot} is lost")
     end = (last & MAX_OFFSET) + count
     size = total - first_position - slack
     return PartitionRow(slot, topic, number, first & MAX_OFFSET, end, late, size, total, slack, head_ms, commit)
 
 
 def load_partitions(connection: sqlite3.Connection) -> tuple[list[PartitionRow], bool]:
-    """Every partition that their table has, by topic and number; whether it has lost some."""
+    """Every partition that their table has, by topic and number; whether it has lost none."""
+    query = "SELECT slot, topic, partition, start, last_ms, position, slack FROM partitions"
+    known, whole = _rows(connection, "partitions", query)
+    found = _all_at_once(connection) if whole else None
+    lost = _lost_ends(connection, [slot for slot, *_rest in known])
+    if found is None or lost:
+        # one of them that lies in a damaged page hides all of them: one by one, the others are there
+        found = [_load_one(connection, lost.get(row[0]), *row) for row in known]
+    return sorted(found, key=lambda row: (row.topic or 0, row.number)), whole
+
+
+def _all_at_once(connection: sqlite3.Connection) -> list[PartitionRow] | None:
+    every = f"{_PARTITIONS} ORDER BY p.topic, p.partition"
+    return _unless_damaged(connection, lambda: [_partition(*row) for row in connection.execute(every)])
+
+
+def _unless_damaged(connection: sqlite3.Connection, read: Callable[[], T]) -> T | None:
     try:
-        return [_partition(*row) for row in connection.execute(f"{_PARTITIONS} ORDER BY p.topic, p.partition")], False
+        return read()
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorname", "") not in DAMAGE:
             raise
     except StoreDamaged:
         pass
     forget_pages(connection)
-    # One that lies in a damaged page hides all of them: one by one, the others are there.
-    query = "SELECT slot, topic, partition, start, last_ms, position, slack FROM partitions"
-    known, lost = _rows(connection, "partitions", query)
-    found = [_load_one(connection, *row) for row in known]
-    return sorted(found, key=lambda row: (row.topic or 0, row.number)), lost
+    return None
+
+
+def _lost_ends(connection: sqlite3.Connection, slots: Sequence[int]) -> dict[int, int]:
+    # Where the ends of these partitions lie: behind which key all that there is may be lost. SQLite says nothing of a page whose
+    # rows are well-formed and not where they belong, as in a sector that has become zeros.
+    found: dict[int, int] = {}
+    sure = LOWEST
+    with _pages(connection) as pages:
+        root = _root(connection, "chunks")
+        for slot in sorted(slots):
+            if (key := row_id(slot + 1, 0) - 1) > sure:
+                lost, until = pages.lost_before(root, key, _BEFORE_ALL)
+                if lost is None:
+                    sure = until
+                else:
+                    found[slot] = lost[0]
+    return found
 
 
 def _load_one(
     connection: sqlite3.Connection,
+    lost_behind: int | None,
     slot: int,
     topic: int | None,
     number: int,
@@ -368,15 +435,15 @@ def _load_one(
     position: int,
     slack: int,
 ) -> PartitionRow:
-    try:
-        return _partition(*connection.execute(f"{_PARTITIONS} WHERE p.slot = ?", (slot,)).fetchone())
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorname", "") not in DAMAGE:
-            raise
-    except StoreDamaged:
-        pass
-    forget_pages(connection)
-    end, commit, low, sealed = start, 0, row_id(slot + 1, 0) - 1, False
+    low, sealed = row_id(slot + 1, 0) - 1, False
+    if lost_behind is None:
+        this = f"{_PARTITIONS} WHERE p.slot = ?"
+        found = _unless_damaged(connection, lambda: _partition(*connection.execute(this, (slot,)).fetchone()))
+        if found is not None:
+            return found
+    else:
+        low, sealed = min(lost_behind, low - 1), True
+    end, commit = start, 0
     while low >= row_id(slot, start):
         try:
             last = connection.execute(_LAST, (low, row_id(slot, start))).fetchone()
@@ -393,7 +460,7 @@ def _load_one(
                 )
         break
     # the record that may have followed stands for all that can no longer be told
-    return PartitionRow(slot, topic, number, start, end + 1, last_ms, 0, 0, 0, None, commit, sealed=True)
+    return PartitionRow(slot, topic, number, start, end + 1, last_ms, 0, 0, 0, None, commit, sealed=True, lost_end=True)
 
 
 _LAST = """
@@ -401,21 +468,46 @@ SELECT id, count, last_ms, commit_number, position + size FROM chunks WHERE id <
 """
 
 
-def unreadable(
-    connection: sqlite3.Connection, key: int, table: str = "chunks", *, ahead: bool = False
-) -> tuple[int, int]:
-    """The keys (low, high] of the rows that SQLite cannot read where it has met damage on its way to one of them; `ahead`: to the
-    first one from this key on.
-    """
-    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+def unreadable(connection: sqlite3.Connection, key: int) -> tuple[int, int]:
+    """The keys (low, high] of the chunks that SQLite cannot read where it has met damage on its way to one of them."""
+    with _pages(connection) as pages:
+        return pages.lost_around(_root(connection, "chunks"), key)
+
+
+def lost_behind(connection: sqlite3.Connection, key: int) -> bool:
+    """Whether chunks may be lost on the way to the last one up to a key."""
+    with _pages(connection) as pages:
+        return pages.lost_before(_root(connection, "chunks"), key, _BEFORE_ALL)[0] is not None
+
+
+def _damage_of_free_list(connection: sqlite3.Connection) -> str:
+    with _pages(connection) as pages:
+        try:
+            pages.free()
+        except BadPageError as error:
+            return f"{FREE_LIST} is damaged ({error})"
+    return ""
+
+
+@contextmanager
+def _pages(connection: sqlite3.Connection) -> Iterator[Pages]:
     (_number, _name, path) = connection.execute("PRAGMA database_list").fetchone()
     with snapshot(connection):
         # while a read transaction is open, no page that it may need is overwritten
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with Pages(Path(path), live=True) as pages:
-            return pages.lost_around(root, key, ahead=ahead)
+            yield pages
+
+
+def _root(connection: sqlite3.Connection, tree: str) -> int:
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (tree,)).fetchone()
+    return int(root)
 
 
 def row_id(slot: int, offset: int) -> int:
     """The key of the chunk that starts at an offset."""
     return slot << OFFSET_BITS | offset
+
+
+_BEFORE_ALL = row_id(1, 0) - 1
+"""Slots begin at 1: the rows of another table have keys below that."""

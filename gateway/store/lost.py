@@ -17,6 +17,7 @@ LOST = "lost"
 """The table in which it is written down."""
 ROWS = "the table of cursors, groups, accounts and schemas"
 META = "the table of the layout and the last commit"
+FREE_LIST = "the list of free pages"
 Place = tuple[str, bytes]
 """A table and a key: rows lie in this order."""
 _SHOWN = 120
@@ -64,11 +65,14 @@ class LostRows:
     way_on: str = ""
     meta: bool = False
     """The table of the layout and the last commit was made anew."""
+    catalogue: Sequence[str] = ()
+    """What of topics, partitions and the places where they end is damaged, in words."""
 
     @property
     def texts(self) -> Sequence[str]:
         """What is to be told to people, a line each."""
         found = [f"{META} was damaged: it was made anew from the others"] if self.meta else []
+        found += self.catalogue
         return [*found, *(f"{ROWS} has lost {'' if one.all else 'what lay '}{one}" for one in self.ranges)]
 
     def __bool__(self) -> bool:

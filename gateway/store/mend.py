@@ -40,8 +40,7 @@ from gateway.store.database import (
 )
 from gateway.store.journal import read_rest
 from gateway.store.lost import LOST, META, NOTHING_LOST, LostRange, LostRows, lost_rows
-from gateway.store.pages import INDEX, BadPageError, Lost, Pages, Row
-from gateway.store.remains import fits
+from gateway.store.pages import INDEX, BadPageError, Lost, Pages, Row, fits
 from gateway.store.writer import Writer
 
 KEPT = "damaged_"

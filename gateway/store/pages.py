@@ -8,15 +8,17 @@ write-ahead log holds are taken from there.
 from __future__ import annotations
 
 import bisect
+import operator
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import attrs
 
 from gateway.store.database import PAGE_SIZE
+from gateway.store.interface import Durability
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE = 2, 5, 10, 13
@@ -25,13 +27,29 @@ Kinds = tuple[int, ...]
 _HEADER = 100
 """Bytes of page 1 before what every page has."""
 _DEEPEST = 40
+_SECTOR = 4096
+"""What a disk writes, or does not write, at once."""
 _PAGE = struct.Struct(">BHHHB")
 _U32 = struct.Struct(">I")
 _WAL_HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
+_LOG_INDEX = struct.Struct("=16xI")
+"""The begin of the index beside the log, in the byte order of the machine: the last of it says how many frames there are."""
 _WAL_MAGIC = 0x377F0682
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _REAL, _ZERO, _ONE, _BLOB, _TEXT = 7, 8, 9, 12, 13
+
+
+TOPIC_INDEX = "sqlite_autoindex_topics_1"
+COLUMNS: Mapping[str, Sequence[type | tuple[type, ...]]] = {
+    "meta": (str, object),
+    "topics": (object, str, int, str, (int, float), object, object, str),
+    TOPIC_INDEX: (str, int),
+    "partitions": (object, (int, type(None)), int, int, int, int, int),
+    "chunks": (object, int, int, int, int, int, int, int, bytes),
+    "rows": (str, bytes, bytes),
+}
+"""Of each tree, what kind of values its rows have; the first of a table is its key, which SQLite keeps elsewhere."""
 
 
 class BadPageError(Exception):
@@ -73,13 +91,28 @@ class Cell:
     """Bytes of the payload, which begins at `at`."""
 
 
+def fits(tree: str, row: Row) -> bool:
+    """Whether a row may be one of this tree."""
+    columns, values = COLUMNS[tree], row.values
+    if len(values) != len(columns) or not all(map(isinstance, values, columns)):
+        return False
+    if tree == TOPIC_INDEX:
+        return "\0" not in values[0]
+    return tree != "topics" or (values[3] in _DURABILITIES and "\0" not in values[1])
+
+
+_DURABILITIES = frozenset(one.value for one in Durability)
+
+
 class Pages:
     """The pages of a database as of the last commit. Nobody may check-point meanwhile: hold the store's lock, or a read
     transaction.
     """
 
     def __init__(self, path: Path, *, live: bool = False) -> None:
-        """`live`: SQLite has looked at the write-ahead log, so that its checksums need no second look."""
+        """`live`: SQLite has looked at the write-ahead log, so that its checksums need no second look: how much of it counts
+        says the index beside it.
+        """
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         head = os.pread(self._file, _HEADER, 0)
         size = int.from_bytes(head[16:18], "big")
@@ -88,7 +121,9 @@ class Pages:
         self.usable = PAGE_SIZE - reserved
         self.count = os.fstat(self._file).st_size // PAGE_SIZE
         self._log = _open_if_there(path.with_name(path.name + "-wal"))
-        self._logged = self._index_log(live) if self._log is not None else {}
+        frames = _frames_taken(path.with_name(path.name + "-shm")) if live else HIGHEST
+        self._logged = self._index_log(live, frames) if self._log is not None else {}
+        self._interior: dict[int, tuple[int, list[Cell], int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +147,8 @@ class Pages:
             raise BadPageError(number, "the file ends within it")
         return data
 
-    def _index_log(self, live: bool) -> dict[int, int]:
-        # where the log has pages, up to its last whole commit
+    def _index_log(self, live: bool, frames: int) -> dict[int, int]:
+        # where the first frames of the log have pages, up to its last whole commit
         assert self._log is not None
         head = os.pread(self._log, _WAL_HEADER.size, 0)
         if len(head) < _WAL_HEADER.size:
@@ -127,7 +162,7 @@ class Pages:
         found: dict[int, int] = {}
         waiting: dict[int, int] = {}
         at = _WAL_HEADER.size
-        while len(frame := os.pread(self._log, _FRAME.size, at)) == _FRAME.size:
+        while frames > 0 and len(frame := os.pread(self._log, _FRAME.size, at)) == _FRAME.size:
             number, pages, *theirs, one, two = _FRAME.unpack(frame)
             data = b"" if live else os.pread(self._log, PAGE_SIZE, at + _FRAME.size)
             if theirs != salts or not number or (not live and len(data) < PAGE_SIZE):
@@ -138,6 +173,7 @@ class Pages:
                     break
             waiting[number] = at + _FRAME.size
             at += _FRAME.size + PAGE_SIZE
+            frames -= 1
             if pages:
                 found.update(waiting)
                 waiting.clear()
@@ -177,41 +213,70 @@ class Pages:
             lost = self._look_near(root, high + 1)[0]
         return lost or (low, high)
 
-    def _look_near(self, root: int, key: int) -> tuple[tuple[int, int] | None, int, int, bool, bool]:
+    def lost_before(self, root: int, key: int, lowest: int) -> tuple[tuple[int, int] | None, int]:
+        """Of a table's tree whose keys are all above `lowest`, the keys (low, high] that are not where they belong on the way to
+        the last row up to `key`, which SQLite may then miss without a word; and up to which key the answer is the same. The
+        rows themselves are not looked at.
+        """
+        lost, low, high, first, _last = self._look_near(root, key, lowest, rows=False)
+        if lost is None and not first and low > lowest:
+            lost = self._look_near(root, low, lowest, rows=False)[0]
+        return lost, high if lost is None else key
+
+    def _look_near(
+        self, root: int, key: int, lowest: int = LOWEST, *, rows: bool = True
+    ) -> tuple[tuple[int, int] | None, int, int, bool, bool]:
         # what is lost on the way to a key, the keys (low, high] of its leaf, and whether that has a row up to the key and
         # one behind it
-        number, low, high = root, LOWEST, HIGHEST
+        number, low, high = root, lowest, HIGHEST
         kind = INTERIOR_TABLE
         try:
             for _ in range(_DEEPEST):
-                kind, cells, last = self._page(number, TABLE)
+                kind, cells, last = self._sorted_page(number, low, high)
                 if kind == LEAF_TABLE:
                     break
-                below = next((cell for cell in cells if key <= cell.key), None)
-                low = max([low, *[cell.key for cell in cells if cell.key < key]])
-                number, high = (below.child, below.key) if below is not None else (last, high)
+                place = bisect.bisect_left(cells, key, key=lambda cell: cell.key)
+                low = cells[place - 1].key if place else low
+                number, high = (cells[place].child, cells[place].key) if place < len(cells) else (last, high)
             else:
                 raise BadPageError(number, "the tree is too deep")
         except BadPageError:
             return (low, high), low, high, False, False
         place = bisect.bisect_right(cells, key, key=lambda cell: cell.key)
-        for near in range(max(0, place - 1), min(place + 1, len(cells))):
+        for near in range(max(0, place - 1), min(place + 1, len(cells))) if rows else ():
             if self._row(number, cells[near], kind) is None:
                 end = cells[near + 1].key - 1 if near + 1 < len(cells) else high
                 return (cells[near].key - 1, end), low, high, False, False
         return None, low, high, place > 0, place < len(cells)
 
+    def _sorted_page(self, number: int, low: int, high: int) -> tuple[int, list[Cell], int]:
+        # of a sector that was never written, or is another page's, there may be good cells with the wrong keys
+        found = self._interior.get(number)
+        if found is None:
+            found = self._page(number, TABLE)
+            if found[0] == INTERIOR_TABLE:  # of which there are few, on the way to many
+                self._interior[number] = found
+        keys = [low, *[cell.key for cell in found[1]]]
+        if keys[-1] > high or any(map(operator.ge, keys, keys[1:])):
+            raise BadPageError(number, "its keys are out of order")
+        return found
+
     def free(self) -> set[int]:
         """The pages of the free list. Raises BadPageError if it is damaged."""
         found: set[int] = set()
-        (trunk,) = _U32.unpack_from(self.read(1), 32)
+        trunk, pages = struct.unpack_from(">II", self.read(1), 32)
         while trunk:
             if trunk in found:
                 raise BadPageError(trunk, "the free list comes back to itself")
             found.add(trunk)
             data = self.read(trunk)
-            trunk, count = struct.unpack_from(">II", data)
-            found.update(struct.unpack_from(f">{min(count, self.usable // 4 - 2)}I", data, 8))
+            following, count = struct.unpack_from(">II", data)
+            if count > self.usable // 4 - 2:
+                raise BadPageError(trunk, "it names more free pages than it has room for")
+            found.update(struct.unpack_from(f">{count}I", data, 8))
+            trunk = following
+        if len(found) != pages or not all(1 < number <= self.count for number in found):
+            raise BadPageError(1, f"there are to be {pages} free pages, and {len(found)} are named")
         return found
 
     def _walk(self, number: int, kinds: Kinds, low: int, high: int, seen: set[int], depth: int) -> Iterator[Row | Lost]:
@@ -220,24 +285,37 @@ class Pages:
                 raise BadPageError(number, "it is in two places")
             seen.add(number)
             kind, cells, last = self._page(number, kinds)
-            if kind in (INTERIOR_INDEX, INTERIOR_TABLE) and depth >= _DEEPEST:
+            interior = kind in (INTERIOR_INDEX, INTERIOR_TABLE)
+            if interior and depth >= _DEEPEST:
                 raise BadPageError(number, "the tree is too deep")
         except BadPageError as error:
             yield Lost(error.number, str(error), low, high)
             return
+        table = kind in (INTERIOR_TABLE, LEAF_TABLE)
+        gap: Lost | None = None  # one for all that lie side by side
         for cell in cells:
-            table = kind in (INTERIOR_TABLE, LEAF_TABLE)
-            if table and not low <= cell.key <= high:
-                yield Lost(number, f"page {number}: its keys are out of order", low, high)
+            if table and not low < cell.key <= high:
+                gap = _longer(gap, Lost(number, f"page {number}: its keys are out of order", low, high))
                 continue
-            if cell.child:
+            if interior:
+                if gap is not None:
+                    yield gap
+                gap = None
                 yield from self._walk(cell.child, kinds, low, cell.key if table else high, seen, depth + 1)
             if kind != INTERIOR_TABLE:
                 row = self._row(number, cell, kind, seen)
-                low_of_it = cell.key - 1 if table else low
-                yield row if row is not None else Lost(number, f"page {number}: a row is damaged", low_of_it, cell.key)
+                if row is None:
+                    keys = (cell.key - 1, cell.key) if table else (low, high)
+                    gap = _longer(gap, Lost(number, f"page {number}: a row is damaged", *keys))
+                else:
+                    if gap is not None:
+                        yield gap
+                    gap = None
+                    yield row
             low = cell.key if table else low
-        if last:
+        if gap is not None:
+            yield gap
+        if interior:
             yield from self._walk(last, kinds, low, high, seen, depth + 1)
 
     def _page(self, number: int, kinds: Kinds) -> tuple[int, list[Cell], int]:
@@ -279,8 +357,11 @@ class Pages:
             here = least + (size - least) % (usable - 4)
             here = here if here <= most else least
         data = self.read(number)
-        if cell.at + here + (4 if here < size else 0) > usable:
+        end = cell.at + here + (4 if here < size else 0)
+        if end > usable:
             raise BadPageError(number, "a row is outside of it")
+        if kind in INDEX and _has_zero_sector(data, cell.at, end):
+            raise BadPageError(number, "a sector of it is gone")
         parts = [data[cell.at : cell.at + here]]
         following = _U32.unpack_from(data, cell.at + here)[0] if here < size else 0
         met: set[int] = set()
@@ -295,6 +376,16 @@ class Pages:
         if seen is not None:
             seen |= met
         return b"".join(parts)
+
+
+def _has_zero_sector(data: bytes, first: int, end: int) -> bool:
+    # Whether bytes of these lie in a sector of zeros. In an index no row is as long as one, and none is all zeros.
+    starts = range(first - first % _SECTOR, end, _SECTOR)
+    return any(data.count(0, start, start + _SECTOR) == _SECTOR for start in starts)
+
+
+def _longer(gap: Lost | None, more: Lost) -> Lost:
+    return more if gap is None else attrs.evolve(gap, high=max(gap.high, more.high))
 
 
 def _cell(data: bytes, at: int, kind: int, number: int) -> Cell:
@@ -360,6 +451,17 @@ def _summed(words: Sequence[int], first: int, second: int) -> tuple[int, int]:
         first = first + one + second & 0xFFFFFFFF
         second = second + two + first & 0xFFFFFFFF
     return first, second
+
+
+def _frames_taken(path: Path) -> int:
+    # how many frames of the log there are for SQLite
+    if (file := _open_if_there(path)) is None:
+        return HIGHEST
+    try:
+        head = os.pread(file, _LOG_INDEX.size, 0)
+    finally:
+        os.close(file)
+    return _LOG_INDEX.unpack(head)[0] if len(head) == _LOG_INDEX.size else HIGHEST
 
 
 def _open_if_there(path: Path) -> int | None:

@@ -306,6 +306,8 @@ class CommitPlan(msgspec.Struct, eq=False):
                 raise ConditionFailed(f"a row of {condition.table} has changed")
         memory = check_unit(unit, self.topic)
         for delete in unit.deletes:
+            if (topic := self.topic(delete.topic)) is not None and not topic.memory:
+                _refuse_if_damaged(self.catalogue, delete.topic)
             if delete.seen is not None and delete.seen != self._seen(delete.topic):
                 raise ConditionFailed(f"{delete.topic} has changed meanwhile")
         for create in unit.creates:
@@ -391,8 +393,8 @@ class CommitPlan(msgspec.Struct, eq=False):
 
 
 def _refuse_if_damaged(catalogue: Catalogue, topic: str) -> None:
-    if catalogue.damaged:
-        raise StoreDamaged(f"the table of topics is damaged: {topic} cannot be made or changed. {WAY_ON}")
+    if catalogue.damage:
+        raise StoreDamaged(f"{catalogue.damage[0]}: {topic} cannot be made, changed or deleted. {WAY_ON}")
 
 
 def check_unit(unit: Unit, topic_of: Callable[[str], Topic | None]) -> bool:

@@ -28,6 +28,8 @@ def read_stored(
         for row, count, length, data in cursor.execute(
             CHUNKS, {"at": row_id(place.slot, offset), "low": low, "high": high}
         ):
+            if not low <= row < high:
+                break  # out of a page that has another one's rows
             base = row & MAX_OFFSET
             if type(count) is not int or type(length) is not int or type(data) is not bytes:
                 if chunks:

@@ -42,6 +42,12 @@ class StoredPartition:
     last_time_ms: int
     bytes: int
     slot: int
+    lost_end: bool = False
+    """Its end is damaged: the last offset stands for all that is lost."""
+
+    def before(self, stop: int) -> int:
+        """Up to where of [start, stop) records can be had."""
+        return min(stop, self.end - self.lost_end)
 
 
 @attrs.frozen
@@ -169,7 +175,7 @@ class LogReader(ReadableLog):
         epoch, found = self._found(topic, partition, epoch, end)
         offset = found.start if start is None else start
         stop = found.end if end is None else min(end, found.end)
-        place = RowsPlace(topic, partition, found.slot, stop)
+        place = RowsPlace(topic, partition, found.slot, found.before(stop))
         position = Position(topic, partition, offset)
         while position.offset < stop:
             offset = position.offset
@@ -185,7 +191,7 @@ class LogReader(ReadableLog):
         # a transaction's worth at a time
         epoch, found = self._found(topic, partition, epoch, end)
         stop = min(end, found.end)
-        place = RowsPlace(topic, partition, found.slot, stop)
+        place = RowsPlace(topic, partition, found.slot, found.before(stop))
         offset = start
         while offset < stop:
             chunks = self._read(_of_epoch, epoch, read_stored, place, offset, records, size)
@@ -248,7 +254,7 @@ class LogReader(ReadableLog):
 def _topics(connection: sqlite3.Connection) -> Mapping[str, StoredTopic]:
     # One transaction for both tables: a topic made between them would have partitions and no name.
     with snapshot(connection):
-        topics, rows, _damaged = load(connection)
+        topics, rows, _damage = load(connection)
     partitions: dict[int, list[PartitionRow]] = {topic.id: [] for topic in topics}
     for row in rows:
         if row.topic is not None:
@@ -263,7 +269,9 @@ def _one_topic(connection: sqlite3.Connection, name: str) -> StoredTopic | None:
 
 
 def _stored(topic: Topic, rows: Sequence[PartitionRow]) -> StoredTopic:
-    partitions = [StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot) for row in rows]
+    partitions = [
+        StoredPartition(row.number, row.start, row.end, row.last_ms, row.bytes, row.slot, row.lost_end) for row in rows
+    ]
     return StoredTopic(topic.name, topic.epoch, attrs.evolve(topic.config, partitions=len(rows)), partitions)
 
 
@@ -272,12 +280,13 @@ def _of_epoch(
 ) -> T:
     # read chunks of a topic that still is the one that was looked up: its slot may be another one's by now
     with snapshot(connection):
-        try:
-            found = connection.execute(_EPOCH, (place.slot,)).fetchone()
-        except sqlite3.DatabaseError:
-            forget_pages(connection)
-            found = (LOST_EPOCH,)
-        if found != (epoch,) and place.slot != LOST_SLOT:
+        found = None
+        if epoch != LOST_EPOCH:  # of a topic whose row is damaged nothing can be asked
+            try:
+                found = connection.execute(_EPOCH, (place.slot,)).fetchone()
+            except sqlite3.DatabaseError:
+                forget_pages(connection)
+        if found != (epoch,) and epoch != LOST_EPOCH and place.slot != LOST_SLOT:
             raise UnknownTopic(f"{place.topic} was deleted while it was read")
         return work(connection, place, offset, *limits)
 

@@ -6,7 +6,7 @@ Apart from `salvage`: this reads a damaged file and never writes, that makes a w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,19 +16,9 @@ from gateway.errors import CorruptChunk
 from gateway.store.catalogue import row_id
 from gateway.store.chunk import decode
 from gateway.store.database import MAX_OFFSET, OFFSET_BITS, TABLES
-from gateway.store.lost import LOST, META, ROWS, lost_rows
-from gateway.store.pages import INDEX, TABLE, BadPageError, Lost, Pages, Row
+from gateway.store.lost import FREE_LIST, LOST, META, ROWS, LostRange, lost_rows
+from gateway.store.pages import INDEX, TABLE, TOPIC_INDEX, BadPageError, Lost, Pages, Row, fits
 
-TOPIC_INDEX = "sqlite_autoindex_topics_1"
-COLUMNS: Mapping[str, Sequence[type | tuple[type, ...]]] = {
-    "meta": (str, object),
-    "topics": (object, str, int, str, (int, float), object, object, str),
-    TOPIC_INDEX: (str, int),
-    "partitions": (object, (int, type(None)), int, int, int, int, int),
-    "chunks": (object, int, int, int, int, int, int, int, bytes),
-    "rows": (str, bytes, bytes),
-}
-"""Of each tree, what kind of values its rows have; the first of a table is its key, which SQLite keeps elsewhere."""
 _CALLED = {
     "meta": META,
     "topics": "the table of topics",
@@ -50,12 +40,6 @@ class DamagedRange:
     partition: int
     first: int
     next_offset: int | None
-
-
-def fits(tree: str, row: Row) -> bool:
-    """Whether a row may be one of this tree."""
-    columns = COLUMNS[tree]
-    return len(row.values) == len(columns) and all(map(isinstance, row.values, columns))
 
 
 @attrs.define(eq=False)
@@ -92,13 +76,19 @@ class Remains:
     def load(self) -> None:
         self._find_roots()
         for tree in ("meta", "topics", TOPIC_INDEX, "partitions", "rows"):
-            before = ""
-            for row in self.walk(tree):
-                if isinstance(row, Row):
+            before: Row | None = None
+            reasons: list[str] = []
+            for row in [*self.walk(tree), None]:
+                if isinstance(row, Lost):
+                    reasons += [row.reason] if row.reason not in reasons else []
+                    continue
+                if reasons:
+                    gone = _between(before, row) if tree == "rows" else "something"
+                    self.notes.append(f"{_CALLED[tree]} has lost {gone}: {', '.join(reasons)}")
+                    reasons = []
+                if row is not None:
                     self.keep(tree, row)
-                    before = f" behind {row.values[0]} {row.values[1]!r}" if tree == "rows" else ""
-                else:
-                    self.notes.append(f"{_CALLED[tree]} has lost something{before}: {row.reason}")
+                before = row
         if not {TOPIC_INDEX, "topics"} & self.lost.keys():
             for number in self.names.keys() ^ self.topics.keys():
                 self.notes.append(f"{_CALLED[TOPIC_INDEX]} and {_CALLED['topics']} contradict each other: {number}")
@@ -182,7 +172,8 @@ class Remains:
         self.commit = max(self.commit, commit)
         if known is None:
             if "partitions" not in self.lost:
-                self.notes.append(f"chunk {row.key} belongs to no partition")
+                note = f"the records behind key {slot << OFFSET_BITS} belong to no partition"
+                self.notes += [note] if self.notes[-1:] != [note] else []
             return
         if known[1] is None:
             return  # its topic was deleted
@@ -217,6 +208,17 @@ class Remains:
         if wanted and not self.notes:
             self.notes.append(f"the list of tables does not name {', '.join(sorted(wanted))}")
 
+    def look_at_free_pages(self) -> None:
+        """Whether what is free is known, and is not in use. SQLite meets this list when it writes; where a database has a view,
+        its own check may pass over it.
+        """
+        try:
+            used = self.pages.free() & self.seen
+        except BadPageError as error:
+            self.notes.append(f"{FREE_LIST} is damaged: {error}")
+        else:
+            self.notes += [f"{FREE_LIST} names pages that are in use: {sorted(used)[:_LISTED]}"] if used else []
+
     def ask_sqlite(self, connection: sqlite3.Connection) -> None:
         """What SQLite finds, if we have found nothing: then it is in what we have not looked at, such as the free list."""
         if self.broken:
@@ -240,6 +242,13 @@ class Remains:
                 for tree in self.lost.keys() - {"meta", "rows" if self.mended else ""}:
                     if fits(tree, row):
                         yield tree, row
+
+
+def _between(before: Row | None, after: Row | None) -> str:
+    # which rows of the small tables lay between two that are there
+    low, high = ((row.values[0], row.values[1]) if row is not None else None for row in (before, after))
+    gone = LostRange(low, high)
+    return "something" if gone.all else f"what lay {gone}"
 
 
 def _roots_of_a_new_store() -> dict[str, int]:

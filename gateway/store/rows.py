@@ -24,6 +24,7 @@ _HOLDING = """
 SELECT id, count, size, data FROM chunks WHERE id = (SELECT max(id) FROM chunks WHERE id <= ? AND id >= ?)
 """
 _BEHIND = "SELECT min(id) FROM chunks WHERE id >= ? AND id < ?"
+_START = "SELECT start FROM partitions WHERE slot = ?"
 _BEFORE = "SELECT id, count, first_ms, last_ms FROM chunks WHERE id <= ? AND id >= ? ORDER BY id DESC LIMIT 1"
 
 
@@ -64,6 +65,8 @@ def read_runs(
             row = cursor.fetchone()
             if row is None:
                 break
+            if not low <= row[0] < high:
+                break  # out of a page that has another one's rows
             base, count = row[0] & MAX_OFFSET, row[1]
             if type(count) is not int or type(row[2]) is not int or type(row[3]) is not bytes:
                 raise CorruptChunk(place.topic, place.partition, *hole(connection, place, base))
@@ -112,7 +115,13 @@ def last_before_damage(
     except sqlite3.DatabaseError:
         forget_pages(connection)
         row = None
-    if row is None or type(row[1]) is not int or type(row[3]) is not bytes or (row[0] & MAX_OFFSET) + row[1] <= offset:
+    if (
+        row is None
+        or offset >= place.end
+        or type(row[1]) is not int
+        or type(row[3]) is not bytes
+        or not row[0] <= row_id(place.slot, offset) < row[0] + row[1]
+    ):
         raise translated(connection, error, place, offset) from error
     found: tuple[int, int, int, bytes] = row
     return found
@@ -149,6 +158,8 @@ def _between(
         before = connection.execute(_BEFORE, (low, bottom)).fetchone()
         if before is not None:
             first = (before[0] & MAX_OFFSET) + (before[1] if type(before[1]) is int else 0)
+        elif (start := connection.execute(_START, (place.slot,)).fetchone()) is not None:
+            (first,) = start
     except sqlite3.DatabaseError:
         forget_pages(connection)
         if not may_fail:

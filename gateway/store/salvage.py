@@ -27,9 +27,9 @@ from gateway.store.database import (
 )
 from gateway.store.interface import TopicConfig
 from gateway.store.journal import JournalFrame, read_rest
-from gateway.store.pages import TABLE, Lost, Pages, Row
+from gateway.store.pages import TABLE, Lost, Pages, Row, fits
 from gateway.store.posting import entries_of
-from gateway.store.remains import DamagedRange, Remains, fits
+from gateway.store.remains import DamagedRange, Remains
 from gateway.store.writer import Writer
 
 
@@ -63,6 +63,7 @@ def salvage(path: Path | str, *, accept_loss: bool = False) -> Salvage:
             found = Remains(pages)
             found.load()
             found.look_at_chunks()
+            found.look_at_free_pages()
             if not found.anything:
                 raise NotAStore(f"nothing of a store can be read in {files.database}")
             _ask_sqlite(found, files)
@@ -86,7 +87,8 @@ def salvage(path: Path | str, *, accept_loss: bool = False) -> Salvage:
             mark.write(commit)
         if journalled:
             _put_aside(files)
-    notes = found.notes + _pages_of_records(found) + ([rest.damage] if rest.damage else [])
+    # many rows of one page say the same
+    notes = list(dict.fromkeys(found.notes + _pages_of_records(found) + ([rest.damage] if rest.damage else [])))
     return Salvage(commit, lost, found.damaged, notes, old, 0 if journalled else len(rest.frames))
 
 
@@ -184,11 +186,16 @@ def _fill(connection: sqlite3.Connection, found: Remains) -> None:
     connection.executemany("INSERT INTO topics VALUES (?,?,?,?,?,?,?,?)", topics)
     for slot, topic, number, start, last_ms, position in partitions:
         slack = _tidy(connection, slot)
-        values = (slot, topic, number, start, last_ms, position, slack)
+        # what is lost before the first chunk is accepted to be
+        (first,) = connection.execute(_FIRST, (row_id(slot, 0), row_id(slot + 1, 0))).fetchone()
+        values = (slot, topic, number, start if first is None else first & MAX_OFFSET, last_ms, position, slack)
         connection.execute("INSERT INTO partitions VALUES (?,?,?,?,?,?,?)", values)
     connection.executemany("INSERT INTO rows VALUES (?,?,?)", [(*key, value) for key, value in found.rows.items()])
     for name, value in (("boot", _boot(found) + 1), ("commit", found.commit)):
         connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+
+
+_FIRST = "SELECT min(id) FROM chunks WHERE id >= ? AND id < ?"
 
 
 def _insert_chunk(connection: sqlite3.Connection, row: Row) -> None:

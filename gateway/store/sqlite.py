@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from gateway.errors import StoreInUse, StoreReadOnly
+from gateway.errors import CommitFailed, OutcomeUnknown, StoreInUse, StoreReadOnly
 from gateway.files import make_private, make_private_directory
 from gateway.recorder import Recorder
 from gateway.store.committer import Committer, Mode
@@ -107,12 +107,15 @@ async def open_store(
         writer = Writer(files, options.page_cache // 2, options.free_space_floor)
         stack.callback(writer.close)
         writer.number = number
-        if rest:
-            catalogue, writer.number = post_rest(files, writer, catalogue, rest)
-        catalogue.lost = mend_rows(files, writer)
-        writer.transact(_start_journal if mode is Mode.THREAD else _count_start, synced=True)
-        if mode is Mode.THREAD:
-            writer.open_journal()
+        try:
+            if rest:
+                catalogue, writer.number = post_rest(files, writer, catalogue, rest)
+            catalogue.lost = attrs.evolve(mend_rows(files, writer), catalogue=catalogue.notes())
+            writer.transact(_start_journal if mode is Mode.THREAD else _count_start, synced=True)
+            if mode is Mode.THREAD:
+                writer.open_journal()
+        except (StoreReadOnly, CommitFailed, OutcomeUnknown) as error:
+            raise StoreReadOnly(f"the store in {files.directory} takes no writes: {error.message}") from error
         pool = stack.enter_context(closing(ReadPool(files, options.page_cache // 4, threads=mode is Mode.THREAD)))
         memory = MemoryTopics(catalogue, options.memory_topics, now_ms)
         visible = Visible(catalogue, options.tail_cache, memory)

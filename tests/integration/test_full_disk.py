@@ -6,6 +6,7 @@ import json
 import resource
 import signal
 import struct
+import sys
 from pathlib import Path
 
 import httpx
@@ -107,3 +108,16 @@ async def test_a_log_that_takes_no_line_ends_nothing(tmp_path: Path) -> None:
     finally:
         if served.running:
             await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+
+
+async def test_a_start_where_nothing_can_be_written_says_where(tmp_path: Path) -> None:
+    served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
+    served.start()
+    await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+    limited = ["prlimit", f"--fsize={1 << 15}", sys.executable, "-m", "gateway", "serve", "--config"]
+    done = await trio.run_process(
+        [*limited, str(tmp_path / "gateway.yaml")], capture_stderr=True, capture_stdout=True, check=False
+    )
+    assert done.returncode == 2
+    assert f"gateway: the store in {tmp_path / 'data'} takes no writes: " in done.stderr.decode()
+    assert b"Traceback" not in done.stderr

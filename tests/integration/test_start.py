@@ -49,7 +49,7 @@ NOT_ASKED_FOR = {
     "prometheus_client": "the same",
     "starlette": "the same",
     "rich": "nothing is printed for people",
-    "jsonschema": "no topic has a schema",
+    "jsonschema_rs": "no topic has a schema",
     "fastavro": "the same",
     "grpc_tools": "the same",
     "celpy": "no route computes anything",

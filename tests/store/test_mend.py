@@ -78,12 +78,14 @@ async def test_a_leaf_costs_its_rows_and_each_of_them_is_known_as_lost(whole: Pa
         assert await write(store, Put("groups", gone[0], b"anew"), Put("groups", gone[-1] + b"-", b"new")) is None
         assert store.health.writable
     for _ in range(2):
-        (note,) = salvage(path).notes
-        assert note.startswith(
-            "the table of cursors, groups, accounts and schemas has lost what lay behind groups 'group-0"
-        )
+        notes = salvage(path).notes
+        assert notes
+        for note in notes:
+            assert note.startswith(
+                "the table of cursors, groups, accounts and schemas has lost what lay behind groups 'group-0"
+            )
     async with open_stepwise(path, options=NO_CACHE) as store:
-        assert len(store.lost.ranges) == 1
+        assert len(store.lost.ranges) == len(notes)
         assert store.table("groups")[gone[0]] == b"anew"
     salvage(path, accept_loss=True)
     assert salvage(path).notes == []

@@ -8,6 +8,7 @@ import contextlib
 import random
 import shutil
 import sqlite3
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,7 +114,16 @@ def cells_elsewhere(page: bytearray, at: int) -> None:
     page[at + 8 : at + 28] = b"\xff" * 20
 
 
-DAMAGES = [no_kind, other_kind, zeros, noise, cells_elsewhere]
+def last_sectors(page: bytearray, _at: int) -> None:
+    # a page is four sectors of a disk
+    page[len(page) // 2 :] = bytes(len(page) // 2)
+
+
+def last_sector(page: bytearray, _at: int) -> None:
+    page[-len(page) // 4 :] = bytes(len(page) // 4)
+
+
+DAMAGES = [no_kind, other_kind, zeros, noise, cells_elsewhere, last_sectors, last_sector]
 
 
 def damaged(whole: Path, path: Path, number: int, damage: Callable[[bytearray, int], None]) -> Path:
@@ -238,6 +248,110 @@ async def one_page(path: Path, kind: tuple[str, str], intact: Records) -> None:
         ticket = store.submit(unit(append("anew", b"on we go"), creates=[MakeTopic("anew", TopicConfig())]))
         store.committer.drain()
         assert ticket.error is None
+
+
+async def test_a_page_with_the_rows_of_another_one(whole: Path, intact: Records, tmp_path: Path) -> None:
+    """What a disk does that writes to the wrong place: each row is good, and none is where it is looked for."""
+    there = kinds(whole)
+    leaves, topics = there["chunks", "leaf"], there["topics", "leaf"]
+    places = [(leaves[-1], leaves[0]), (leaves[0], leaves[-1]), (leaves[4], leaves[3]), (leaves[0], topics[0])]
+    for index, (number, other) in enumerate(places):
+        path = tmp_path / str(index)
+        shutil.copytree(whole, path)
+        with (path / "log.sqlite").open("r+b") as file:
+            file.seek((other - 1) * PAGE_SIZE)
+            page = file.read(PAGE_SIZE)
+            file.seek((number - 1) * PAGE_SIZE)
+            file.write(page)
+        refused: list[CorruptChunk] = []
+        served = await records(path, refused, one_name=False)
+        assert served.items() <= intact.items()
+        for topic, offset in intact.keys() - served.keys():
+            assert any(one.topic == topic and one.first <= offset for one in refused)
+        assert salvage(path).notes
+
+
+@pytest.mark.parametrize("kind", ["topics", "sqlite_autoindex_topics_1", "partitions"])
+async def test_a_start_says_what_of_the_topics_is_damaged_and_what_is_refused_costs_nobody_else(
+    whole: Path, tmp_path: Path, kind: str
+) -> None:
+    path = damaged(whole, tmp_path / "damaged", kinds(whole)[kind, "leaf"][-1], zeros)
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        assert any("no topic can be made, changed or deleted" in text for text in store.lost.texts)
+        units = [unit(append("new", b"x"), creates=[MakeTopic("new", TopicConfig())]), Unit(deletes=[DropTopic("t")])]
+        for one in units:
+            ticket = store.submit(one)
+            store.committer.drain()
+            assert isinstance(ticket.error, StoreDamaged)
+            assert "cannot be made, changed or deleted" in ticket.error.message
+        assert store.health.writable
+
+
+async def test_a_page_of_small_topics_of_which_half_is_gone(tmp_path: Path) -> None:
+    """What SQLite still finds in it is refused with the rest: whoever read it would take it for all there was."""
+    names = [f"topic-{number}" for number in range(3)]
+    async with open_stepwise(tmp_path, options=NO_CACHE) as store:
+        store.submit(Unit(creates=[MakeTopic(name, TopicConfig()) for name in names]))
+        for number in range(20):
+            store.submit(unit(*[append(name, b"%d" % number * 40) for name in names]))
+            store.committer.drain()
+    (leaf,) = kinds(tmp_path)["chunks", "root"]
+    path = damaged(tmp_path, tmp_path / "damaged", leaf, last_sectors)
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        for name in names:
+            with pytest.raises(CorruptChunk):
+                await read(store, name, store.topics[name].partitions[0].end - 1)
+    with LogReader(path) as reader:
+        for name in names:
+            with pytest.raises(CorruptChunk):
+                list(reader.read_chunks(name, 0))
+
+
+@pytest.mark.parametrize("old", [b"fsync", b"topic-with-a-name-of-some-length-0007"])
+async def test_a_bit_in_the_table_of_topics(whole: Path, intact: Records, tmp_path: Path, old: bytes) -> None:
+    """A text that is none, and a name that the index contradicts."""
+    path = tmp_path / "damaged"
+    shutil.copytree(whole, path)
+    data = bytearray((path / "log.sqlite").read_bytes())
+    pages = kinds(whole)["topics", "leaf"]
+    at = next(found for page in pages if (found := data.find(old, (page - 1) * PAGE_SIZE, page * PAGE_SIZE)) >= 0)
+    data[at + len(old) - 1] ^= 0x80 if old == b"fsync" else 0x01
+    (path / "log.sqlite").write_bytes(data)
+    assert salvage(path).notes
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        assert any("no topic can be made, changed or deleted" in text for text in store.lost.texts)
+        assert (old == b"fsync") is not any("in the index of names" in text for text in store.lost.texts)
+    served = await records(path, [])
+    assert sorted(served.values()) == sorted(intact.values())
+
+
+@pytest.mark.parametrize("damage", [zeros, noise])
+async def test_the_list_of_free_pages_is_looked_at(whole: Path, intact: Records, tmp_path: Path, damage: Any) -> None:
+    (trunk,) = struct.unpack_from(">I", (whole / "log.sqlite").read_bytes(), 32)
+    assert trunk
+    path = damaged(whole, tmp_path / "damaged", trunk, damage)
+    assert any(note.startswith("the list of free pages is damaged") for note in salvage(path).notes)
+    assert await records(path, []) == intact
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        assert any(text.endswith("what needs a new page cannot be stored") for text in store.lost.texts)
+    assert salvage(path, accept_loss=True).rebuilt is not None
+    assert salvage(path).notes == []
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        ticket = store.submit(unit(append("t", bytes(100_000))))
+        store.committer.drain()
+        assert ticket.error is None
+
+
+async def test_where_new_records_would_go_is_damaged(whole: Path, tmp_path: Path) -> None:
+    path = damaged(whole, tmp_path / "damaged", kinds(whole)["chunks", "leaf"][-1], zeros)
+    async with open_stepwise(path, options=NO_CACHE) as store:
+        last = NAMES[2 + CHUNKS]
+        assert f"the end of {last}/0 is damaged: nothing is added" in store.lost.texts
+        for one in (unit(append(last, b"x")), unit(append("new", b"x"), creates=[MakeTopic("new", TopicConfig())])):
+            ticket = store.submit(one)
+            store.committer.drain()
+            assert isinstance(ticket.error, StoreDamaged)
+        assert store.health.writable
 
 
 async def test_a_partition_whose_beginning_is_damaged_takes_records(whole: Path, tmp_path: Path) -> None:
