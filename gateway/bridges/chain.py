@@ -44,6 +44,10 @@ class Chain:
         """On which all of them are, in order; None where they are no chain."""
         self.after: tuple[int, bytes, int] | None = None
         """What the next request comes after."""
+        self.orphans = 0
+        """Requests under way behind one that failed. While there are some nothing is sent: what is sent again could be stored,
+        over another connection, before they are looked at. They come after it, and would be there before what belongs in
+        between."""
 
     @property
     def connection(self) -> PooledConnection | None:
@@ -84,10 +88,12 @@ class Chain:
         requests = self._requests
         behind = requests.index(request)  # mostly the first
         del requests[behind]
+        self.orphans -= request.orphaned
         self._messages -= request.messages
         taken = not (isinstance(outcome, GatewayError) or (isinstance(outcome, Published) and outcome.refused))
         if not taken and request.in_chain:
             for other in itertools.islice(requests, behind, None):
+                self.orphans += other.in_chain and not other.orphaned
                 other.orphaned = other.in_chain
             self.leave()
         if not requests:

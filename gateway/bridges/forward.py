@@ -211,7 +211,7 @@ class PartitionForward(Consumer):
 
     def _send(self) -> bool:
         sent = False
-        while self._lanes.held and self.pool.ready:
+        while self._lanes.held and self.pool.ready and not self._chain.orphans:
             # what is acknowledged and not written would be sent again after a crash: the window bounds that, too
             room = self.target.window - self.in_flight - self.unsaved
             goes_on = self._chain.connection

@@ -401,9 +401,8 @@ class UpstreamPool:
                 nursery.start_soon(self._probe, connection, index)
             self._preference.use(index)
             self._connections.append(connection)
-            self.problem = ""
-            if self.away_since is not None and not driver.heard.is_set():
-                self.problem = "connected, and nothing was answered yet"
+            self.problem = "connected, and nothing was answered yet" if self.away_since is not None else ""
+            if self.problem and not driver.heard.is_set():
                 connection.question = next(self._ids)
                 driver.submit([DescribeTopics(connection.question, ASKED)])  # nothing else may wait for an answer
             # where a protocol has no such question, what is sent has to show it

@@ -98,6 +98,19 @@ def test_what_came_behind_a_request_that_failed_was_not_looked_at(connection: An
         assert chain.short
 
 
+def test_nothing_is_sent_again_until_all_that_came_behind_a_failure_is_answered(connection: Any):
+    """They come after what would be sent again: were it there, they would be stored, without what was to be before it."""
+    chain = Chain()
+    failed, behind, last = (add(chain, connection, number) for number in range(3))
+    assert chain.orphans == 0
+    assert not chain.ended(failed, LATER)
+    assert chain.orphans == 2
+    assert chain.ended(behind, TargetOutOfTurn("out of turn"))
+    assert chain.orphans == 1
+    assert chain.ended(last, TargetLost("gone")) is False
+    assert chain.orphans == 0
+
+
 def test_what_is_answered_too_early_takes_nothing_from_those_before(connection: Any):
     chain = Chain()
     before, failed, behind = (add(chain, connection, number) for number in range(3))
@@ -170,7 +183,8 @@ def test_every_message_is_settled_once_and_each_key_is_stored_in_order(keys: lis
     while len(settled) < len(entries):
         for _ in range(min(len(coming), luck.randint(1, 4))):
             some.push(coming.pop())
-        if chosen := some.choose(luck.randint(1, 5), 1 << 20, now, behind=chain.short):
+        chosen = [] if chain.orphans else some.choose(luck.randint(1, 5), 1 << 20, now, behind=chain.short)
+        if chosen:
             again = any(one.again for one in chosen)
             if again:
                 chain.leave()

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from gateway import model
+from gateway.bridges import forwards
 from gateway.bridges.lanes import LaneEntry
 from gateway.envelope import BatchMeta, Columns, Origin, Run
 from gateway.errors import LONGEST_TARGET_TEXT, Conflict, TargetLost
@@ -267,7 +268,8 @@ async def test_an_answer_that_never_comes_means_sending_again(tmp_path: Path, pe
     assert len(peer.taken) <= 100 + 256
 
 
-async def test_no_more_than_a_window_is_under_way(tmp_path: Path, peer: Peer):
+async def test_no_more_than_a_window_is_under_way(tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(forwards, "STOP_SECONDS", 0.01)  # who never answers is not waited for
     peer.say = lambda _key, _value: "mute"
     async with bridged(tmp_path, [upstream(peer.port)], route(forward(window=40))) as gateway:
         await gateway.client().publish("orders", *MANY)
@@ -337,7 +339,10 @@ async def test_a_topic_that_is_not_delivered_cannot_be_deleted(tmp_path: Path, p
     assert peer.values() == [b"1", b"again"]
 
 
-async def test_a_dead_target_changes_nothing_for_its_sibling(tmp_path: Path, peer: Peer):
+async def test_a_dead_target_changes_nothing_for_its_sibling(
+    tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(forwards, "STOP_SECONDS", 0.01)  # who never answers is not waited for
     dead = Peer()
     dead.say = lambda _key, _value: "mute"
     async with listening(dead):

@@ -85,6 +85,24 @@ async def test_who_never_answers_the_login_is_not_connected(tmp_path: Path, blip
     assert blip.published == []
 
 
+async def test_who_answers_the_login_and_was_asked_nothing_since_an_outage_is_away_for_a_reason(
+    tmp_path: Path, blip: Blip
+):
+    once = model.Retry(1, Backoff(Seconds(0.001), Seconds(0.002)), outage=Seconds(0.3))
+    async with bridged(
+        tmp_path, [upstream(blip, timeout=0.3)], route(forward(retry=once, dead_letter="dead"))
+    ) as gateway:
+        pool = gateway.bridges.pools["far"]
+        await blip.until(lambda: pool.connected)
+        blip.mute = True
+        await gateway.client().publish("orders", b"1")
+        await gateway.delivered()
+        blip.mute = False
+        await blip.until(lambda: pool.connected)
+        ((_name, away),) = gateway.bridges.waiting()
+        assert away.endswith("s: connected, and nothing was answered yet; 0 messages wait")
+
+
 async def test_a_login_that_is_refused_later_on_blames_no_message(tmp_path: Path, blip: Blip):
     target = forward(retry=TWICE, dead_letter="dead")
     async with bridged(tmp_path, [upstream(blip)], route(target)) as gateway:
