@@ -30,7 +30,7 @@ from gateway.recorder import Recorder
 from gateway.store.interface import Placement, StoreHealth, Ticket
 from gateway.store.plan import COMMIT_BYTES, CommitPlan, Lone, Result, unit_bytes
 from gateway.store.posting import Posting, WrittenChunk
-from gateway.store.ration import LEAST, SHARED_FOR, CommitPace, Turns
+from gateway.store.ration import LEAST, LITTLE, SHARED_FOR, CommitPace, Turns, passes
 from gateway.store.rows_at_hand import RowsAtHand
 from gateway.store.visible import Visible
 from gateway.store.writer import Writer
@@ -115,6 +115,8 @@ class Committer:
         """Called before and after the tickets of a commit are finished, so that replies can leave together."""
         self.sync_within: Callable[[float], None] = lambda _interval: None
         """Called when something is written that is to be synced within so many seconds."""
+        self.rests_until = 0.0
+        """So long those who have much leave the disk to those who have little; 0 when they do not."""
         self.probe_at = float("inf")
         """When to try whether the disk takes writes again."""
         self._probe_delay = PROBE_FIRST
@@ -142,6 +144,16 @@ class Committer:
     def favours_little(self) -> bool:
         """Whether the next commit is of those alone who have little, beside others who have much."""
         return not self._singles and self._turns.favours_little(self.pending)
+
+    @property
+    def resting(self) -> bool:
+        """Whether only those who have little are committed now. What keeps its place in the line ends the rest: whoever comes
+        behind it waits for it, however little he has.
+        """
+        over = self.closing or self._singles or trio.current_time() >= self.rests_until
+        if over or not all(passes(ticket.unit) for ticket in self.pending):
+            self.rests_until = 0.0
+        return self.rests_until > 0
 
     def better_joined(self, answered: Sequence[Ticket]) -> bool:
         """Whether the next commit had better wait for those who are answered by the last one. Where each waits for his answers
@@ -255,6 +267,8 @@ class Committer:
             self._recorder.committed(records, size, commit.seconds, plan.synced)
             if plan.synced or size > LEAST:
                 self.pace.note(size, commit.seconds, plan.synced)
+            if size > LITTLE and self.mode is Mode.THREAD and (rest := self._turns.rest(commit.seconds)):
+                self.rests_until = trio.current_time() + rest
         if plan.interval is not None and not plan.synced:
             self.sync_within(plan.interval)
         if isinstance(plan, Lone):

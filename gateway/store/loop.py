@@ -222,6 +222,9 @@ class CommitLoop:
                 # who has little adds next to nothing to it
                 if not committer.pending or not self._commit(committer.take_little(), together=together):
                     break
+            elif committer.pending and committer.rests_until and not self._posting and committer.resting:
+                if not self._commit(committer.take_little(), together=together):
+                    break
             elif committer.pending and (self._patience or self._closing) and (self._job is None or self._posting):
                 self._patience -= 1
                 if not self._commit_next(together=together):
@@ -237,8 +240,10 @@ class CommitLoop:
         if self._post_at == -math.inf and committer.health.writable:
             self._post()
         scope = self._scope
-        if scope is not None and (committer.probe_at < scope.deadline or self._post_at < scope.deadline):
-            scope.deadline = min(self._deadline(), scope.deadline)
+        if scope is not None:
+            deadline = scope.deadline
+            if committer.probe_at < deadline or self._post_at < deadline or 0 < committer.rests_until < deadline:
+                scope.deadline = min(self._deadline(), deadline)
 
     def _commit_next(self, *, together: bool) -> bool:
         # begin one; False if it has to wait until the database is free
@@ -313,6 +318,8 @@ class CommitLoop:
         if not small(committer.pending, self._catalogue):
             short = self._posting
             if self._job is not None or (short and not self._is_short(committer.pending)):
+                return
+            if committer.rests_until and committer.resting:
                 return
             if committer.better_joined(answered):
                 self._joining = JOIN_PASSES
@@ -529,7 +536,10 @@ class CommitLoop:
         if not committer.health.writable:
             return math.inf if self._busy or self._posting else committer.probe_at
         # what could not be begun yet is begun by what ends
-        return math.inf if self._posting or self._post_at == -math.inf else self._post_at
+        post_at = math.inf if self._posting or self._post_at == -math.inf else self._post_at
+        if committer.rests_until and committer.pending and trio.current_time() < committer.rests_until:
+            return min(post_at, committer.rests_until)
+        return post_at
 
     def _post_if_due(self) -> None:
         if self._committer.health.writable and trio.current_time() >= self._post_at:

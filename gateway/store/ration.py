@@ -22,6 +22,11 @@ HASTE_FOR = 256
 """Commits after one that was of those alone who have little."""
 TIMES_LEAST = 3
 """A disk on which even a small one takes long gets so many times that: else it would do little beside syncing."""
+REST = 3
+"""So many times as long as a transaction of theirs took, those who have much wait before the next, while somebody has little
+beside them. Whoever comes with little then finds disk and processor free three times of four.
+"""
+LONGEST_REST = 0.02
 LEAST = 128 << 10
 """Bytes that any commit may have: a read."""
 LITTLE = 32 << 10
@@ -147,6 +152,10 @@ class Turns:
         """Seconds that the next commits should take at most."""
         return HASTE if self._haste else TARGET
 
+    def rest(self, seconds: float) -> float:
+        """How long those who have much wait after a transaction of theirs that took so long."""
+        return min(REST * seconds, LONGEST_REST) if self._haste else 0.0
+
     def take(self, pending: list[Ticket], room: int) -> tuple[list[Ticket], list[Ticket]]:
         """What is committed now, and what waits: both in the order in which they came."""
         sizes = [unit_bytes(ticket.unit) for ticket in pending]
@@ -178,6 +187,8 @@ class Turns:
         chosen = _of_little(pending, sizes, _amounts(pending, sizes), LEAST)
         for index in chosen:
             self._places.pop(pending[index], None)
+        if chosen:
+            self._haste = HASTE_FOR
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
         return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from gateway.envelope import PREFIX
-from gateway.store import committer, loop
+from gateway.store import committer, loop, ration
 from gateway.store.database import PAGE_SIZE
+from gateway.store.engine import Engine
 from gateway.store.interface import Durability, MakeTopic, Put, Ticket, TopicConfig
 from gateway.store.maintenance import Trim
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
@@ -21,6 +24,8 @@ from gateway.store.ration import (
     HASTE_FOR,
     LEAST,
     LITTLE,
+    LONGEST_REST,
+    REST,
     STALL,
     TARGET,
     CommitPace,
@@ -144,6 +149,19 @@ def test_commits_are_shorter_while_somebody_has_little_beside_much_and_for_a_whi
         assert turns.target == HASTE
         turns.take(much, 1 << 20)
     assert turns.target == TARGET
+
+
+def test_who_has_much_rests_between_commits_while_somebody_has_little_beside_it_and_for_a_while_after_that():
+    turns = Turns()
+    much = [ticket(1, 100_000) for _ in range(8)]
+    turns.take(much, 1 << 20)
+    assert turns.rest(0.002) == 0
+    turns.take_little([*much, ticket(2, 100)])
+    for _ in range(HASTE_FOR):
+        assert turns.rest(0.002) == REST * 0.002
+        assert turns.rest(60.0) == LONGEST_REST
+        turns.take(much, 1 << 20)
+    assert turns.rest(0.002) == 0
 
 
 def test_a_commit_that_may_take_less_has_less_room():
@@ -350,6 +368,53 @@ async def test_who_has_little_beside_much_does_not_wait_for_upkeep_and_upkeep_wa
         await until(lambda: seen.count("much") == 4)
         assert seen[:5] == ["little"] * 4 + ["upkeep"]
         assert await everything(store, "t") == [b"first", b"0", b"1", b"2", b"3"]
+
+
+@pytest.fixture
+async def rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> AsyncIterator[tuple[Engine, Ticket]]:
+    """A store that has just committed somebody's much, beside somebody's little; and the next of the one who has much."""
+    monkeypatch.setattr(ration, "REST", 1e9)
+    monkeypatch.setattr(ration, "LONGEST_REST", 1.0)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        store.hold()
+        much = [store.submit(unit(append("t", bytes(100_000)), source=1)) for _ in range(3)]
+        store.submit(unit(append("t", b"little"), source=2))
+        store.release(0)
+        for each in much:
+            await each.wait()
+        yield store, store.submit(unit(append("t", bytes(100_000)), source=1))
+
+
+async def test_who_has_little_is_committed_while_who_has_much_rests(rests, mock_clock: MockClock):
+    store, much = rests
+    for _ in range(3):
+        await store.submit(unit(append("t", b"little"), source=2)).wait()
+    assert not much.done
+    mock_clock.jump(0.5)
+    await store.submit(unit(append("t", b"little"), source=2)).wait()
+    assert not much.done
+
+
+async def test_the_rest_ends_by_itself(rests, mock_clock: MockClock):
+    _store, much = rests
+    mock_clock.jump(1.0)
+    await much.wait()
+
+
+@pytest.mark.parametrize("barrier", [{"puts": [Put("s", b"k", b"v")]}, {"source": 0}])
+async def test_the_rest_ends_with_what_keeps_its_place(rests, barrier):
+    store, much = rests
+    await store.submit(unit(append("t", b"barrier"), **{"source": 3, **barrier})).wait()
+    assert much.done
+
+
+async def test_nobody_rests_in_a_store_that_closes(rests):
+    store, much = rests
+    store._loop.close()
+    await much.wait()
 
 
 # --- the write-ahead log ---
