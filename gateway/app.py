@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import signal
 import socket
 import ssl
@@ -43,6 +42,7 @@ from gateway.model import (
 )
 from gateway.notation import is_everywhere, show_endpoint
 from gateway.observe.accounting import Accounting, GroupLags, knowing_ends
+from gateway.observe.collecting import Collector, collecting
 from gateway.observe.health import Health, ProcessPhase
 from gateway.observe.http import bind_http, bind_http_here, serve_http_when_asked
 from gateway.observe.lag import watching_lag
@@ -78,10 +78,6 @@ if TYPE_CHECKING:  # what a configuration may do without is imported where it is
     from gateway.transport.websocket import WebSocketRules
 
 DRAIN_SECONDS = 10.0
-COLLECT_AFTER = 10_000
-"""So many objects more than were let go of are looked through for cycles. Python's 700 are those of a hundred messages: what
-comes and stays, in the caches of the log, would be looked at again and again.
-"""
 log = structlog.get_logger()
 
 
@@ -130,9 +126,10 @@ async def serve(config: Config, *, announce: Announce, part: WorkerPart | None =
             if part is not None:
                 nursery.start_soon(_end_with_supervisor, gateway)
             await nursery.start(gateway.run, announce)
-            gc.freeze()  # what the start has made stays: half of what each full collection would look at
-            gc.set_threshold(COLLECT_AFTER)
-            await gateway.stopped.wait()
+            collector = Collector(gateway.recorder.collected, gateway.recorder.connected)
+            nursery.start_soon(collector.run)
+            with collecting(collector):
+                await gateway.stopped.wait()
         nursery.cancel_scope.cancel()
 
 
@@ -230,8 +227,9 @@ class Gateway:
             store = await self._open_store(stack)
             table = self._table
             accounts = [one.auth for one in config.listeners.values() if isinstance(one.auth, AuthUsers)]
+            budget = Budget(config.memory.budget)
             house = await stack.enter_async_context(
-                open_house(store, table, self.recorder, accounts=accounts, cluster=_cluster(config, bound))
+                open_house(store, table, self.recorder, budget, accounts=accounts, cluster=_cluster(config, bound))
             )
             await self._link(stack, house, store)
             await stack.enter_async_context(
@@ -239,7 +237,6 @@ class Gateway:
             )
             await stack.enter_async_context(watching_lag(self.recorder.lagged))
             await stack.enter_async_context(knowing_ends(store, config.metrics.groups, house.groups.positions))
-            budget = Budget(config.memory.budget)
             await stack.enter_async_context(giving_back_after_floods(budget.peak, lambda: budget.used))
             bridges = await stack.enter_async_context(open_bridges(config, store, house, table, self.recorder, budget))
             self.health.conditions(bridges.problems)
@@ -250,7 +247,7 @@ class Gateway:
                 self.recorder.on_scrape(lambda: self.recorder.gauge("gateway_passed_waiting", shared.waiting))
             self.health.watch_store(lambda: store.health)
             self.recorder.on_scrape(self.health.refresh)
-            self.recorder.on_scrape(Accounting(self.recorder, house.snapshot))
+            self.recorder.before_scrape(Accounting(self.recorder, house.snapshot).take)
             self.recorder.on_scrape(GroupLags(self.recorder, config.metrics.groups, house.groups.positions))
             sizes = Sizes(
                 self.recorder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -333,7 +333,9 @@ class GroupPosition:
 
 @attrs.frozen
 class Snapshot:
-    """Both halves of the identity at one instant."""
+    """Both halves of the identity: all doors at one instant, and each consumer at the one at which it is come to. There may be
+    tens of thousands of these, so they are for who goes through them in slices, once.
+    """
 
     doors: Sequence[DoorCounts] = ()
-    consumers: Sequence[ConsumerCounts] = ()
+    consumers: Iterable[ConsumerCounts] = ()

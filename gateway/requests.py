@@ -18,8 +18,8 @@ from gateway.envelope import Batch, Columns, Run
 from gateway.errors import GatewayError
 
 
-class Request(msgspec.Struct, frozen=True):
-    """Root of all requests."""
+class Request(msgspec.Struct, frozen=True, tag=True):
+    """Root of all requests. What one is says its name, where it is told to another gateway."""
 
     id: int
 
@@ -123,7 +123,7 @@ class Start(enum.Enum):
     LATEST = "latest"
 
 
-class Redelivery(msgspec.Struct, frozen=True):
+class Redelivery(msgspec.Struct, frozen=True, gc=False):
     """What happens to a delivery that nobody acknowledges, or that is refused."""
 
     max_deliveries: int = 16
@@ -133,7 +133,7 @@ class Redelivery(msgspec.Struct, frozen=True):
     """False: as long as its client is there, only what is refused is handed out again."""
 
 
-class Subscribe(Request, frozen=True):
+class Subscribe(Request, frozen=True, gc=False):
     """Open a reader -> Subscribed.
 
     With a `name` the cursor is durable and shared by everyone who uses that name on that address; without one it is this
@@ -194,6 +194,8 @@ class Take(Request, frozen=True):
     max_messages: int
     max_bytes: int = 1 << 20
     hold_until: float | None = None
+    at_most_once_settled: bool = False
+    """Nobody will acknowledge what was published at most once: it is settled when it is handed out, as far as that can be."""
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -202,6 +204,8 @@ class Delivered(msgspec.Struct, frozen=True):
     run: Run
     first_tag: int = 0
     attempt: int = 1
+    settled: bool = False
+    """It is done with: no tag of it is known."""
 
 
 class Taken(msgspec.Struct, frozen=True):

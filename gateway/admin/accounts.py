@@ -11,6 +11,7 @@ import msgspec
 from gateway.admin.access import Role
 from gateway.admin.operation import Asked, Nothing, operation
 from gateway.recorder import GroupPosition, Snapshot
+from gateway.slices import slices
 
 AUDIT = "/v1/audit"
 
@@ -25,7 +26,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class MessageAccounts(msgspec.Struct, frozen=True):
-    """Where every message is, at one instant: at each route's door, and of each durable consumer. Every account has what
+    """Where every message is: at each route's door at one instant, and of each durable consumer. Every account has what
     is `unaccounted` in it; consumer groups are beside them and no account of anything.
     """
 
@@ -34,12 +35,12 @@ class MessageAccounts(msgspec.Struct, frozen=True):
     groups: Sequence[GroupPosition] = ()
 
 
-def accounts_of(snapshot: Snapshot, groups: Iterable[GroupPosition] = ()) -> MessageAccounts:
-    return MessageAccounts(
-        [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in snapshot.doors],
-        [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in snapshot.consumers],
-        list(groups),
-    )
+async def accounts_of(snapshot: Snapshot, groups: Iterable[GroupPosition] = ()) -> MessageAccounts:
+    doors = [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in snapshot.doors]
+    consumers: list[dict[str, Any]] = []
+    async for some in slices(snapshot.consumers):
+        consumers += [{**attrs.asdict(one), "unaccounted": one.unaccounted} for one in some]
+    return MessageAccounts(doors, consumers, list(groups))
 
 
 class Everybody:
@@ -63,4 +64,4 @@ class Everybody:
     @operation("GET", AUDIT, Role.READ)
     async def audit(self, asked: Asked[Nothing, None]) -> MessageAccounts:
         """Every account, with what is unaccounted for in it, and where the groups of `metrics.groups` are."""
-        return accounts_of(self._snapshot(), self._positions(self._groups()))
+        return await accounts_of(self._snapshot(), self._positions(self._groups()))

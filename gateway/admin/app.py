@@ -79,6 +79,7 @@ def watching_routes(recorder: PrometheusRecorder, health: Health, others: Others
 
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        await recorder.prepare()
         shown: Any = recorder.registry if others is None else await others.joined(recorder.registry.collect)
         return Response(encode(shown), headers={"Content-Type": content_type})
 

@@ -24,7 +24,7 @@ from gateway.admin.operation import EVENTS, Asked, Events, Nothing, operation
 from gateway.bridges.breaker import Circuit
 from gateway.bridges.pool import UpstreamPool
 from gateway.observe import metrics as m
-from gateway.recorder import Snapshot
+from gateway.slices import slices
 
 EVERY = 1.0
 ACCOUNTED_EVERY = 5
@@ -37,6 +37,8 @@ MOST_LAGS = 100
 """Consumers whose lag is kept, and groups; those furthest behind."""
 MOST_GROUPS = 2_000
 """Positions of groups among which those are looked for."""
+MOST_WRONG = 20
+"""Accounts with something unaccounted for that are named."""
 MOST_PROBLEMS = 20
 """Problems of an upstream that are remembered."""
 
@@ -138,6 +140,18 @@ class _Counts:
 
 
 @attrs.frozen
+class _Accounted:
+    """What the accounts of all doors and consumers come to."""
+
+    wrong: Sequence[str]
+    unaccounted: int
+    accounts: int
+    backlog: int
+    lags: Mapping[tuple[str, str, str, int], int]
+    """Of consumers and of groups, those furthest behind."""
+
+
+@attrs.frozen
 class _Kept:
     pulse: Pulse
     lags: Mapping[tuple[str, str, str, int], int]
@@ -166,7 +180,7 @@ class Pulses:
         self._followers = 0
         self._last: _Counts | None = None
         self._number = 0
-        self._accounted: Snapshot | None = None
+        self._accounted: _Accounted | None = None
         self._problems: dict[str, deque[tuple[int, str]]] = {}
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
         self.latest: Pulse | None = None
@@ -180,7 +194,7 @@ class Pulses:
             while self._followers or trio.current_time() < idle_since + LINGER:
                 if self._followers:
                     idle_since = trio.current_time()
-                self._take()
+                await self._take()
                 self._hurry = trio.Event()
                 if self._followers:
                     await trio.sleep(EVERY)
@@ -265,21 +279,14 @@ class Pulses:
     def _pools(self) -> Iterator[UpstreamPool]:
         yield from self._inside.bridges.upstreams.first.values()
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
+        # the accounts of every consumer cost as much as all the rest: they are taken more rarely
+        accounted = self._accounted
+        if accounted is None or self._number % ACCOUNTED_EVERY == 0:
+            accounted = self._accounted = await self._account()
         inside = self._inside
         counts = _Counts(trio.current_time(), *[dict(one) for one in inside.recorder.counted(*_FAMILIES)])
         before, self._last = self._last, counts
-        # the accounts of every consumer cost as much as all the rest: they are taken more rarely
-        if self._accounted is None or self._number % ACCOUNTED_EVERY == 0:
-            self._accounted = inside.house.snapshot()
-        snapshot = self._accounted
-        wrong = [f"route {one.route or '(none)'}: {one.unaccounted}" for one in snapshot.doors if one.unaccounted]
-        wrong += [
-            f"{one.kind} {one.name} of {one.topic}/{one.partition}: {one.unaccounted}"
-            for one in snapshot.consumers
-            if one.unaccounted
-        ]
-        amiss = [abs(one.unaccounted) for one in snapshot.doors] + [abs(one.unaccounted) for one in snapshot.consumers]
         problems = inside.health.problems()
         flows = list(_flows(before or counts, counts))
         self.latest = pulse = Pulse(
@@ -288,9 +295,9 @@ class Pulses:
             phase=inside.health.phase.value,
             problems=problems,
             waiting=inside.health.waiting(),
-            unaccounted=sum(amiss),
-            wrong=wrong[:20],
-            accounts=len(amiss),
+            unaccounted=accounted.unaccounted,
+            wrong=accounted.wrong,
+            accounts=accounted.accounts,
             received=_sum("received", [one for one in flows if one.edge.startswith("listener:")]),
             delivered=_sum("delivered", [one for one in flows if one.edge.startswith("topics:")]),
             flows=sorted(flows, key=lambda one: -one.messages)[:MOST_FLOWS],
@@ -302,27 +309,40 @@ class Pulses:
             },
             upstreams=[self._upstream(pool) for pool in self._pools()],
             topics=len(inside.store.topics),
-            backlog=sum(one.backlog for one in snapshot.consumers),
+            backlog=accounted.backlog,
             publish_seconds=inside.recorder.totals().publishes,
         )
         if self._number % ACCOUNTED_EVERY == 0:
-            self._kept.append(_Kept(pulse, self._lags(snapshot)))
+            self._kept.append(_Kept(pulse, accounted.lags))
         self._number += 1
         fresh, self._fresh = self._fresh, trio.Event()
         fresh.set()
 
-    def _lags(self, snapshot: Snapshot) -> Mapping[tuple[str, str, str, int], int]:
-        # of consumers and of groups, those furthest behind
-        consumers = ((one.backlog, one.kind, one.name, one.topic, one.partition) for one in snapshot.consumers)
+    async def _account(self) -> _Accounted:
+        # of every door and every consumer, of which there may be tens of thousands
+        house = self._inside.house
+        snapshot = house.snapshot()
+        wrong = [f"route {one.route or '(none)'}: {one.unaccounted}" for one in snapshot.doors if one.unaccounted]
+        accounts, unaccounted = len(snapshot.doors), sum(abs(one.unaccounted) for one in snapshot.doors)
+        backlog, behind = 0, list[tuple[int, str, str, str, int]]()
+        async for consumers in slices(snapshot.consumers):
+            for one in consumers:
+                backlog += one.backlog
+                if amiss := one.unaccounted:
+                    unaccounted += abs(amiss)
+                    wrong.append(f"{one.kind} {one.name} of {one.topic}/{one.partition}: {amiss}")
+            accounts += len(consumers)
+            lags = ((one.backlog, one.kind, one.name, one.topic, one.partition) for one in consumers)
+            behind = nlargest(MOST_LAGS, (*behind, *lags))
         groups = (
             (one.lag, "group", one.group, one.topic, one.partition)
-            for one in islice(self._inside.house.groups.positions(), MOST_GROUPS)
+            for one in islice(house.groups.positions(), MOST_GROUPS)
         )
-        return {
-            (kind, name, topic, partition): backlog
-            for found in (consumers, groups)
-            for backlog, kind, name, topic, partition in nlargest(MOST_LAGS, found)
+        lag_of = {
+            (kind, name, topic, partition): lag
+            for lag, kind, name, topic, partition in (*behind, *nlargest(MOST_LAGS, groups))
         }
+        return _Accounted(wrong[:MOST_WRONG], unaccounted, accounts, backlog, lag_of)
 
     def _upstream(self, pool: UpstreamPool) -> UpstreamNow:
         pool.timed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated
@@ -18,6 +19,7 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.notation import show_endpoint
 from gateway.recorder import ConnectionSnapshot, ConsumerCounts, IngestPlace, MirrorPlace, UnderWay
 from gateway.requests import ConsumerReset
+from gateway.slices import slices
 
 MOST = 200
 """Connections, or consumers, in one answer."""
@@ -166,12 +168,14 @@ class Readers:
         """Durable consumers, partition by partition, those furthest behind first; what they have tried and not settled."""
         query, inside = asked.query, self._inside
         wanted = query.search.casefold()
-        found = [
-            one
-            for one in inside.house.snapshot().consumers
-            if wanted in one.name.casefold() or wanted in one.topic.casefold()
-        ]
-        found.sort(key=lambda one: (-one.backlog, one.kind, one.name, one.topic, one.partition))
+        found, total = list[Sequence[ConsumerCounts]](), 0
+        async for some in slices(inside.house.snapshot().consumers):
+            each = [one for one in some if wanted in one.name.casefold() or wanted in one.topic.casefold()]
+            found.append(sorted(each, key=_furthest_behind))
+            total += len(each)
+        page: list[ConsumerCounts] = []
+        async for some in slices(islice(heapq.merge(*found, key=_furthest_behind), query.skip + query.limit)):
+            page += some
         tried = (
             *inside.house.subscriptions.under_way(MOST_UNDER_WAY),
             *inside.bridges.forwards.under_way(MOST_UNDER_WAY),
@@ -188,9 +192,12 @@ class Readers:
             for place in inside.bridges.mirrors.places()
             if any(wanted in text.casefold() for text in (place.upstream, place.route, place.topic))
         ]
-        page = islice(found, query.skip, query.skip + query.limit)
         return Consumers(
-            [_consumer(one) for one in page], len(found), under_way[:MOST_UNDER_WAY], ingests[:MOST], mirrors[:MOST]
+            [_consumer(one) for one in page[query.skip :]],
+            total,
+            under_way[:MOST_UNDER_WAY],
+            ingests[:MOST],
+            mirrors[:MOST],
         )
 
     @operation("POST", wire.RESET_CONSUMER, Role.OPERATE)
@@ -231,6 +238,10 @@ class Readers:
                 )
             )
         return UpstreamList(found)
+
+
+def _furthest_behind(one: ConsumerCounts) -> tuple[int, str, str, str, int]:
+    return -one.backlog, one.kind, one.name, one.topic, one.partition
 
 
 def _consumer(one: ConsumerCounts) -> ConsumerShown:

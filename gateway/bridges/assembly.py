@@ -15,6 +15,7 @@ leaves its cursor stored: added again, it goes on there. The ingests of an upstr
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -143,7 +144,16 @@ async def open_bridges(
             nursery.start_soon(job)
 
         context = ForwardContext(
-            store, house.pump, house.clock, recorder, house.letters, start_soon, house.latencies, chance, house.owners
+            store,
+            house.pump,
+            house.clock,
+            recorder,
+            house.letters,
+            start_soon,
+            contextlib.nullcontext,  # what it reads is bounded by its window, and no matter of those who wait for answers
+            house.latencies,
+            chance,
+            house.owners,
         )
         forwards = Forwards(context)
         proxies = Proxies(house.pump, house.clock, recorder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -19,6 +20,7 @@ from gateway.broker.administration.schemas import SchemaService
 from gateway.broker.administration.topics import TopicService
 from gateway.broker.broker import Broker, Jobs
 from gateway.broker.cache import CacheService
+from gateway.broker.consume.answer_room import AnswerMemory, AnswerRoom
 from gateway.broker.consume.deliveries import Latencies
 from gateway.broker.consume.fetches import FetchService
 from gateway.broker.consume.groups import GroupService
@@ -71,8 +73,8 @@ class House:
     """Who else reads durably, for the accounting."""
 
     def snapshot(self) -> Snapshot:
-        others = (counts for consumers in self.consumers for counts in consumers())
-        return Snapshot(tuple(self.doors.counts()), (*self.subscriptions.consumers(), *others))
+        every = (self.subscriptions.consumers, *self.consumers)
+        return Snapshot(tuple(self.doors.counts()), (counts for consumers in every for counts in consumers()))
 
 
 @asynccontextmanager
@@ -80,12 +82,15 @@ async def open_house(
     store: Store,
     table: RoutingTable,
     recorder: Recorder,
+    memory: AnswerMemory,
     *,
     accounts: Iterable[AuthUsers] = (),
     clock: Clock | None = None,
     cluster: model.ClusterSettings | None = None,
 ) -> AsyncIterator[House]:
-    """A broker on a store, with its tasks running inside the block; cursors are written when it ends."""
+    """A broker on a store, with its tasks running inside the block; cursors are written when it ends. `memory`: what answers may
+    take of it before a connection has them.
+    """
     clock = clock or SystemClock()
     pump = Pump(clock.now)
     jobs = Jobs()
@@ -127,8 +132,20 @@ async def open_house(
     )
     dead_letters = DeadLetterService(store, appending, topics, table, clock, offload, authorisation.permit)
     latencies = Latencies()
+    lane = Lane()
+    room = AnswerRoom(memory, pump, lane, recorder)
     fetches = FetchService(
-        store, topics, table, watchers, pump, clock, recorder, latencies, jobs.start_soon, authorisation.refusal
+        store,
+        topics,
+        table,
+        watchers,
+        pump,
+        clock,
+        recorder,
+        latencies,
+        jobs.start_soon,
+        room,
+        authorisation.refusal,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(jobs.run)
@@ -141,6 +158,8 @@ async def open_house(
                 recorder,
                 letters,
                 lambda job: jobs.start_soon(None, None, job),
+                partial(room.turn, ""),
+                room,
                 owners,
                 table,
                 topics,
@@ -178,7 +197,6 @@ async def open_house(
             gateways,
             pipeline,
         ]
-        lane = Lane()
         broker = Broker(
             services,
             authorisation=authorisation,

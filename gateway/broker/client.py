@@ -21,6 +21,10 @@ NOBODY = Identity(authenticated=False)
 """Who has not said who he is."""
 
 
+def _unheard(_completions: Sequence[Completion]) -> None:
+    """Nobody is there any more who would want to know."""
+
+
 @attrs.frozen
 class BrokerSide:
     """What all connections are served by: there is one of it, as of the broker."""
@@ -144,6 +148,10 @@ class AttachedClient:
         """The connection is gone: nothing is reported any more, services clean up."""
         self.detached = True
         self._waiting = ()
+        # who refers to each other would be found by the collector alone
+        self._on_completions = _unheard
+        self.ways.clear()
+        self.reads.clear()
         callbacks, self._on_detach = self._on_detach, ()
         for callback in callbacks:
             callback()

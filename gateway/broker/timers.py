@@ -46,20 +46,28 @@ class Pump:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back at a time; returns a function that cancels it."""
-        number = next(self._numbers)
-        heapq.heappush(self._heap, (when, number, callback))
-        if self._scope is not None and when < self._scope.deadline:
-            self._scope.deadline = when
+        number = self.arm(when, callback)
         done = False
 
         def cancel() -> None:
             nonlocal done
             if not done:
                 done = True
-                self._cancelled.add(number)
-                self._compact()
+                self.disarm(number)
 
         return cancel
+
+    def arm(self, when: float, callback: Callable[[], None]) -> int:
+        """The same, for who may be one of tens of thousands: the number by which to `disarm` it, once, before it is called."""
+        number = next(self._numbers)
+        heapq.heappush(self._heap, (when, number, callback))
+        if self._scope is not None and when < self._scope.deadline:
+            self._scope.deadline = when
+        return number
+
+    def disarm(self, number: int) -> None:
+        self._cancelled.add(number)
+        self._compact()
 
     async def moment(self) -> None:
         """A little while, for who waits for what nobody announces."""
@@ -176,7 +184,7 @@ class Pump:
 class Alarm:
     """One call at a time, which can be moved and called off."""
 
-    __slots__ = ("_armed", "_callback", "_cancel", "_pump", "_when")
+    __slots__ = ("_armed", "_callback", "_number", "_pump", "_when")
 
     def __init__(self, pump: Pump, callback: Callable[[], None]) -> None:
         self._pump = pump
@@ -184,7 +192,7 @@ class Alarm:
         self._when: float | None = None
         self._armed = 0.0
         """When the pump calls: what was put off since stays where it is until then, since it is put off for every message."""
-        self._cancel: Callable[[], None] | None = None
+        self._number: int | None = None
 
     @property
     def is_set(self) -> bool:
@@ -195,20 +203,20 @@ class Alarm:
         if when == self._when:
             return
         self._when = when
-        if self._cancel is not None:
+        if self._number is not None:
             if when is not None and when >= self._armed:
                 return
-            self._cancel()
-            self._cancel = None
+            self._pump.disarm(self._number)
+            self._number = None
         if when is not None:
             self._arm(when)
 
     def _arm(self, when: float) -> None:
         self._armed = when
-        self._cancel = self._pump.call_at(when, self._ring)
+        self._number = self._pump.arm(when, self._ring)
 
     def _ring(self) -> None:
-        self._cancel = None
+        self._number = None
         when = self._when
         if when is not None and when > self._armed:
             self._arm(when)

@@ -279,9 +279,10 @@ def undecodable(problem: Exception) -> GatewayError:
 
 def columns_of(body: AppendRequest) -> Columns:
     """The messages of an append. Raises InvalidRequest or Truncated for a body that contradicts itself."""
-    columns = Columns.of(body.values) if body.values is not None else Columns.from_packed(body.packed, body.count)
-    if columns.count > MOST_APPENDED:
-        raise e.TooLarge(f"an append has at most {MOST_APPENDED} messages, not {columns.count}")
+    count = body.count if body.values is None else len(body.values)
+    if count > MOST_APPENDED:  # before they are looked at: of millions each would be
+        raise e.TooLarge(f"an append has at most {MOST_APPENDED} messages, not {count}")
+    columns = Columns.of(body.values) if body.values is not None else Columns.from_packed(body.packed, count)
     for name in ("keys", "headers", "expires"):
         column = getattr(body, name)
         if column is not None and len(column) != columns.count:

@@ -26,8 +26,8 @@ from gateway.link.codec import (
     LinkFrame,
     LinkFrames,
     LinkMessages,
+    LinkQuestion,
     outcome_of,
-    question,
 )
 from gateway.link.members import LinkMembers, MemberRow
 from gateway.link.stream import BEAT_SECONDS, LOGIN_SECONDS, LinkStream, secured
@@ -83,7 +83,7 @@ class LinksToOwners:
         self._tell(gateway, asked.caller, EnoughTaken(asked.caller.id, asked.number))
 
     def settle(self, gateway: bytes, caller: Caller, request: Settle) -> None:
-        self._tell(gateway, caller, question(caller.id, request.subscription, "", request))
+        self._tell(gateway, caller, LinkQuestion(caller.id, request.subscription, "", request))
 
     def gone(self, gateway: bytes, caller: Caller) -> None:
         self._tell(gateway, caller, ClientLeft(caller.id))
@@ -105,7 +105,7 @@ class LinksToOwners:
             link.stream.put(ClientCame(caller.id, listener.name, listener.protocol, caller.identity.name))
         request = relative(asked.request, asked.number, self._clock.now())
         try:
-            link.stream.put(question(caller.id, asked.subscription, asked.topic, request))
+            link.stream.put(LinkQuestion(caller.id, asked.subscription, asked.topic, request))
         except FrameTooLarge as error:
             self._shared.refused(asked, error)
         else:

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from gateway import errors
-from gateway.broker.consume.shared import AboutOne, ResetForward, ResetSubscription, UseSubscription
+from gateway.broker.consume.shared import AboutOne
 from gateway.envelope import BatchMeta, Columns, Headers, Run
 from gateway.errors import FrameTooLarge, GatewayError, InvalidRequest, Status, WireError
 from gateway.requests import (
@@ -24,13 +24,9 @@ from gateway.requests import (
     Delivered,
     Done,
     Outcome,
-    Settle,
     Settled,
-    Subscribe,
     Subscribed,
-    Take,
     Taken,
-    Unsubscribe,
 )
 
 LARGEST_QUESTION = 4 << 20
@@ -65,21 +61,7 @@ class LinkQuestion(LinkFrame, frozen=True, array_like=True, tag="ask"):
     subscription: int
     topic: str
     """Of a Subscribe: what the address is called in the log."""
-    subscribe: Subscribe | None = None
-    take: Take | None = None
-    settle: Settle | None = None
-    unsubscribe: Unsubscribe | None = None
-    use: UseSubscription | None = None
-    reset: ResetSubscription | None = None
-    reset_forward: ResetForward | None = None
-
-    @property
-    def request(self) -> AboutOne:
-        some = self.subscribe, self.take, self.settle, self.unsubscribe, self.use, self.reset, self.reset_forward
-        asked = [one for one in some if one is not None]
-        if len(asked) != 1:
-            raise WireError("a question asks for one thing")
-        return asked[0]
+    request: AboutOne
 
 
 class EnoughTaken(LinkFrame, frozen=True, array_like=True, tag="enough"):
@@ -174,21 +156,6 @@ class LinkFrames:
             at = end
             yield frame
         del self._kept[:at]
-
-
-def question(client: int, subscription: int, topic: str, request: AboutOne) -> LinkQuestion:
-    return LinkQuestion(
-        client,
-        subscription,
-        topic,
-        request if isinstance(request, Subscribe) else None,
-        request if isinstance(request, Take) else None,
-        request if isinstance(request, Settle) else None,
-        request if isinstance(request, Unsubscribe) else None,
-        request if isinstance(request, UseSubscription) else None,
-        request if isinstance(request, ResetSubscription) else None,
-        request if isinstance(request, ResetForward) else None,
-    )
 
 
 def answer(number: int, outcome: Outcome) -> LinkMessages | LinkAnswer:

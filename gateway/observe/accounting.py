@@ -16,6 +16,7 @@ import trio
 from gateway.errors import GatewayError
 from gateway.observe import metrics as m
 from gateway.recorder import GroupPosition, Recorder, Snapshot
+from gateway.slices import slices
 from gateway.store.interface import Store
 
 Positions = Callable[[Container[str]], Iterable[GroupPosition]]
@@ -63,26 +64,28 @@ class GroupLags:
 
 
 class Accounting:
-    """Exports a snapshot whenever it is called; remembers what was exported, so that what is gone falls to 0."""
+    """Exports a snapshot whenever it is asked to; remembers what was exported, so that what is gone falls to 0."""
 
     def __init__(self, recorder: Recorder, snapshot: Callable[[], Snapshot]) -> None:
         self._recorder = recorder
         self._snapshot = snapshot
         self._forwards: set[str] = set()
 
-    def __call__(self) -> None:
+    async def take(self) -> None:
+        """Work the gauges out now."""
         snapshot = self._snapshot()
         for door in snapshot.doors:
             self._recorder.gauge(m.UNACCOUNTED.name, door.unaccounted, route=door.route or m.NO_ROUTE)
         lost: Counter[str] = Counter(dict.fromkeys(m.CONSUMER_KINDS, 0))
         backlog: Counter[str] = Counter(dict.fromkeys(m.CONSUMER_KINDS, 0))
         forwards: Counter[str] = Counter(dict.fromkeys(self._forwards, 0))
-        for consumer in snapshot.consumers:
-            # absolute values: one consumer that lost a message must not be hidden by another that counted one twice
-            lost[consumer.kind] += abs(consumer.unaccounted)
-            backlog[consumer.kind] += consumer.backlog
-            if consumer.kind == "forward":
-                forwards[consumer.name] += consumer.backlog
+        async for consumers in slices(snapshot.consumers):
+            for consumer in consumers:
+                # absolute values: one consumer that lost a message must not be hidden by another that counted one twice
+                lost[consumer.kind] += abs(consumer.unaccounted)
+                backlog[consumer.kind] += consumer.backlog
+                if consumer.kind == "forward":
+                    forwards[consumer.name] += consumer.backlog
         for kind, messages in lost.items():
             self._recorder.gauge(m.CONSUMER_UNACCOUNTED.name, messages, kind=kind)
         for kind, messages in backlog.items():

@@ -188,7 +188,7 @@ STORE_DAMAGED_RANGES = _gauge(
 STORE_LOST = _gauge(
     "gateway_store_lost_ranges",
     "",
-    "Stretches of the small tables (cursors, groups, accounts, schemas) gone with a damaged page, until that is accepted.",
+    "Damage that the start has found: stretches of the small tables that are gone, tables of topics, ends of partitions.",
 )
 STORE_SIZE = _gauge("gateway_store_size_bytes", "file", "Size of the store on disk.")
 STORE_FREE = _gauge("gateway_store_free_bytes", "", "Free space where the store is.")
@@ -274,6 +274,12 @@ LOOP_LAG = _histogram(
     "",
     "How late the event loop came round to a timer: for so long whatever came in had to wait for somebody else's work.",
 )
+COLLECTIONS = _histogram(
+    "gateway_collection_seconds",
+    "kind",
+    "How long Python's collector of cycles held everything: young (what is new), full (what outlived that), thorough (all).",
+)
+COLLECTION_KINDS = ("young", "full", "thorough")
 PHASE = _gauge("gateway_phase", "phase", "1 for the phase the gateway is in.")
 BUILD_INFO = _gauge("gateway_build_info", "version python", "Always 1; the labels say what is running.")
 SERIES_OVERFLOW = _counter(

@@ -10,7 +10,7 @@ import functools
 import math
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -153,6 +153,7 @@ class PrometheusRecorder(_Told, Recorder):
         self._listeners = dict(listeners or {})
         self._cells = {family.name: _Cells(family, max_series) for family in m.FAMILIES}
         self._refreshers: list[Callable[[], None]] = []
+        self._preparations: list[Callable[[], Awaitable[None]]] = []
         self._meters: dict[tuple[str, str], PublishMeter] = {}
         self._fetch_meters: dict[tuple[str, str], FetchMeter] = {}
         self._damaged: set[tuple[str, int, int, int]] = set()
@@ -317,6 +318,14 @@ class PrometheusRecorder(_Told, Recorder):
     def lagged(self, seconds: float) -> None:
         self._cells[m.LOOP_LAG.name].observe((), seconds)
 
+    def collected(self, kind: str, seconds: float) -> None:
+        self._cells[m.COLLECTIONS.name].observe((kind,), seconds)
+
+    def connected(self) -> tuple[int, int]:
+        """How many connections there are, and how many were."""
+        there = int(sum(self._cells[m.CONNECTIONS.name].values.values()))
+        return there, int(sum(self._cells[m.CONNECTIONS_OPENED.name].values.values())) - there
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a declared gauge; KeyError for one that is not declared or lacks a label."""
         family = m.GAUGES[name]
@@ -400,6 +409,15 @@ class PrometheusRecorder(_Told, Recorder):
     def on_scrape(self, refresh: Callable[[], None]) -> None:
         """Call this before every exposition: gauges that are worked out, not kept (accounting, sizes, budget)."""
         self._refreshers.append(refresh)
+
+    def before_scrape(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        """The same, for what goes through so much that others have the event loop in between."""
+        self._preparations.append(prepare)
+
+    async def prepare(self) -> None:
+        """Before an exposition that is to be whole."""
+        for prepare in self._preparations:
+            await prepare()
 
     def collect(self) -> Iterator[Metric]:
         """Every family, for the client library."""
@@ -488,6 +506,8 @@ def _foresee(cells: Mapping[str, _Cells], listeners: Mapping[str, str]) -> None:
     for reason in LINK_FAILURES:
         cells[m.LINK_FAILURES.name].add((reason,), 0)
     cells[m.LOOP_LAG.name].declare(())
+    for kind in m.COLLECTION_KINDS:
+        cells[m.COLLECTIONS.name].declare((kind,))
     for listener in listeners:
         cells[m.FETCH_LATENCY.name].declare((listener,))
     for done in UPKEEP:

@@ -33,8 +33,9 @@ class AckWindow:
         self.max_span = max_span
         self._low = low
         self._high = low
-        self._starts: list[int] = []  # settled ranges above low: apart from it and from each other
-        self._ends: list[int] = []
+        # settled ranges above low: apart from it and from each other. Most windows never have one, and there are many of them
+        self._starts: list[int] | tuple[()] = ()
+        self._ends: list[int] | tuple[()] = ()
         self._attempts: dict[int, int] = {}
 
     @property
@@ -109,6 +110,8 @@ class AckWindow:
         if first == self._low and not self._starts:  # in order, as nearly always
             self._low = next_offset
             return next_offset - first
+        if isinstance(self._starts, tuple) or isinstance(self._ends, tuple):
+            self._starts, self._ends = [], []
         starts, ends = self._starts, self._ends
         # the ranges that overlap or touch become one with it
         left = bisect_right(ends, first - 1)
@@ -157,12 +160,16 @@ class AckWindow:
         window = cls(low, max_span)
         pairs = list(_PAIR.iter_unpack(data[_HEAD.size :]))
         before = low
+        starts: list[int] = []
+        ends: list[int] = []
         for gap, length in pairs[:ranges]:
             if not gap or not length:
                 raise StoreDamaged("an ack window has an empty range")
-            window._starts.append(before + gap)
+            starts.append(before + gap)
             before += gap + length
-            window._ends.append(before)
+            ends.append(before)
+        if starts:
+            window._starts, window._ends = starts, ends
         window._attempts = {low + distance: tries for distance, tries in pairs[ranges:]}
         window._high = max(before, max(window._attempts, default=low - 1) + 1)
         return window

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import attrs
-import msgspec
 import structlog
 
 from gateway.envelope import Origin
@@ -23,7 +22,7 @@ from gateway.recorder import ConnectionSnapshot, Recorder
 from gateway.requests import Completion, Fetch, Fetched, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
-from gateway.transport.limits import LEAST_SHARE, Budget, Unfinished
+from gateway.transport.limits import Budget, Unfinished
 from gateway.transport.link import Link, apply
 from gateway.transport.tcp import REQUEST_COST
 from gateway.wire.session import Kind, Send, ServerSession
@@ -278,9 +277,6 @@ class Driver:
                 self._run(requests)
                 return self.asked - asked
         self.asked += count
-        budget = self._context.budget
-        if budget.unsent >= budget.most_unsent:
-            requests = shortened(requests)
         self._client.start(requests)
         self._started = [*self._started, *requests] if self._started else requests
         self._gathered = True
@@ -554,9 +550,16 @@ class Driver:
         lane = self._context.lane
         if (lane.busy or len(completions) > 1) and brought(completions) >= MUCH:
             for one in completions:  # of which each is much for a pass, if several came back from the disk together
-                lane.add(self, functools.partial(self._ended, (one,)), 0)
+                size = brought((one,))
+                self._context.budget.change(0, size)
+                lane.add(self, functools.partial(self._have, one, size), 0)
         else:
             self._ended(completions)
+
+    def _have(self, one: Completion, size: int) -> None:
+        # its turn has come: from here on what is unsent of it counts
+        self._context.budget.change(0, -size)
+        self._ended((one,))
 
     @supervised
     def _ended(self, completions: Sequence[Completion]) -> None:
@@ -679,9 +682,6 @@ class Driver:
     def _submit(self, requests: Sequence[Request]) -> Sequence[Completion]:
         if not requests:
             return ()
-        budget = self._context.budget
-        if budget.unsent >= budget.most_unsent:
-            requests = shortened(requests)
         self._account(requests)
         return self._client.submit(requests)
 
@@ -832,16 +832,6 @@ class Driver:
 def fetches(requests: Iterable[Request]) -> bool:
     """Whether what is asked for may be much."""
     return any(type(request) is Fetch for request in requests)
-
-
-def shortened(requests: Iterable[Request]) -> Sequence[Request]:
-    """The same, with little for each fetch. One message is found all the same, however large."""
-    return [
-        msgspec.structs.replace(request, max_bytes=min(request.max_bytes, LEAST_SHARE))
-        if type(request) is Fetch and request.sieve is None
-        else request
-        for request in requests
-    ]
 
 
 def brought(completions: Sequence[Completion]) -> int:

@@ -71,7 +71,8 @@ class Budget:
     A connection that finds the budget spent is not read until others have given back. Who reads and who writes cannot keep
     each other from it: a stalled disk, which makes writers hold all that they may, leaves readers their `reserve`; and however
     many answers wait for peers that read slowly, what is written has as much. Once these hold half of the budget an answer is
-    a short one: who reads on comes to the same place by more of them.
+    a short one: who reads on comes to the same place by more of them. Short ones are given beyond the budget too, since
+    who asks need not be one of those who read slowly; with twice as much it is `full`, and they wait.
 
     Commits and replies give back by themselves. Beginnings of frames do not: once they hold half of what writers may, and
     it is spent, nobody can finish for want of the room that the others hold, and somebody has to go.
@@ -82,6 +83,8 @@ class Budget:
         self._for_writers = int(limit * (1 - reserve))
         self.most_unsent = self._for_writers - int(limit * reserve)
         """Of answers, before they are short ones; more of them take nothing from writers."""
+        self.full = 2 * limit
+        """With so much used nothing is given to anybody who reads."""
         self.used = 0
         self.unsent = 0
         """Of that, answers."""
@@ -91,6 +94,8 @@ class Budget:
         self._readers: dict[object, Callable[[], None]] = {}
         """Who waits."""
         self._writers: dict[object, Callable[[], None]] = {}
+        self._not_given: dict[object, Callable[[], None]] = {}
+        """Answers that wait, the oldest first."""
         self._unfinished: dict[object, Unfinished] = {}
         """The oldest first."""
         self._in_unfinished = 0
@@ -118,8 +123,12 @@ class Budget:
     def wait(self, key: object, wake: Callable[[], None], *, writer: bool) -> None:
         (self._writers if writer else self._readers)[key] = wake
 
+    def wait_while_full(self, key: object, wake: Callable[[], None]) -> None:
+        self._not_given[key] = wake
+
     def forget(self, key: object) -> None:
         """Do not call back any more."""
+        self._not_given.pop(key, None)
         self._readers.pop(key, None)
         self._writers.pop(key, None)
         self.unfinished(key, None)
@@ -155,6 +164,11 @@ class Budget:
         self.used += amount + unsent
         self.unsent += unsent
         self._peak = max(self._peak, self.used)
+        if self._not_given and self.used < self.full:
+            # so many as there is room for; where there is much, all, since some of them may have gone
+            some = None if self.used < self.limit else (self.full - self.used) // LEAST_SHARE + 1
+            for key in list(itertools.islice(self._not_given, some)):
+                self._not_given.pop(key)()
         if self._readers and self.used < self._for_writers:
             readers, self._readers = self._readers, {}
             for wake in readers.values():

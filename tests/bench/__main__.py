@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from gateway.bench.figures import MEASURED
-from tests.bench import compared, fair, loads, loads_bridges, loads_flymq, loads_idle, loads_quic
+from tests.bench import compared, fair, loads, loads_bridges, loads_flymq, loads_idle, loads_polls, loads_quic
 from tests.bench.processes import Process, bare, gateway
 
 ROUNDS = 3
@@ -100,13 +100,26 @@ def flymq(process: Process) -> None:
 
 def main() -> None:
     """Everything, or what is named."""
-    chosen = set(sys.argv[1:]) or {"blipmq", "rustlog", "flymq", "fair", "quic", "bridges", "idle", "kafka", "restart"}
+    chosen = set(sys.argv[1:]) or {
+        "blipmq",
+        "polls",
+        "rustlog",
+        "flymq",
+        "fair",
+        "quic",
+        "bridges",
+        "idle",
+        "kafka",
+        "restart",
+    }
     report("what", "gateway", "ratio to the bare loop", "meant")
     with tempfile.TemporaryDirectory() as directory:
         with gateway(directory) as process:
             for part in (blipmq, rustlog, flymq):
                 if part.__name__ in chosen:
                     part(process)
+            if "polls" in chosen:
+                loads_polls.polls(process, report)
             if "fair" in chosen:
                 fair.fair(process, report)
         if "idle" in chosen:

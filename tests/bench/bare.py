@@ -2,7 +2,8 @@
 
 `parse` cuts the frames and counts them; `memory` answers each request at once; `fsync` and `unsynced` put the payloads of
 everything that is pending into one SQLite transaction in a thread, then answer. A RustLog Fetch is answered from a log of
-100 B records that is one piece of memory. Frames: u32 length and payload (BlipMQ, RustLog). Nothing is routed, checked,
+100 B records that is one piece of memory. `polled` keeps what BlipMQ publishes in a queue, and gives it to the one
+connection that polls, message by message, in the order of its POLLs. Frames: u32 length and payload (BlipMQ, RustLog). Nothing is routed, checked,
 indexed, kept for readers or counted.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sqlite3
 import struct
+from collections import deque
 from pathlib import Path
 
 import trio
@@ -34,6 +36,10 @@ class Bare:
         self.pending: list[tuple[trio.SocketStream, bytes, bytes]] = []
         self.wake = trio.Event()
         self.offset = 0
+        self.queue: deque[bytes] = deque()
+        self.polls: deque[bytes] = deque()
+        self.poller: trio.SocketStream | None = None
+        self.sending = trio.Lock()
         self.database = sqlite3.connect(str(Path(directory) / "bare.db"), isolation_level=None, check_same_thread=False)
         self.database.execute("PRAGMA page_size = 16384")
         self.database.execute("PRAGMA journal_mode = WAL")
@@ -81,8 +87,21 @@ class Bare:
             buffer = buffer[position:]
             if direct:
                 await stream.send_all(b"".join(direct))
+            if self.poller is not None:
+                await self.deliver(self.poller)
             if self.pending:
                 self.wake.set()
+
+    async def deliver(self, poller: trio.SocketStream) -> None:
+        """A published payload is qos, topic and message, as a delivered one is."""
+        queue, polls = self.queue, self.polls
+        pieces: list[bytes] = []
+        while queue and polls:
+            payload = queue.popleft()
+            pieces += (LENGTH.pack(9 + len(payload)), b"\3", polls.popleft(), payload)
+        if pieces:
+            async with self.sending:
+                await poller.send_all(b"".join(pieces))
 
     def rustlog(self, data: bytes, start: int, end: int, stream: trio.SocketStream) -> bytes:
         if data[start] == 5:
@@ -103,17 +122,26 @@ class Bare:
 
     def blipmq(self, data: bytes, start: int, end: int, stream: trio.SocketStream, gathered: list[bytes]) -> bytes:
         kind = data[start]
+        if kind == 3 and self.mode == "polled":
+            if self.poller is not None:
+                self.queue.append(data[start + 9 : end])
+            return b""
+        if kind == 9:
+            self.polls.append(data[start + 1 : start + 9])
+            return b""
         if kind == 3:
             (size,) = struct.unpack_from(">H", data, start + 10)
             gathered.append(data[start + 12 + size : end])
             return b""
         if kind == 7:
             pong = PONG.pack(9, 8, 0)
-            if self.mode == "memory":
+            if self.mode in {"memory", "polled"}:
                 return pong
             self.pending.append((stream, b"".join(gathered), pong))
             gathered.clear()
             return b""
+        if kind == 4:
+            self.poller = stream
         return struct.pack(">IBQQ", 17, 5, 0, 0)
 
 

@@ -26,6 +26,9 @@ listeners:
 admin:     {{bind: "127.0.0.1:0"}}
 storage:   {{path: "{path}", durability: fsync}}
 routes:
+  - name: polled
+    match: {{topic: "memory.polled.**"}}
+    to: [{{store: {{topic: "{{topic}}", durability: memory, retention: {{bytes: 2GiB}}}}}}]
   - {{name: memory, match: {{topic: "memory.**"}}, to: [{{store: {{topic: "{{topic}}", durability: memory}}}}]}}
   - {{name: lazy, match: {{topic: "lazy.**"}}, to: [{{store: {{topic: "{{topic}}", durability: {{interval: 5ms}}}}}}]}}
   - {{name: durable, match: {{}}, to: [{{store: {{topic: "{{topic}}"}}}}]}}
@@ -102,9 +105,16 @@ def gateway(directory: str) -> Iterator[Process]:
 
 
 @contextmanager
-def bare(protocol: str, mode: str) -> Iterator[int]:
-    """The bare loop; yields its port."""
+def bare_process(protocol: str, mode: str) -> Iterator[Process]:
+    """The bare loop."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "tests.bench.bare", protocol, mode, directory]
         with running(command) as process:
-            yield process.ports[protocol]
+            yield process
+
+
+@contextmanager
+def bare(protocol: str, mode: str) -> Iterator[int]:
+    """The bare loop; yields its port."""
+    with bare_process(protocol, mode) as process:
+        yield process.ports[protocol]

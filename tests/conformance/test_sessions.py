@@ -60,11 +60,11 @@ def test_nothing_stays_in_flight(name: str, sample: Sample):
 
 
 @cases
-@pytest.mark.parametrize("status", list(Status), ids=lambda status: status.value)
-def test_every_status_can_be_said(name: str, sample: Sample, status: Status):
-    harness = Harness(name, lambda _request: error_of(status))
-    harness.play(sample)
-    assert harness.session.in_flight <= harness.takes_left()
+def test_every_status_can_be_said(name: str, sample: Sample):
+    for status in Status:
+        harness = Harness(name, lambda _request, status=status: error_of(status))
+        harness.play(sample)
+        assert harness.session.in_flight <= harness.takes_left(), status
 
 
 @cases

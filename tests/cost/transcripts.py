@@ -206,6 +206,26 @@ async def blipmq_poll(side: Side) -> AsyncIterator[Turn]:
 
 
 @asynccontextmanager
+async def blipmq_many(side: Side) -> AsyncIterator[Turn]:
+    """Fifty POLLs in one read, and what answers them: what lies ready came in half as large pieces."""
+    many, topic = 50, b"memory.crowd"
+    with loads.blipmq(side.ports["blipmq"]) as sock:
+        polls = _poll(_subscribed(sock, topic, 0)) * many
+        some = loads.publish(topic, 0, b"x" * 20) * (many // 2) + loads.PING
+        for _ in range(2 * WAITING):
+            sock.sendall(some)
+            loads.receive(sock, loads.PONG_SIZE)
+        side.rest()
+
+        async def turn() -> None:
+            sock.sendall(polls)
+            for _ in range(many):
+                _delivery(sock)
+
+        yield turn
+
+
+@asynccontextmanager
 async def blipmq_ten(side: Side) -> AsyncIterator[Turn]:
     """Ten connections wait with a POLL each; what is published goes to all of them."""
     async with AsyncExitStack() as stack:
@@ -361,6 +381,7 @@ TRANSCRIPTS: Mapping[str, Transcript] = {
     "RustLog Fetch": rustlog_fetch,
     "BlipMQ PUBLISH and PING, interval": blipmq_publish(b"lazy.three"),
     "BlipMQ POLL, delivery, ACK": blipmq_poll,
+    "BlipMQ, 50 POLLs, deliveries": blipmq_many,
     "BlipMQ, one to ten": blipmq_ten,
     "Felix publish, memory": quic_publish("felix", "memory.four"),
     "Felix, one to ten": felix_ten,

@@ -94,5 +94,7 @@ async def metric(gateway: Gateway, name: str, value: float | Callable[[float], b
                 yield float(line.rpartition(" ")[2])
 
     with trio.fail_after(60):
-        while not any(map(good, values())):  # noqa: ASYNC110  # a scrape is all there is to look at
+        await gateway.recorder.prepare()
+        while not any(map(good, values())):
             await trio.sleep(0.02)
+            await gateway.recorder.prepare()

@@ -90,6 +90,7 @@ async def test_a_message_stops_where_it_has_been_before(tmp_path: Path, over: Se
         for one in gateways:
             found = await stored(one.ports["flymq"], "orders", lambda found: len(found) >= 4)
             assert sorted(found) == [b"1", b"2", b"3", b"4"]
+            await one.recorder.prepare()
             assert not any(samples(one, "gateway_route_unaccounted_messages"))
         await stack.aclose()
         nursery.cancel_scope.cancel()

@@ -19,7 +19,7 @@ admin: {{bind: "127.0.0.1:0"}}
 memory: {{budget: {budget}}}
 storage: {{path: "{path}", durability: memory}}
 """
-BUDGET = 8 << 20
+BUDGET = 4 << 20
 RECORDS, RECORD, READERS = 8, 1_000_000, 12
 
 

@@ -24,6 +24,7 @@ from gateway.observe.prometheus import PrometheusRecorder
 from gateway.pipeline.endpoint import Endpoint
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import StoreOptions, open_store
+from gateway.transport.limits import Budget
 
 SMALL = StoreOptions(tail_cache=0, page_cache=1 << 20, free_space_floor=0)
 
@@ -65,7 +66,7 @@ class Gateway:
         self._token = trio.lowlevel.current_trio_token()
         async with (
             open_store(path, SMALL, recorder=self.recorder, **clock) as self.store,
-            open_house(self.store, table, self.recorder) as self.house,
+            open_house(self.store, table, self.recorder, Budget(256 << 20)) as self.house,
             trio.open_nursery() as nursery,
         ):
             bulk = self.bulk = Bulk(self.store, self.house, table, Listeners(protocols))

@@ -20,6 +20,12 @@ def test_a_slice_holds_its_messages(values: list[bytes], start: int, stop: int) 
     assert (piece.packed, piece.ends) == (again.packed, again.ends)
 
 
+@given(st.integers(0, 1100), st.integers(1, 70))
+def test_messages_of_one_size_are_told_apart(size: int, count: int) -> None:
+    values = [bytes((number,)) * size for number in range(count)]
+    assert Columns.of(values).values() == values
+
+
 @given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=60))
 def test_positions_up_to_the_largest_are_moved_one_by_one(ends: list[int]) -> None:
     least, most = min(ends), max(ends)

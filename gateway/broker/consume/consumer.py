@@ -8,6 +8,7 @@ letter: as long as that fails the message counts as backlog, is counted nowhere 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from operator import sub
 
@@ -107,6 +108,8 @@ class ConsumerContext:
     recorder: Recorder
     letters: Letters
     start_soon: Callable[[Callable[[], Awaitable[None]]], None]
+    turn: Callable[[int], AbstractAsyncContextManager[int]]
+    """Around a read of the disk of so many bytes at most: how many it may have."""
 
 
 class Consumer:
@@ -146,7 +149,7 @@ class Consumer:
         """Why what it knows cannot be written."""
         self.on_disk = window.low
         """Below this offset everything is settled, and written to be: retention may go no further."""
-        self.letters: list[tuple[ConsumedMessage, str]] = []
+        self.letters: Sequence[tuple[ConsumedMessage, str]] = ()
         """What is given up and not stored yet, with the reason. Nothing is read while there are any: that is their bound."""
         self.letters_topic = letters_topic
         self._context = context
@@ -157,8 +160,9 @@ class Consumer:
         """After a restart: below this some offsets may be settled already."""
         self._loaded: ReadResult | None = None
         self._dirty = self._writing = self._closed = False
-        self._save_alarm = Alarm(context.pump, self.save)
-        self._read_alarm = Alarm(context.pump, self._read_again)
+        # made when they are wanted: of consumers that nobody asks for anything there may be tens of thousands
+        self._save_alarm: Alarm | None = None
+        self._read_alarm: Alarm | None = None
 
     def rows(self, window: AckWindow, tally: Tally) -> Sequence[Put]:
         raise NotImplementedError
@@ -218,12 +222,15 @@ class Consumer:
     async def _load(self, most: int) -> None:
         context = self._context
         try:
-            now_ms = context.clock.now_ms()
-            self._loaded = await context.store.read(self.topic, self.partition, self.next, most, READ_BYTES, now_ms)
+            async with context.turn(READ_BYTES) as size:
+                now_ms = context.clock.now_ms()
+                self._loaded = await context.store.read(self.topic, self.partition, self.next, most, size, now_ms)
         except OffsetOutOfRange:
             pass  # trimmed meanwhile: the next look goes on at the log's start
         except GatewayError as error:
             self.unreadable = error
+            if self._read_alarm is None:
+                self._read_alarm = Alarm(context.pump, self._read_again)
             self._read_alarm.set(context.clock.now() + READ_AGAIN)
         finally:
             self.reading = False
@@ -311,7 +318,7 @@ class Consumer:
 
     def give_up(self, message: ConsumedMessage, reason: str) -> None:
         message.detach()
-        self.letters.append((message, reason))
+        self.letters = [*self.letters, (message, reason)]
 
     # --- writing ---
 
@@ -325,11 +332,15 @@ class Consumer:
             return
         if (at_once or self.letters) and not self.unwritable:
             self.save()
-        elif not self._save_alarm.is_set:
+            return
+        if self._save_alarm is None:
+            self._save_alarm = Alarm(self._context.pump, self.save)
+        if not self._save_alarm.is_set:
             self._save_alarm.set(self._context.clock.now() + (WRITE_AGAIN if self.unwritable else WRITE_BEHIND))
 
     def save(self) -> None:
-        self._save_alarm.set(None)
+        if self._save_alarm is not None:
+            self._save_alarm.set(None)
         if self._writing or self._closed or self.written:
             return
         letters, window, tally = list(self.letters), self.window, self.tally
@@ -368,7 +379,7 @@ class Consumer:
         # no more than what was handed to the store: more may have been acknowledged while it wrote
         self.unsaved -= unsaved
         self.on_disk = low
-        del self.letters[: len(letters)]
+        self.letters = self.letters[len(letters) :]
         for message, reason in letters:
             self.tally.dead_lettered += self.window.settle(message.offset)
             meta, _inner = message.run.meta_of(message.index)
@@ -378,8 +389,11 @@ class Consumer:
 
     def close(self) -> None:
         self._closed = True
-        self._save_alarm.set(None)
-        self._read_alarm.set(None)
+        for alarm in (self._save_alarm, self._read_alarm):
+            if alarm is not None:
+                alarm.set(None)
+        # they refer to each other, which the collector alone would find
+        self._save_alarm = self._read_alarm = None
 
     # --- being put elsewhere ---
 
@@ -438,5 +452,13 @@ def counts_of(
         topic=topic,
         partition=partition,
         position=window.low,
-        **attrs.asdict(tally),
+        start=tally.start,
+        acknowledged=tally.acknowledged,
+        filtered=tally.filtered,
+        expired=tally.expired,
+        dead_lettered=tally.dead_lettered,
+        trimmed=tally.trimmed,
+        absent=tally.absent,
+        skipped=tally.skipped,
+        repeated=tally.repeated,
     )

@@ -12,6 +12,7 @@ import trio
 from msgspec.structs import replace
 
 from gateway.broker.administration.topics import TopicService
+from gateway.broker.consume.answer_room import MUCH, AnswerRoom
 from gateway.broker.consume.deliveries import Latencies, record_delivered
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.service import Caller, Clock, Handler
@@ -52,6 +53,7 @@ class FetchService:
         recorder: Recorder,
         latencies: Latencies,
         start_soon: Callable[..., None],
+        room: AnswerRoom,
         refusal: Callable[[Caller, str], GatewayError | None],
     ) -> None:
         """`refusal`: why a caller may not read an address now."""
@@ -64,6 +66,7 @@ class FetchService:
         self._recorder = recorder
         self._latencies = latencies
         self._start_soon = start_soon
+        self._room = room
         self._refusal = refusal
         self._sifting = trio.CapacityLimiter(MOST_SIFTING)
         self._waiting: dict[tuple[int, int], Callable[[], None]] = {}
@@ -95,7 +98,13 @@ class FetchService:
                 caller.answer(request.id, Fetched((), offset, partition.start, partition.end))
             return
         now_ms = self._clock.now_ms()
-        cached = self._store.read_cached(topic.name, number, offset, request.max_messages, request.max_bytes, now_ms)
+        # as much as was asked for where it is looked through: who finds nothing in it asks no further
+        most = max(request.max_bytes, 1) if request.sieve is not None else self._room.most(request.max_bytes)
+        cached = (
+            self._store.read_cached(topic.name, number, offset, request.max_messages, most, now_ms)
+            if most > 0
+            else None
+        )
         if cached is not None and request.sieve is None:
             self._answer(caller, request, way, cached, partition.start, partition.end, began, now_ms)
             return
@@ -135,12 +144,22 @@ class FetchService:
         now_ms: int,
     ) -> None:
         # from the disk, or through a sieve
+        most, sieve = 0, request.sieve
         if found is None:
-            wanted = request.offset, request.max_messages, request.max_bytes, now_ms
-            found = await self._store.read(way.topic.name, request.partition, *wanted)
-        if request.sieve is not None:
-            found = await self._sifted(request.sieve, found)
-        self._answer(caller, request, way, found, partition.start, partition.end, began, self._clock.now_ms())
+            async with self._room.turn(caller.listener.name, request.max_bytes, whole=sieve is not None) as most:
+                if caller.detached:
+                    return
+                wanted = request.offset, request.max_messages, most, now_ms
+                found = await self._store.read(way.topic.name, request.partition, *wanted)
+                if sieve is None:
+                    self._answer(
+                        caller, request, way, found, partition.start, partition.end, began, self._clock.now_ms()
+                    )
+                    return
+        if sieve is not None:
+            with self._room.holding(most):  # others read meanwhile: to look through it takes long
+                found = await self._sifted(sieve, found)
+                self._answer(caller, request, way, found, partition.start, partition.end, began, self._clock.now_ms())
 
     async def _sifted(self, sieve: Sieve, found: ReadResult) -> ReadResult:
         runs, ended = await trio.to_thread.run_sync(sieve, found.runs, limiter=self._sifting, abandon_on_cancel=True)
@@ -203,6 +222,8 @@ class FetchService:
             listener = caller.listener
             if route != way.route:
                 way.route, way.meter = route, self._recorder.fetch_meter(route, listener.name)
+            if size >= MUCH:
+                self._room.given(size)
             meter = way.meter
             meter.delivered_messages += count
             meter.delivered_bytes += size - PREFIX * count
@@ -220,6 +241,7 @@ class FetchService:
         if not request.allow_gaps:
             runs, next_offset = _gapless(runs, next_offset)
         if runs:
+            self._room.given(sum([len(run.columns.packed) for run in runs]))
             record_delivered(self._recorder, self._latencies, runs, caller.listener, now_ms)
         self._recorder.fetch_latency(caller.listener.name, time.perf_counter() - began)
         caller.answer(request.id, Fetched(runs, next_offset, start, end))

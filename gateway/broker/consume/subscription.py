@@ -14,6 +14,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
 
 from gateway.broker.consume.consumer import (
     MAX_DELIVERIES,
@@ -27,15 +28,20 @@ from gateway.broker.consume.consumer import (
 from gateway.broker.consume.cursors import cursor_row, stored, subscription_row
 from gateway.broker.service import Caller
 from gateway.broker.timers import Alarm
-from gateway.envelope import PREFIX, Run
+from gateway.envelope import Delivery, Run
 from gateway.errors import GatewayError
 from gateway.recorder import ConsumerCounts
 from gateway.requests import Delivered, Outcome, Subscribe, Subscribed, Take
 from gateway.settings import Backoff, Seconds
 from gateway.store.ack_window import AckWindow
+from gateway.store.cut import fit
 from gateway.store.interface import Durability, Put, Require, Ticket, TopicState
 
 MOST_READ_AHEAD = 4_096
+NONE_YET: Any = ()
+"""In the place of a queue that nothing was put into: an empty one has 760 bytes, and of subscriptions that nobody polls there may
+be tens of thousands, each with three.
+"""
 
 
 class Outstanding(ConsumedMessage):
@@ -57,8 +63,24 @@ class Cursor(Consumer):
         request, kept = subscription.request, subscription.durable
         super().__init__(context, place, kept=kept, smallest=request.smallest_value, largest=request.largest_value)
         self._subscription = subscription
-        self.ahead: deque[Run] = deque()
+        self.ahead: deque[Run] = NONE_YET
         """What was read, and not handed out yet."""
+        self.begun = 0
+        """So many records of the first of these are: what is left of it is not copied for each who takes some."""
+
+    @property
+    def oldest(self) -> int:
+        """When what is handed out next was stored."""
+        return self.ahead[0].times[self.begun]
+
+    def cut(self, stop: int) -> Run:
+        """What is handed out next, up to this record of the first run."""
+        run, first = self.ahead[0], self.begun
+        self.begun = stop
+        if stop == run.columns.count:
+            self.ahead.popleft()
+            self.begun = 0
+        return run.slice(first, stop)
 
     def rows(self, window: AckWindow, _tally: Tally) -> Sequence[Put]:
         return self._subscription.rows(self.partition, window)
@@ -67,7 +89,7 @@ class Cursor(Consumer):
         return self._subscription.guard
 
     def wake(self) -> None:
-        self._subscription.go_on()
+        self._subscription.go_on(self._subscription)
 
 
 class Waiting:
@@ -89,7 +111,15 @@ class Waiting:
 class Subscription:
     """State and decisions; the service around it does the reading and the writing."""
 
-    def __init__(self, number: int, request: Subscribe, topic: TopicState, listener: str, owner: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        request: Subscribe,
+        topic: TopicState,
+        listener: str,
+        owner: str,
+        go_on: Callable[[Subscription], None],
+    ) -> None:
         self.number = number
         self.request = request
         self.topic = topic.name
@@ -98,17 +128,20 @@ class Subscription:
         self.listener = listener
         self.owner = owner
         self.cursors: list[Cursor] = []
-        self.takes: deque[Waiting] = deque()
+        self.takes: deque[Waiting] = NONE_YET
         self.outstanding: dict[int, Outstanding] = {}
-        self.again: deque[int] = deque()
+        self.again: deque[int] = NONE_YET
         """Tags whose redelivery is due, in the order they became so."""
         self.next_tag = 1
         self.guard: Sequence[Require] = ()
         """What has to hold for something of it to be written."""
-        self.go_on: Callable[[], None]
-        self.redelivery_due: Alarm
-        self.grace_over: Alarm
-        """The service sets these three: what is done soon, when a redelivery is due, when nobody has come back in time."""
+        self.go_on = go_on
+        """Has the service look at it in the next pass. One call for all of them."""
+        self.redelivery_due: Alarm | None = None
+        self.grace_over: Alarm | None = None
+        """When nobody has come back in time. The service makes these two when there is a time to wait for: of subscriptions that
+        nobody polls there may be tens of thousands.
+        """
         self.clients: set[int] = set()
         self.opening: Ticket | None = None
         """Until it is written that there is one."""
@@ -117,7 +150,7 @@ class Subscription:
         """It is being put elsewhere: nothing is handed out."""
         self.watched = False
         """Whether it is told when its topic grows."""
-        self._due: list[tuple[float, int, int]] = []
+        self._due: list[tuple[float, int, int]] = NONE_YET
         self._first_wait = _waits(request, 1)
 
     def joined_by(self, request: Subscribe) -> None:
@@ -129,7 +162,7 @@ class Subscription:
 
     @property
     def state(self) -> TopicState | None:
-        return self.cursors[0].state
+        return self.cursors[0].state if self.cursors else None
 
     @property
     def durable(self) -> bool:
@@ -154,6 +187,8 @@ class Subscription:
         for cursor in self.cursors:
             size = most
             while not cursor.ahead and (runs := cursor.read_on(state.partitions[cursor.partition], size)) is not None:
+                if cursor.ahead is NONE_YET:
+                    cursor.ahead = deque()
                 cursor.ahead.extend(runs)
                 size = MOST_READ_AHEAD  # what nobody is to get is passed in large steps
 
@@ -167,7 +202,10 @@ class Subscription:
 
     # --- handing out ---
 
-    def hand_out(self, caller: Caller, max_messages: int, max_bytes: int, now: float, now_ms: int) -> list[Delivered]:
+    def hand_out(self, caller: Caller, request: Take, max_bytes: int, now: float, now_ms: int) -> list[Delivered]:
+        max_messages = request.max_messages
+        kept = self.request.acknowledge or caller.far
+        apart = kept and request.at_most_once_settled and not caller.far
         given: list[Delivered] = []
         while self.again and max_messages > 0:
             tag = self.again.popleft()
@@ -187,8 +225,11 @@ class Subscription:
             cursor = self._next_cursor(now_ms)
             if cursor is None or room <= 0:
                 break
-            run = self._cut(cursor, min(max_messages, room), max_bytes if given else max(max_bytes, 1))
-            given.append(self._give(caller, cursor, run, now))
+            run = self._cut(cursor, min(max_messages, room), max_bytes if given else max(max_bytes, 1), apart=apart)
+            if kept and not (apart and run.batches[0][2].delivery is Delivery.AT_MOST_ONCE):
+                given.append(self._give(caller, cursor, run, now))
+            else:
+                given.append(self._give_for_good(cursor, run))
             max_messages -= run.columns.count
             max_bytes -= len(run.columns.packed)
         return given
@@ -198,53 +239,51 @@ class Subscription:
         for cursor in self.cursors:
             if cursor.ahead and cursor.ahead[0].columns.expires is not None:
                 self._drop_expired(cursor, now_ms)
-            if cursor.ahead and (best is None or cursor.ahead[0].times[0] < best.ahead[0].times[0]):
+            if cursor.ahead and (best is None or cursor.oldest < best.oldest):
                 best = cursor
         return best
 
     def _drop_expired(self, cursor: Cursor, now_ms: int) -> None:
         # what expired after it was read ahead
-        while cursor.ahead and cursor.ahead[0].columns.expires is not None:
-            run = cursor.ahead[0]
-            expires = run.columns.expires or ()
-            if not 0 < expires[0] <= now_ms:
+        while cursor.ahead and (expires := cursor.ahead[0].columns.expires) is not None:
+            if not 0 < expires[cursor.begun] <= now_ms:
                 return
-            cursor.expire(run.base_offset, run.base_offset + 1)
-            cursor.ahead.popleft()
-            if run.columns.count > 1:
-                cursor.ahead.appendleft(run.slice(1, run.columns.count))
+            gone = cursor.cut(cursor.begun + 1)
+            cursor.expire(gone.base_offset, gone.next_offset)
 
-    def _cut(self, cursor: Cursor, max_messages: int, max_bytes: int) -> Run:
-        # as much of what was read ahead as is asked for, and as is older than the other partitions' next
-        run = cursor.ahead.popleft()
-        count = min(run.columns.count, max_messages)
-        if run.columns.ends[count - 1] - PREFIX * count > max_bytes:
-            fitting = bisect_right(range(count), max_bytes, key=lambda i: run.columns.ends[i] - PREFIX * (i + 1))
-            count = max(1, fitting)
-        if run.columns.expires is not None:
-            count = 1  # each is looked at when its turn comes
+    def _cut(self, cursor: Cursor, max_messages: int, max_bytes: int, *, apart: bool) -> Run:
+        # as much of what was read ahead as is asked for, and as is older than the other partitions' next; `apart`: not what is to
+        # be settled together with what is settled at once
+        run, first = cursor.ahead[0], cursor.begun
+        columns = run.columns
+        stop = min(columns.count, first + max_messages)
+        if columns.expires is not None:
+            stop = first + 1  # each is looked at when its turn comes
+        elif stop > first + 1:
+            stop = fit(columns, first, stop, max_bytes)
+            if apart:
+                stop = run.delivered_alike(first, stop)
         for other in self.cursors:
             if other is not cursor and other.ahead:
-                limit = other.ahead[0].times[0]
-                count = max(1, min(count, bisect_right(run.times, limit)))
-        if count < run.columns.count:
-            cursor.ahead.appendleft(run.slice(count, run.columns.count))
-            return run.slice(0, count)
-        return run
+                stop = min(stop, bisect_right(run.times, other.oldest, first))
+        return cursor.cut(max(stop, first + 1))
 
     def _give(self, caller: Caller, cursor: Cursor, run: Run, now: float) -> Delivered:
         first_tag = self.next_tag
         self.next_tag += run.columns.count
-        if self.request.acknowledge or caller.far:
-            cursor.touch()
-            tried = cursor.window.outstanding
-            for index in range(run.columns.count):
-                attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
-                self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
-            self._schedule(first_tag, run.columns.count, 1, now)
-        else:
-            cursor.acknowledge(run.base_offset, run.next_offset)
+        cursor.touch()
+        tried = cursor.window.outstanding
+        for index in range(run.columns.count):
+            attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
+            self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
+        self._schedule(first_tag, run.columns.count, 1, now)
         return Delivered(run, first_tag)
+
+    def _give_for_good(self, cursor: Cursor, run: Run) -> Delivered:
+        first_tag = self.next_tag
+        self.next_tag += run.columns.count
+        cursor.acknowledge(run.base_offset, run.next_offset)
+        return Delivered(run, first_tag, settled=True)
 
     def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
         redelivery = self.request.redelivery
@@ -253,6 +292,8 @@ class Subscription:
         due = now + (self._first_wait if attempt == 1 else _waits(self.request, attempt))
         for tag in range(first_tag, first_tag + count):
             self.outstanding[tag].due = due
+        if self._due is NONE_YET:
+            self._due = []
         heapq.heappush(self._due, (due, first_tag, count))
 
     # --- settling ---
@@ -275,6 +316,8 @@ class Subscription:
         message.due = (
             now if message.attempts >= redelivery.max_deliveries else now + _waits(self.request, message.attempts)
         )
+        if self._due is NONE_YET:
+            self._due = []
         heapq.heappush(self._due, (message.due, tag, 1))
         return True
 
@@ -286,8 +329,13 @@ class Subscription:
             message.attempts -= 1  # whoever had it did not get to it
         message.due = None
         message.client = 0
-        self.again.append(tag)
+        self._once_more(tag)
         return True
+
+    def _once_more(self, tag: int) -> None:
+        if self.again is NONE_YET:
+            self.again = deque()
+        self.again.append(tag)
 
     def give_back_all_of(self, client: int) -> None:
         # A connection is gone: its messages go to whoever asks next, unless they come back after a while anyhow
@@ -320,7 +368,7 @@ class Subscription:
                     self._cursor_of(self.outstanding.pop(tag)).give_up(message, MAX_DELIVERIES)
                 else:
                     self._cursor_of(message).tried(message)
-                    self.again.append(tag)
+                    self._once_more(tag)
 
     def _is_due_at(self, tag: int, due: float) -> bool:
         message = self.outstanding.get(tag)
@@ -340,6 +388,17 @@ class Subscription:
         self.cursors[cursor.partition].leave(moved)
         self.cursors[cursor.partition].close()
         self.cursors[cursor.partition] = cursor
+
+    def end(self) -> None:
+        """There is no more of it. It and its cursors refer to each other, which the collector alone would find."""
+        self.ended = True
+        for alarm in (self.grace_over, self.redelivery_due):
+            if alarm is not None:
+                alarm.set(None)
+        self.grace_over = self.redelivery_due = None
+        for cursor in self.cursors:
+            cursor.close()
+        self.cursors = []
 
     # --- accounting ---
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import attrs
 import trio
 
 from gateway.broker.administration.topics import TopicService
+from gateway.broker.consume.answer_room import AnswerRoom
 from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Moved, Tally
 from gateway.broker.consume.cursors import (
     CURSORS,
@@ -25,7 +27,7 @@ from gateway.broker.consume.cursors import (
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.names import SubscriptionNames
 from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
-from gateway.broker.consume.subscription import MOST_READ_AHEAD, Cursor, Outstanding, Subscription, Waiting
+from gateway.broker.consume.subscription import MOST_READ_AHEAD, NONE_YET, Cursor, Outstanding, Subscription, Waiting
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.ownership import Owners
 from gateway.broker.service import Caller, Handler
@@ -58,6 +60,7 @@ from gateway.requests import (
     Unsubscribe,
 )
 from gateway.routing.table import RoutingTable
+from gateway.slices import slices
 from gateway.store.ack_window import AckWindow
 from gateway.store.interface import MakeTopic, PartitionState, Put, Require, Ticket, TopicState, Unit
 
@@ -67,6 +70,7 @@ TAGS_AFTER_RESTART = 1 << 32
 
 @attrs.frozen(eq=False)
 class SubscriptionContext(ConsumerContext):
+    room: AnswerRoom
     owners: Owners
     table: RoutingTable
     topics: TopicService
@@ -91,6 +95,8 @@ class SubscriptionService:
         self._held: dict[int, set[int]] = {}
         """Subscriptions that a connection uses."""
         self._of_listener: Counter[str] = Counter()
+        self._going_on = self._go_on
+        """One for all of them: each look at a method makes another."""
         self.numbers = Numbers(context.store)
         self.names = SubscriptionNames(context.store, context.owners)
         self.again: Callable[[Caller, Subscribe | Unsubscribe], None] = self._again
@@ -226,7 +232,7 @@ class SubscriptionService:
         if rows := subscription.unwritten_rows():
             self._store.submit(Unit(puts=rows, requires=subscription.guard, synced=False))
         left = list(subscription.takes)
-        subscription.takes.clear()
+        subscription.takes = NONE_YET
         self._drop(subscription)
         for waiting in left:
             if waiting.timer is not None:
@@ -242,13 +248,9 @@ class SubscriptionService:
         self, number: int, request: Subscribe, state: TopicState, at: tuple[str, str], windows: Sequence[AckWindow]
     ) -> Subscription:
         # `at` is the listener's name, and whose it is
-        made = Subscription(number, request, state, *at)
+        made = Subscription(number, request, state, *at, self._going_on)
         if made.durable:
             made.guard = self.names.guard(number)
-        pump = self._context.pump
-        made.go_on = lambda: self._go_on(made)
-        made.redelivery_due = Alarm(pump, lambda: self._redeliver(made))
-        made.grace_over = Alarm(pump, lambda: self._expire(made))
         for partition, window in enumerate(windows):
             tally = Tally(window.low, acknowledged=window.settled_above)
             made.cursors.append(Cursor(self._context, made, ConsumerPlace(state, partition, window, tally)))
@@ -305,7 +307,8 @@ class SubscriptionService:
             held = self._held[caller.id] = set()
             caller.on_detach(lambda: self._detached(caller.id))
         held.add(subscription.number)
-        subscription.grace_over.set(None)
+        if subscription.grace_over is not None:
+            subscription.grace_over.set(None)
 
     def _find(self, caller: Caller, number: int) -> Subscription:
         # A subscription, unless it is somebody else's: who guesses numbers learns nothing
@@ -342,6 +345,8 @@ class SubscriptionService:
         if subscription is None or caller.id not in subscription.clients:  # who has it need not be looked at again
             subscription = self._find(caller, request.subscription)
             self._use(caller, subscription)
+        if subscription.takes is NONE_YET:
+            subscription.takes = deque()
         subscription.takes.append(Waiting(caller, request))
         self._serve(subscription)
 
@@ -375,9 +380,15 @@ class SubscriptionService:
                 subscription.takes.popleft().end(refusal)
                 continue
             request = waiting.request
+            most = context.room.most(request.max_bytes)
+            if not most:
+                context.room.when_there_is_some(
+                    waiting.caller.listener.name, subscription, partial(self._serve, subscription)
+                )
+                break
             if subscription.room > 0:
                 subscription.read_ahead(state, max(1, min(request.max_messages * 4, MOST_READ_AHEAD)))
-            given = subscription.hand_out(waiting.caller, request.max_messages, request.max_bytes, now, now_ms)
+            given = subscription.hand_out(waiting.caller, request, most, now, now_ms)
             if given:
                 self._answer(subscription, subscription.takes.popleft(), given, now_ms)
             elif subscription.unreadable is not None:
@@ -389,7 +400,11 @@ class SubscriptionService:
         if subscription.takes:
             self._watch(subscription)
         subscription.save_soon()
-        subscription.redelivery_due.set(subscription.next_due())
+        due, alarm = subscription.next_due(), subscription.redelivery_due
+        if alarm is not None:
+            alarm.set(due)
+        elif due is not None:
+            self._redeliver_at(subscription, due)
 
     def _let_wait(self, subscription: Subscription, now: float) -> None:
         # nothing is there: whoever does not wait is answered, the others get a timer
@@ -409,9 +424,11 @@ class SubscriptionService:
         context, reader, request = self._context, waiting.caller.listener, subscription.request
         if given:
             runs = [delivered.run for delivered in given]
+            context.room.given(sum([len(run.columns.packed) for run in runs]))
             record_delivered(context.recorder, context.latencies, runs, reader, now_ms)
-            if not (request.acknowledge or waiting.caller.far):
-                record_acknowledged(context.recorder, runs, reader)
+            for delivered in given:
+                if delivered.settled:
+                    record_acknowledged(context.recorder, (delivered.run,), reader)
         ended = subscription.ended
         waiting.end(Taken(given, ended=ended, address=request.address, acknowledge=request.acknowledge))
 
@@ -441,9 +458,14 @@ class SubscriptionService:
         caller.answer(request.id, Settled(results))
         subscription.save_soon()
         if not request.accepted:
-            subscription.redelivery_due.set(subscription.next_due())
+            self._redeliver_at(subscription, subscription.next_due())
         if subscription.takes:
             self._go_on(subscription)
+
+    def _redeliver_at(self, subscription: Subscription, due: float | None) -> None:
+        if subscription.redelivery_due is None:
+            subscription.redelivery_due = Alarm(self._context.pump, partial(self._redeliver, subscription))
+        subscription.redelivery_due.set(due)
 
     def _redeliver(self, subscription: Subscription) -> None:
         subscription.overdue(self._context.clock.now())
@@ -551,6 +573,8 @@ class SubscriptionService:
             self._start_grace(subscription)
 
     def _start_grace(self, subscription: Subscription) -> None:
+        if subscription.grace_over is None:
+            subscription.grace_over = Alarm(self._context.pump, partial(self._expire, subscription))
         subscription.grace_over.set(self._context.clock.now() + (subscription.request.durable_grace or 0.0))
 
     def _end(self, subscription: Subscription) -> Ticket | None:
@@ -564,9 +588,10 @@ class SubscriptionService:
         self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> Ticket | None:
+        partitions = range(len(subscription.cursors))
         if not self._drop(subscription) or not subscription.durable:
             return None
-        gone = removed_rows(subscription.number, range(len(subscription.cursors)))
+        gone = removed_rows(subscription.number, partitions)
         gone += self.names.removed(subscription.topic, subscription.request.name)
         return self._store.submit(Unit(puts=gone, requires=subscription.guard, synced=False))
 
@@ -574,16 +599,12 @@ class SubscriptionService:
         # have it no more; False if that was so before
         if self._subscriptions.pop(subscription.number, None) is None:
             return False
-        subscription.ended = True
         self._of_listener[subscription.listener] -= 1
         self._named.pop((subscription.topic, subscription.request.name), None)
         self._context.watchers.remove(subscription.topic, subscription)
-        subscription.grace_over.set(None)
-        subscription.redelivery_due.set(None)
         for client in subscription.clients:
             self._held.get(client, set()).discard(subscription.number)
-        for cursor in subscription.cursors:
-            cursor.close()
+        subscription.end()
         return True
 
     async def close(self) -> None:
@@ -591,7 +612,8 @@ class SubscriptionService:
             for subscription in list(self._subscriptions.values()):
                 await self._write_last(subscription.unwritten_rows(), subscription.guard)
             return
-        await self._write_last([row for one in self._subscriptions.values() for row in one.unwritten_rows()])
+        async for some in slices(list(self._subscriptions.values())):
+            await self._write_last([row for one in some for row in one.unwritten_rows()])
 
     async def _write_last(self, rows: Sequence[Put], requires: Sequence[Require] = ()) -> None:
         if rows:
@@ -602,6 +624,8 @@ class SubscriptionService:
         """Messages that were handed out more than once, or wait to be, at most so many."""
         now, found = self._context.clock.now(), list[UnderWay]()
         for subscription in self._subscriptions.values():
+            if not subscription.outstanding:  # as of most, where there are many
+                continue
             for tag, message in islice(subscription.outstanding.items(), MOST_LOOKED_AT):
                 if message.attempts < 1 and tag not in subscription.again:
                     continue
@@ -623,9 +647,11 @@ class SubscriptionService:
         return found
 
     def consumers(self) -> Iterator[ConsumerCounts]:
-        for subscription in self._subscriptions.values():
-            if subscription.state is not None and subscription.durable:
-                yield from subscription.consumers(subscription.state)
+        # as they are now: some may end while they are gone through
+        for subscription in list(self._subscriptions.values()):
+            state = subscription.state if subscription.durable else None
+            if state is not None:
+                yield from subscription.consumers(state)
 
 
 def _moves(subscription: Subscription, state: TopicState, targets: Mapping[int, int]) -> Sequence[Moved]:

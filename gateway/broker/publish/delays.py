@@ -29,6 +29,8 @@ LONGEST_DELAY_MS = 86_400_000
 MOST_WAITING = 1_000_000
 MOST_BYTES = 4 << 30
 """What all rows together may take on disk."""
+MUCH = 1 << 20
+"""Bytes of a message that is put into its row in a turn of its own: each copy of the largest takes fourteen milliseconds."""
 HEAD = 512
 """Rows in memory at least, if there are so many; at most twice as many."""
 FIRED_TOGETHER = 256
@@ -133,6 +135,12 @@ class DelayService:
             raise Throttled("too many delayed messages")
 
     def keep(self, caller: Caller, request: Publish, prepared: Prepared) -> None:
+        if request.batch.columns.value_bytes < MUCH:
+            self._keep(caller, request, prepared)
+        else:  # it was read and copied in this turn already: others have theirs before it is copied into a row
+            self._timers.call_at(self._clock.now(), lambda: self._keep(caller, request, prepared))
+
+    def _keep(self, caller: Caller, request: Publish, prepared: Prepared) -> None:
         now_ms = self._clock.now_ms()
         due_ms = request.deliver_at_ms or now_ms + request.delay_ms
         batch = request.batch

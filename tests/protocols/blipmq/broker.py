@@ -19,6 +19,7 @@ def taken(
     *messages: tuple[bytes, Delivery],
     first_tag: int = 1,
     acknowledge: bool = True,
+    settled: bool = False,
     address: str = "demo",
     topic: str = "the.topic.behind",
 ) -> Taken:
@@ -29,7 +30,7 @@ def taken(
             batches.append((index, 0, BatchMeta(b"", Origin("test", "test"), delivery=delivery)))
     columns = Columns.of([value for value, _ in messages])
     run = Run(topic, 0, 0, columns, [0] * len(messages), batches)
-    return Taken([Delivered(run, first_tag)], address=address, acknowledge=acknowledge)
+    return Taken([Delivered(run, first_tag, settled=settled)], address=address, acknowledge=acknowledge)
 
 
 def qos1(*values: bytes) -> Sequence[tuple[bytes, Delivery]]:

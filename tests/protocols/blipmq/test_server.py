@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -365,6 +367,18 @@ def test_qos_is_the_lower_of_both() -> None:
     script.answer(Settle, Settled([None]), subscription=2, tags=[7], accepted=True).quiet()
 
 
+def test_what_is_settled_as_it_was_handed_out_is_not_settled_again() -> None:
+    """The broker is told that nobody will acknowledge QoS 0, and says whether it has seen to that."""
+    script = subscribed()
+    script.feed(b"".join(codec.poll(cid, 2) for cid in (0x47, 0x48, 0x49)))
+    take = script.expect(Take, max_messages=3, at_most_once_settled=True)
+    script.complete(take, taken(*qos0(b"zero"), first_tag=7, settled=True)).sends(
+        vectors.answer_to("1.7, qos0 delivery")
+    )
+    script.answer(Take, taken(*qos0(b"a", b"b"), first_tag=8, settled=True), max_messages=2)
+    script.sends(codec.publish(0x48, 0, "demo", b"a") + codec.publish(0x49, 0, "demo", b"b")).quiet()
+
+
 def test_a_qos0_subscription_never_settles() -> None:
     script = subscribed(qos=0)
     script.feed(codec.poll(0x47, 2)).answer(Take, taken(*qos1(b"zero"), acknowledge=False))
@@ -471,6 +485,26 @@ def test_many_polls_take_in_bounded_steps_and_wait_for_the_reader() -> None:
     script.answer(Take, NOTHING, max_messages=1024)
     script.answer(Take, NOTHING, max_messages=2000 - 10 - 1024).quiet()
     assert session.in_flight == 0
+
+
+def test_each_poll_of_many_is_answered_with_its_cid() -> None:
+    """QoS 0, and the lower QoS of both: whatever stands between them, and however little there is at a time."""
+    script = subscribed(qos=0)
+    polls = [struct.pack(">IBQQ", 17, 9, cid, 2) for cid in range(1 << 32, (1 << 32) + 300)]
+    values = [b"%03d" % number for number in range(300)]
+    expected = [
+        struct.pack(">IBQBH", 19, 3, cid, 0, 4) + b"demo" + value
+        for cid, value in zip(range(1 << 32, (1 << 32) + 300), values, strict=True)
+    ]
+    script.feed(b"".join(polls[:200]) + codec.pong(1) + b"".join(polls[200:])[:-1])
+    script.answer(Take, taken(*qos0(*values[:120]), acknowledge=False), max_messages=299)
+    script.sends(b"".join(expected[:120]))
+    script.feed(polls[-1][-1:])
+    script.answer(Take, taken(*qos0(*values[120:299]), acknowledge=False), max_messages=179)
+    script.sends(b"".join(expected[120:299]))
+    script.answer(Take, taken(*qos0(values[299]), acknowledge=False), max_messages=1)
+    script.sends(expected[299]).quiet()
+    assert script.session.in_flight == 0
 
 
 # --- framing and closing (wire 1.6) ---

@@ -174,7 +174,7 @@ async def bridged_on(
     counts = Counts()
     table = compile_table(config, {})
     async with (
-        open_house(store, table, counts) as house,
+        open_house(store, table, counts, Budget(256 << 20)) as house,
         open_bridges(
             config, store, house, table, counts, budget or Budget(model.Memory().budget), random.Random(7)
         ) as bridges,

@@ -92,6 +92,7 @@ async def test_what_is_under_way_and_not_answered_keeps_it_where_it_is(
     tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("gateway.bridges.forwards.PATIENCE", 0.05)
+    monkeypatch.setattr("gateway.bridges.forwards.STOP_SECONDS", 0.01)
     assert reset.PATIENCE > 1
     asked_for = trio.Event()
 

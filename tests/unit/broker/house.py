@@ -24,6 +24,7 @@ from gateway.settings import Limits
 from gateway.store.committer import Mode
 from gateway.store.interface import Store
 from gateway.store.sqlite import open_store
+from gateway.transport.limits import Budget
 from tests.unit.broker.support import OPTIONS
 
 
@@ -141,11 +142,12 @@ async def opened(
     topics: dict[str, model.TopicSettings] | None = None,
     recorder: Recorder | None = None,
     accounts: Iterable[model.AuthUsers] = (),
+    memory: Budget | None = None,
 ) -> AsyncIterator[Opened]:
     """A broker on the store in a directory."""
     async with (
         open_store(path, OPTIONS, mode=Mode.INLINE) as store,
-        opened_on(store, *routes, topics=topics, recorder=recorder, accounts=accounts) as place,
+        opened_on(store, *routes, topics=topics, recorder=recorder, accounts=accounts, memory=memory) as place,
     ):
         yield place
 
@@ -157,9 +159,12 @@ async def opened_on(
     topics: dict[str, model.TopicSettings] | None = None,
     recorder: Recorder | None = None,
     accounts: Iterable[model.AuthUsers] = (),
+    memory: Budget | None = None,
 ) -> AsyncIterator[Opened]:
     """A broker on a store that is open."""
     config = model.Config(listeners={}, routes=routes or (model.IDENTITY,), topics=topics or {})
     table = compile_table(config, {})
-    async with open_house(store, table, recorder or Recorder(), accounts=accounts) as house:
+    async with open_house(
+        store, table, recorder or Recorder(), memory or Budget(256 << 20), accounts=accounts
+    ) as house:
         yield Opened(house, store, table)

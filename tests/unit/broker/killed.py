@@ -19,6 +19,7 @@ from gateway.recorder import Recorder
 from gateway.requests import DONE, Begin, Begun, Commit, CommitOffset, Delayed, Outcome, Publish, Request
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import open_store
+from gateway.transport.limits import Budget
 from tests.unit.broker.house import Client
 from tests.unit.broker.support import OPTIONS
 
@@ -61,7 +62,7 @@ async def main(directory: Path) -> None:
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
     async with (
         open_store(directory, OPTIONS) as store,
-        open_house(store, table, Recorder()) as house,
+        open_house(store, table, Recorder(), Budget(256 << 20)) as house,
         trio.open_nursery() as nursery,
     ):
         for worker in range(3):

@@ -180,7 +180,7 @@ async def test_a_letter_of_a_topic_that_is_gone(tmp_path: Path) -> None:
 
 
 async def test_topics_may_share_letters_and_a_replay_needs_the_right_on_where_it_goes(tmp_path: Path) -> None:
-    users = model.AuthUsers("root", "secret")
+    users = model.AuthUsers(model.Administrator("root", password="secret"))
     async with open_bench(tmp_path) as bench:
         await bench.accounts.start([users])
         await put(bench, "private", b"a")

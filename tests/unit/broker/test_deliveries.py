@@ -29,6 +29,7 @@ from gateway.store.committer import Mode
 from gateway.store.interface import Store
 from gateway.store.sqlite import Engine, open_store
 from gateway.store.stats import OTHER, TOPIC, WHOLE, Deliveries, decode
+from gateway.transport.limits import Budget
 from tests.unit.broker.house import Client
 from tests.unit.broker.support import OPTIONS
 
@@ -121,7 +122,7 @@ async def writing(path: Path) -> AsyncIterator[Writing]:
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
     async with (
         open_store(path, OPTIONS, mode=Mode.INLINE, now_ms=clock.now_ms) as store,
-        open_house(store, table, limits, clock=clock) as house,
+        open_house(store, table, limits, Budget(256 << 20), clock=clock) as house,
         writing_stats(house.latencies, store, house.pump, clock, limits),
     ):
         yield Writing(house, store, limits)

@@ -124,7 +124,7 @@ async def test_a_forward_without_its_place_sends_nothing_and_loses_nothing(tmp_p
 
 
 async def test_a_lost_account_is_let_in_by_nobody_and_made_by_nobody(tmp_path: Path):
-    users = model.AuthUsers("root", "long enough")
+    users = model.AuthUsers(model.Administrator("root", password="long enough"))
     root = Authenticate(0, username="root", password="long enough")
     async with opened(tmp_path, accounts=[users]) as gateway:
         client = gateway.client(auth=users)
@@ -143,6 +143,6 @@ async def test_without_its_acl_a_topic_is_open_to_nobody(tmp_path: Path, autojum
     async with opened(tmp_path) as gateway:
         gateway.store.submit(Unit(puts=[Put(ACLS, b"x", b"{}")], creates=[MakeTopic("t", TopicConfig())]))
     forget(tmp_path, ACLS)
-    users = model.AuthUsers("root", "long enough")
+    users = model.AuthUsers(model.Administrator("root", password="long enough"))
     async with opened(tmp_path, accounts=[users]) as gateway:
         refused(await gateway.client(auth=users).ask(DescribeTopics(0, "t")), "the ACL of t may be among")

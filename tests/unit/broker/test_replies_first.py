@@ -16,6 +16,7 @@ from gateway.recorder import Recorder
 from gateway.requests import Completion, Fetch, Published, Take
 from gateway.routing.table import compile_table
 from gateway.store.sqlite import open_store
+from gateway.transport.limits import Budget
 from tests.unit.broker.house import Client, publish
 from tests.unit.broker.support import OPTIONS
 
@@ -49,7 +50,7 @@ class Publisher(Client):
 @pytest.mark.parametrize("how", ["subscriptions", "fetches"])
 async def test_a_thousand_who_wait_do_not_hold_up_the_answer_to_a_publisher(tmp_path: Path, how: str):
     table = compile_table(model.Config(listeners={}, routes=(model.IDENTITY,)), {})
-    async with open_store(tmp_path, OPTIONS) as store, open_house(store, table, Recorder()) as house:
+    async with open_store(tmp_path, OPTIONS) as store, open_house(store, table, Recorder(), Budget(256 << 20)) as house:
         publisher, reader = Publisher(house), Client(house)
         await publisher.ask(publish("t", b"first"))
         alone = min([await publisher.counted() for _ in range(3)])

@@ -14,7 +14,7 @@ from gateway import requests as r
 from gateway.errors import Denied, GatewayError, Unauthenticated, UnknownSubscription
 from tests.unit.broker.house import Client, Opened, opened, publish, tags, values
 
-USERS = model.AuthUsers(admin_name="root", admin_password="password-of-root")
+USERS = model.AuthUsers(model.Administrator("root", password="password-of-root"))
 
 
 @asynccontextmanager

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from gateway import model
+from gateway import model, slices
+from gateway.envelope import BatchMeta, Columns, Delivery
 from gateway.errors import Throttled, UnknownSubscription, UnknownTopic
 from gateway.recorder import Recorder
 from gateway.requests import (
@@ -23,10 +24,11 @@ from gateway.requests import (
     Subscribe,
     Subscribed,
     Take,
+    Taken,
     Unsubscribe,
 )
 from gateway.settings import Limits
-from gateway.store.interface import Durability
+from gateway.store.interface import Append, Durability, Ticket, Unit
 from tests.unit.broker.house import Client, Opened, opened, publish, tags, values
 
 FOUR = {"many": model.TopicSettings(partitions=4)}
@@ -121,6 +123,31 @@ async def test_a_tag_can_be_settled_until_it_is_really_delivered_again(tmp_path:
         await trio.sleep(0.2)
         assert await client.settle(subscription, 1) == [True]
         assert values(await client.take(subscription, hold=1)) == []
+
+
+async def test_what_was_published_at_most_once_may_be_settled_as_it_is_handed_out(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        reader = await client.subscribe("t", acknowledge=True, redelivery=Redelivery(), name="r")
+        wanted = ((b"a", 0), (b"b", 0), (b"c", 1), (b"d", 0), (b"e", 1), (b"f", 1))
+        appends = [
+            Append("t", 0, Columns.of([value]), BatchMeta(value * 16, client.side.origin, delivery=Delivery(delivery)))
+            for value, delivery in wanted
+        ]
+        await gateway.store.submit(Unit(appends=appends)).wait()  # one run of six batches
+        taken = await client.ask(Take(0, reader, 5, at_most_once_settled=True))
+        assert [(values(Taken([one])), one.settled) for one in taken.deliveries] == [
+            ([b"a", b"b"], True),
+            ([b"c"], False),
+            ([b"d"], True),
+            ([b"e"], False),
+        ]
+        assert tags(taken) == [1, 2, 3, 4, 5]
+        assert await client.settle(reader, 1, 2, 3, 4, 5) == [False, False, True, False, True]
+        (consumer,) = gateway.house.snapshot().consumers
+        assert (consumer.acknowledged, consumer.backlog, consumer.unaccounted) == (5, 1, 0)
 
 
 async def test_the_last_delivery_ends_in_the_dead_letters(tmp_path: Path, autojump_clock: MockClock):
@@ -226,6 +253,31 @@ async def test_attempts_that_failed_are_known_after_a_restart(tmp_path: Path, au
         assert values(await client.take(letters, hold=60)) == [b"poison"]
 
 
+async def test_what_is_not_written_is_at_the_end_a_slice_at_a_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    """The rows of tens of thousands in one commit would hold up those who still wait for an answer."""
+    monkeypatch.setattr(slices, "AT_ONCE", 2)
+    readers = [{"name": f"reader-{number}", "start": Start.EARLIEST} for number in range(5)]
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        await client.publish("t", b"a", b"b")
+        for reader in readers:
+            await client.take(await client.subscribe("t", **reader))
+        submit, sizes = gateway.store.submit, []
+
+        def submitted(unit: Unit) -> Ticket:
+            sizes.append(len(unit.puts))
+            return submit(unit)
+
+        monkeypatch.setattr(gateway.store, "submit", submitted)
+    assert sizes == [4, 4, 2], "two rows for each"
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        for reader in readers:
+            assert values(await client.take(await client.subscribe("t", **reader), 10)) == [b"b"]
+
+
 async def test_a_named_reader_goes_on_where_it_was_after_a_restart(tmp_path: Path, autojump_clock: MockClock):
     name = {"name": "reader", "acknowledge": True, "start": Start.EARLIEST}
     async with opened(tmp_path) as gateway:
@@ -312,6 +364,48 @@ async def test_expired_messages_are_never_handed_out(tmp_path: Path, autojump_cl
         assert values(await client.take(subscription, 10)) == [b"stays"]
         (consumer,) = [one for one in gateway.house.snapshot().consumers if one.name == "r"]
         assert (consumer.expired, consumer.unaccounted) == (1, 0)
+
+
+async def test_what_expires_after_it_was_read_is_not_handed_out(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", name="r")
+        now = gateway.house.clock.now_ms()
+        soon = now + 60_000
+        await client.publish("t", b"a", b"b", b"-", b"-", b"c", b"-", b"d", expires=[0, 0, soon, soon, 0, soon, 0])
+        assert values(await client.take(subscription, 2)) == [b"a", b"b"]
+        monkeypatch.setattr(gateway.house.clock, "now_ms", lambda: soon)
+        assert values(await client.take(subscription, 10)) == [b"c", b"d"]
+        (consumer,) = gateway.house.snapshot().consumers
+        assert (consumer.expired, consumer.unaccounted) == (3, 0)
+
+
+async def test_what_came_together_is_taken_in_pieces_of_any_size(tmp_path: Path, autojump_clock: MockClock):
+    async with opened(tmp_path) as gateway:
+        client = gateway.client()
+        subscription = await client.subscribe("t", acknowledge=True)
+        sent = [b"%d" % number for number in range(600)]
+        await client.publish("t", *sent[:100])
+        await client.publish("t", *sent[100:])
+        seen: list[bytes] = []
+        for messages, size in (
+            (1, 100),
+            (7, 1 << 20),
+            (500, 1),
+            (500, 12),
+            (64, 1 << 20),
+            (1000, 100),
+            (1000, 1 << 20),
+        ):
+            taken = await client.ask(Take(0, subscription, messages, size))
+            assert tags(taken) == list(range(len(seen) + 1, len(seen) + len(tags(taken)) + 1))
+            got = values(taken)
+            assert len(got) <= messages
+            assert sum(map(len, got)) <= size or len(got) == 1
+            seen += got
+        assert seen == sent
 
 
 async def test_a_take_finds_what_lies_behind_thousands_that_expired(tmp_path: Path, autojump_clock: MockClock):

@@ -39,10 +39,10 @@ from gateway.link.codec import (
     answer,
     encode,
     outcome_of,
-    question,
 )
 from gateway.requests import (
     DONE,
+    Begin,
     ConsumerMove,
     ConsumerMoved,
     ConsumerReset,
@@ -135,7 +135,7 @@ def cut(data: bytes, at: int) -> tuple[bytes, bytes]:
 
 @given(REQUESTS, U64, U64, TEXT, st.integers(0))
 def test_a_question_arrives_as_it_was_asked(request: Any, client: int, number: int, topic: str, at: int) -> None:
-    frames = [ClientCame(client, "door", "toy", "ann"), question(client, number, topic, request)]
+    frames = [ClientCame(client, "door", "toy", "ann"), LinkQuestion(client, number, topic, request)]
     frames += [EnoughTaken(client, number), LinkBeat(), ClientLeft(client)]
     found = parsed(Asks, *cut(b"".join(encode(one, ROOM) for one in frames), at))
     assert found == frames
@@ -243,7 +243,8 @@ def test_columns_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
         outcome_of(found)
 
 
-def test_a_question_for_nothing_or_for_two_things_is_refused() -> None:
-    for some in ({}, {"take": Take(1, 2, 3), "unsubscribe": Unsubscribe(1, 2)}):
-        with pytest.raises(WireError):
-            assert LinkQuestion(1, 2, "", **some).request
+@pytest.mark.parametrize("asked", [None, {}, {"type": "Begin", "id": 1}, {"type": "Take", "id": 1}, Begin(1)])
+def test_a_question_for_what_no_gateway_asks_another_is_refused(asked: Any) -> None:
+    body = msgspec.msgpack.encode(["ask", 1, 2, "", asked])
+    with pytest.raises(WireError, match="a frame that is none"):
+        parsed(Asks, len(body).to_bytes(4, "big") + body)

@@ -38,29 +38,31 @@ def recorder() -> PrometheusRecorder:
     return PrometheusRecorder(routes=["orders"], listeners={"front": "blipmq"})
 
 
-def test_a_lost_message_shows_at_the_next_scrape(recorder: PrometheusRecorder) -> None:
+async def test_a_lost_message_shows_at_the_next_scrape(recorder: PrometheusRecorder) -> None:
     now = [Snapshot(doors=[DoorCounts("orders", received=5, stored=5)])]
-    recorder.on_scrape(Accounting(recorder, lambda: now[0]))
+    recorder.before_scrape(Accounting(recorder, lambda: now[0]).take)
+    await recorder.prepare()
     assert value(recorder, "gateway_route_unaccounted_messages", route="orders") == 0
     now[0] = Snapshot(doors=[DoorCounts("orders", received=6, stored=5)])
+    await recorder.prepare()
     assert value(recorder, "gateway_route_unaccounted_messages", route="orders") == 1
 
 
-def test_two_wrong_consumers_do_not_cancel_out(recorder: PrometheusRecorder) -> None:
+async def test_two_wrong_consumers_do_not_cancel_out(recorder: PrometheusRecorder) -> None:
     lost = ConsumerCounts("forward", "a", start=0, end=10, acknowledged=8, backlog=1)
     twice = ConsumerCounts("forward", "b", start=0, end=10, acknowledged=10, backlog=1)
-    Accounting(recorder, lambda: Snapshot(consumers=[lost, twice]))()
+    await Accounting(recorder, lambda: Snapshot(consumers=[lost, twice])).take()
     assert value(recorder, "gateway_consumer_unaccounted_messages", kind="forward") == 2
     assert value(recorder, "gateway_consumer_unaccounted_messages", kind="reader") == 0
 
 
-def test_a_forward_that_is_gone_falls_to_zero(recorder: PrometheusRecorder) -> None:
+async def test_a_forward_that_is_gone_falls_to_zero(recorder: PrometheusRecorder) -> None:
     behind = ConsumerCounts("forward", "a", start=0, end=10, acknowledged=4, backlog=6)
     now = [Snapshot(consumers=[behind])]
     account = Accounting(recorder, lambda: now[0])
-    account()
+    await account.take()
     assert value(recorder, "gateway_forward_backlog_messages", forward="a") == 6
     now[0] = Snapshot()
-    account()
+    await account.take()
     assert value(recorder, "gateway_forward_backlog_messages", forward="a") == 0
     assert value(recorder, "gateway_consumer_backlog_messages", kind="forward") == 0

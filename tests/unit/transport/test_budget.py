@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.requests import Fetch, ReadTotals
-from gateway.transport.driver import shortened
-from gateway.transport.limits import LEAST_SHARE, PATIENCE, Budget, Unfinished
+from gateway.transport import limits
+from gateway.transport.limits import PATIENCE, Budget, Unfinished
 
 LIMIT = 1000
 A_QUARTER, HALF = LIMIT // 4, LIMIT // 2
@@ -47,6 +47,22 @@ def test_who_waits_is_called_when_there_is_room_for_what_he_does() -> None:
     assert called == ["writer", "reader"], "once"
 
 
+def test_what_is_not_given_while_it_is_full_is_given_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEAST_SHARE", 100)
+    budget = Budget(LIMIT)
+    budget.change(0, 2 * LIMIT)
+    called: list[int] = []
+    for number in range(20):
+        budget.wait_while_full(number, lambda number=number: called.append(number))
+    budget.forget(0)
+    budget.change(0, -1)
+    assert called == [1]
+    budget.change(0, -250)
+    assert called == [1, 2, 3, 4]
+    budget.change(0, -LIMIT)
+    assert called == list(range(1, 20)), "all, whoever of them has gone"
+
+
 def test_beginnings_of_frames_are_not_kept_for_ever_where_answers_leave_writers_little() -> None:
     budget = Budget(LIMIT)
     budget.change(A_QUARTER, HALF)
@@ -63,8 +79,3 @@ def test_beginnings_of_frames_are_not_kept_for_ever_where_answers_leave_writers_
     budget.relieve(PATIENCE)
     assert cut
     assert budget.relief_at == math.inf
-
-
-def test_a_fetch_that_is_shortened_asks_for_little_and_everything_else_is_as_it_was() -> None:
-    large, small, other = Fetch(1, "t", 0, 5, 100, 8 << 20), Fetch(2, "t", 0, 5, 100, 10), ReadTotals(3)
-    assert list(shortened([large, small, other])) == [Fetch(1, "t", 0, 5, 100, LEAST_SHARE), small, other]

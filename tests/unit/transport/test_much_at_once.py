@@ -27,7 +27,8 @@ class Peer:
         self.broker, self.lane = EchoBroker(later=True), Lane()
         self.before = 0
         self.link = link = TcpLink(ours, "peer", nursery, trio.current_time)
-        context = DriverContext("toy", Limits(), Budget(64 << 20), Recorder(), trio.current_time, self.lane)
+        self.budget = Budget(64 << 20)
+        context = DriverContext("toy", Limits(), self.budget, Recorder(), trio.current_time, self.lane)
         self.driver = Driver(context, LineSession(SessionContext("toy", None)), link, self.broker.attach)
 
     def ask(self, lines: bytes) -> None:
@@ -63,6 +64,15 @@ async def test_each_of_several_that_are_much_has_a_pass(peer: Peer, several: int
         left.append(peer.said() // len(b"!\n"))
         peer.lane.turn()
     assert left == ([1, 0] if several == 1 else [0] + [1] * several)
+
+
+async def test_what_waits_for_its_pass_counts_in_the_memory(peer: Peer):
+    peer.ask(b"some\n" * 3)
+    columns = Columns.of([b"m" * (PASS_BYTES + 1)])
+    peer.end(*((number, Fetched([Run("much", 0, 0, columns, [0], ())], 1, 0, 1)) for number in (1, 2, 3)))
+    for waiting in (3, 2, 1, 0):
+        assert peer.budget.unsent == waiting * len(columns.packed)
+        peer.lane.turn()
 
 
 async def test_what_one_late_answer_has_kept_back_leaves_in_turns(peer: Peer):

@@ -47,7 +47,7 @@ from gateway.requests import (
     Taken,
     Unsubscribe,
 )
-from gateway.wire.session import Completions
+from gateway.wire.session import Buffer, Completions
 
 MOST_POLLS = 256
 """POLLs in one bracket."""
@@ -104,7 +104,7 @@ class _Bracket:
 class Exchange:
     def __init__(self, cids: Iterator[int]) -> None:
         self._cids = cids
-        self.out: list[bytes] = []
+        self.out: list[Buffer] = []
         """Bytes that are to be sent."""
         self._local_tag = LOCAL_TAG
         self._brackets: deque[_Bracket] = deque()
@@ -200,18 +200,19 @@ class Exchange:
         if request.transaction or request.deliver_at_ms or request.schema:
             return ((request.id, Unsupported("BlipMQ has no transactions, delays or schemas")),)
         self._end_open_poll()
-        batch = request.batch
-        values = batch.columns.values()
+        batch, columns = request.batch, request.batch.columns
         room = LARGEST_PUBLISH - len(batch.address.encode())
-        cids = list(itertools.islice(self._cids, len(values)))
+        cids = list(itertools.islice(self._cids, columns.count))
         bracket = _Bracket(request, cids[0] if cids else 0)
-        for index, value in enumerate(values):
-            if len(value) > room:
-                bracket.refused[index] = TooLarge(f"a message of {len(value)} bytes does not fit a BlipMQ frame")
+        if len(columns.packed) > room:
+            for index in range(columns.count):
+                if (size := columns.size_of(index)) > room:
+                    bracket.refused[index] = TooLarge(f"a message of {size} bytes does not fit a BlipMQ frame")
         if bracket.refused:
-            kept = [index for index in range(len(values)) if index not in bracket.refused]
-            cids, values = [cids[index] for index in kept], [values[index] for index in kept]
-        self.out += codec.publishes(cids, codec.publish_prefix(int(batch.delivery), batch.address), values)
+            kept = [index for index in range(columns.count) if index not in bracket.refused]
+            cids, columns = [cids[index] for index in kept], columns.pick(kept)
+        if cids:
+            self.out.append(codec.publishes(codec.cids_of(cids), int(batch.delivery), batch.address, columns))
         self._brackets.append(bracket)
         self._ping(bracket)
         return ()

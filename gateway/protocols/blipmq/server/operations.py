@@ -20,8 +20,8 @@ from gateway.protocols.blipmq.server.polls import Polls
 from gateway.protocols.blipmq.settings import BlipmqSettings
 from gateway.protocols.blipmq.states import TABLE, Event, State
 from gateway.protocols.blipmq.wire import codec, mapping
-from gateway.protocols.blipmq.wire.codec import PublishRun
-from gateway.protocols.blipmq.wire.frames import LARGEST_PUBLISH, VERSION, FrameType
+from gateway.protocols.blipmq.wire.codec import CID, PollRun, PublishRun
+from gateway.protocols.blipmq.wire.frames import HEAD, LARGEST_PUBLISH, VERSION, FrameType
 from gateway.requests import (
     Authenticate,
     Outcome,
@@ -98,7 +98,7 @@ class Operations:
             self._waiting[settle.id] = partial(self._settled, self._replies.take(), tags)
             return (settle,)
         if kind == FrameType.POLL:
-            self.polls.add(subscription, cid, now + self._settings.poll_hold)
+            self.polls.add(subscription, data[CID:HEAD], now + self._settings.poll_hold)
             take = self.advance(now, stalled=False)
             return (take,) if take is not None else ()
         return None
@@ -169,6 +169,9 @@ class Operations:
         self._waiting[request.id] = partial(self._published, self._replies.take(), run.cids)
         return request
 
+    def poll(self, run: PollRun, now: float) -> None:
+        self.polls.add(run.subscription, run.cids, now + self._settings.poll_hold)
+
     def _published(self, slot: int, cids: bytes, outcome: Outcome) -> Requests:
         # no frame at all for what was taken (wire 1.3)
         replies: list[bytes] = []
@@ -236,11 +239,6 @@ class Operations:
         # PONG and NACK are a server's; from a client they are never looked at (wire 1.1)
         return ()
 
-    def _poll(self, frame: Frame) -> Requests:
-        subscription = codec.decode_subscription(frame.data, frame.start, frame.end, mapping.POLL_INVALID)
-        self.polls.add(subscription, frame.cid, frame.now + self._settings.poll_hold)
-        return ()
-
     def _fill(self, slot: int, data: bytes) -> None:
         self._replies.fill(slot, data)
         if data:
@@ -253,5 +251,4 @@ class Operations:
         FrameType.ACK: _ack,
         FrameType.NACK: _ignored,
         FrameType.PONG: _ignored,
-        FrameType.POLL: _poll,
     }

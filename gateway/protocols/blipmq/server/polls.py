@@ -11,16 +11,16 @@ Apart from the operations, which are answered at once: a poll waits, and several
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import attrs
 
-from gateway.envelope import PREFIX, Delivery
+from gateway.envelope import PREFIX, Delivery, Run
 from gateway.errors import GatewayError, Status
 from gateway.protocols.blipmq.wire import codec, mapping
+from gateway.protocols.blipmq.wire.codec import CID_BYTES
 from gateway.requests import Cancel, Outcome, Request, Settle, Take, Taken
-from gateway.wire.ordering import ReplyQueue
+from gateway.wire.ordering import Pieces, ReplyQueue
 from gateway.wire.session import Buffer
 
 TAKE_MESSAGES = 1024
@@ -34,9 +34,9 @@ class _Group:
 
     slot: int
     subscription: int
-    cids: deque[int]
+    cids: bytes
     hold_until: float
-    parts: list[bytes] = attrs.Factory(list)
+    parts: list[Buffer] = attrs.Factory(list)
     """Deliveries that wait for the slot's turn."""
     take: int = 0
     """The Take under way, 0 for none."""
@@ -57,16 +57,16 @@ class Polls:
 
     @property
     def count(self) -> int:
-        return sum([len(group.cids) for group in self.groups])
+        return sum([len(group.cids) for group in self.groups]) // CID_BYTES
 
-    def add(self, subscription: int, cid: int, hold_until: float) -> None:
+    def add(self, subscription: int, cids: bytes, hold_until: float) -> None:
         last = self.groups[-1] if self.groups else None
         if last is not None and last.subscription == subscription and last.slot == self._replies.last:
-            last.cids.append(cid)
+            last.cids += cids
             last.hold_until = hold_until
             return
         slot = self._replies.take()
-        self.groups.append(_Group(slot, subscription, deque((cid,)), hold_until))
+        self.groups.append(_Group(slot, subscription, cids, hold_until))
         if last is not None:  # another subscription's turn must not wait for the first one's hold
             self.impatient = max(self.impatient, slot)
 
@@ -93,9 +93,9 @@ class Polls:
             return None
         group.held = self.impatient <= group.slot and now < group.hold_until
         group.take = next(self._ids)
-        group.asked = min(len(group.cids), TAKE_MESSAGES)
+        group.asked = min(len(group.cids) // CID_BYTES, TAKE_MESSAGES)
         hold_until = group.hold_until if group.held else None
-        return Take(group.take, group.subscription, group.asked, TAKE_BYTES, hold_until)
+        return Take(group.take, group.subscription, group.asked, TAKE_BYTES, hold_until, at_most_once_settled=True)
 
     def taken(self, outcome: Outcome) -> Sequence[Request]:
         group = self.groups[0]
@@ -105,13 +105,16 @@ class Polls:
             requests = self._deliver(group, outcome)
         else:
             # nothing is there, or nobody knows the id: no frame (wire 1.3); what cannot be read says so
+            cids, group.cids = group.cids[:CID_BYTES], group.cids[group.asked * CID_BYTES :]
             if isinstance(outcome, GatewayError) and outcome.status not in (Status.NOT_FOUND, Status.SHUTTING_DOWN):
-                group.parts.append(codec.nack(group.cids[0], mapping.refusal(outcome)))
-            for _ in range(group.asked):
-                group.cids.popleft()
+                group.parts.append(codec.nack(int.from_bytes(cids), mapping.refusal(outcome)))
         if not group.cids:
             del self.groups[0]
-            self._replies.fill(group.slot, b"".join(group.parts))
+            parts = group.parts
+            if len(parts) == 1 and isinstance(only := parts[0], bytes):  # of who takes message after message
+                self._replies.fill(group.slot, only)
+            else:
+                self._replies.fill(group.slot, Pieces(parts, sum(map(len, parts))))
         return requests
 
     def give_up(self) -> Sequence[Request]:
@@ -121,30 +124,43 @@ class Polls:
 
     def _deliver(self, group: _Group, taken: Taken) -> Sequence[Request]:
         # turn what was taken into PUBLISH frames: effective qos = min(subscription's, message's); at 1 the cid is the tag,
-        # at 0 the POLL's cid (wire 1.4)
+        # at 0 the POLL's cid (wire 1.4). Nobody will acknowledge what is delivered at 0: it is done once it is handed out
+        # (wire 2), which whoever has the subscription is told unless he knows.
         settled: list[int] = []
+        done = 0
         for delivered in taken.deliveries:
-            run = delivered.run
-            topic = taken.address or run.topic
-            if run.columns.count == 1:  # for who takes message after message lists of one would be half of the work
+            run, tag = delivered.run, delivered.first_tag
+            topic, columns = taken.address or run.topic, run.columns
+            cids = group.cids[done : (done := done + columns.count * CID_BYTES)]
+            if columns.count == 1:  # what is made for many would be half of the work for who takes one after the other
                 at_once = run.batches[0][2].delivery is not Delivery.AT_LEAST_ONCE
-                cid, value = group.cids.popleft(), run.columns.packed[PREFIX:]
+                value = columns.packed[PREFIX:]
                 if taken.acknowledge and not at_once:
-                    group.parts.append(codec.publish(delivered.first_tag, 1, topic, value))
+                    group.parts.append(codec.publish(tag, 1, topic, value))
                 else:
-                    group.parts.append(codec.publish(cid, 0, topic, value))
-                    if taken.acknowledge:
-                        settled.append(delivered.first_tag)
+                    group.parts.append(codec.publish(int.from_bytes(cids), 0, topic, value))
+                    if taken.acknowledge and not delivered.settled:
+                        settled.append(tag)
                 continue
-            values = run.columns.values()
-            borders = [*(first for first, _, _ in run.batches[1:]), run.columns.count]
-            for (first, _, meta), stop in zip(run.batches, borders, strict=True):
-                tags = range(delivered.first_tag + first, delivered.first_tag + stop)
-                cids = [group.cids.popleft() for _ in tags]
-                if taken.acknowledge and meta.delivery is Delivery.AT_LEAST_ONCE:
-                    group.parts += codec.publishes(tags, codec.publish_prefix(1, topic), values[first:stop])
-                    continue
-                group.parts += codec.publishes(cids, codec.publish_prefix(0, topic), values[first:stop])
-                if taken.acknowledge:  # nobody will acknowledge it: it is done once it is handed out (wire 2)
-                    settled += tags
+            for first, stop, qos in _stretches(run, acknowledge=taken.acknowledge):
+                if qos:
+                    named = codec.cids_of(range(tag + first, tag + stop))
+                else:
+                    named = cids[first * CID_BYTES : stop * CID_BYTES]
+                    if taken.acknowledge and not delivered.settled:
+                        settled += range(tag + first, tag + stop)
+                group.parts.append(codec.publishes(named, qos, topic, columns.slice(first, stop)))
+        group.cids = group.cids[done:]
         return (Settle(next(self._ids), group.subscription, settled),) if settled else ()
+
+
+def _stretches(run: Run, *, acknowledge: bool) -> Iterator[tuple[int, int, int]]:
+    # (first, stop, qos) of what is delivered alike: the lower qos of the subscription's and the message's
+    first, count = 0, run.columns.count
+    if not acknowledge:
+        yield first, count, 0
+        return
+    while first < count:
+        stop = run.delivered_alike(first, count)
+        yield first, stop, int(run.meta_of(first)[0].delivery is Delivery.AT_LEAST_ONCE)
+        first = stop

@@ -113,7 +113,7 @@ class BlipmqServer(ServerBasics):
             return ()
         outputs: list[Output] = []
         if self._out:
-            data = b"".join(self._out)
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             self._out.clear()
             # a Send that asks for room starts the count anew: everything before it has left when that is told
             self._unsent = 0 if self._notify else self._unsent + len(data)
@@ -180,7 +180,7 @@ class BlipmqServer(ServerBasics):
         return requests
 
     def _frame(self, data: bytes, position: int, end: int, now: float, requests: list[Request]) -> int:
-        # one frame, or a whole run of PUBLISHes; returns where the next one begins
+        # one frame, or a whole run of PUBLISHes or POLLs; returns where the next one begins
         kind = codec.frame_type(data, position)
         event = EVENTS[kind]
         try:
@@ -191,6 +191,10 @@ class BlipmqServer(ServerBasics):
                 run = codec.scan_publishes(data, position, end)
                 requests.append(self._operations.publish(run))
                 return run.end
+            if kind is FrameType.POLL:
+                polls = codec.scan_polls(data, position, end)
+                self._operations.poll(polls, now)
+                return polls.end
             if kind is FrameType.PING:  # behind every run of PUBLISHes of who waits for it
                 self._operations.reply(codec.pong(codec.frame_cid(data, position)))
                 self.answer_due = True

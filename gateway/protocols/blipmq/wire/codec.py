@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gateway.envelope import Columns
 from gateway.errors import FrameTooLarge, WireError
 from gateway.protocols.blipmq.wire import mapping
 from gateway.protocols.blipmq.wire.frames import (
@@ -28,6 +31,7 @@ from gateway.protocols.blipmq.wire.frames import (
     Subscribe,
 )
 from gateway.protocols.blipmq.wire.mapping import NackText
+from gateway.wire.session import Buffer
 
 _HEAD = struct.Struct(">IBQ")
 _LENGTH = struct.Struct(">I")
@@ -38,14 +42,15 @@ _QOS_TOPIC = struct.Struct(">BH")
 _CODE_SIZE = struct.Struct(">HH")
 _TYPES: dict[int, FrameType] = {kind.value: kind for kind in FrameType}
 
-_PUBLISH = FrameType.PUBLISH.value
-_CID = LENGTH_BYTES + 1
+_PUBLISH, _POLL = FrameType.PUBLISH.value, FrameType.POLL.value
+CID = LENGTH_BYTES + 1
 """Where a frame's cid begins."""
-
+CID_BYTES = HEAD - CID
 
 _LONE = struct.Struct(">IBQQ")
 LONE = _LONE.size
 """Bytes of a POLL, and of an ACK."""
+_POLL_HEAD = _LENGTH_TYPE.pack(LONE - LENGTH_BYTES, _POLL)
 
 
 class RefusedFrame(WireError):
@@ -82,7 +87,7 @@ def frame_type(data: bytes, position: int) -> FrameType:
 
 
 def frame_cid(data: bytes, position: int) -> int:
-    cid: int = _U64.unpack_from(data, position + _CID)[0]
+    cid: int = _U64.unpack_from(data, position + CID)[0]
     return cid
 
 
@@ -252,22 +257,36 @@ def publish(cid: int, qos: int, topic: str, message: bytes) -> bytes:
     return b"".join((_HEAD.pack(fixed + len(message), _PUBLISH, cid), _QOS_TOPIC.pack(qos, len(raw)), raw, message))
 
 
-def publish_prefix(qos: int, topic: str) -> bytes:
+def publishes(cids: bytes, qos: int, topic: str, columns: Columns) -> Buffer:
+    """A PUBLISH frame for each message. `cids` has eight bytes for each."""
     raw = topic.encode()
-    return _QOS_TOPIC.pack(qos, len(raw)) + raw
-
-
-def publishes(cids: Iterable[int], prefix: bytes, messages: Iterable[bytes]) -> list[bytes]:
-    """PUBLISH frames in pieces, to be joined with everything else that goes out."""
+    prefix = _QOS_TOPIC.pack(qos, len(raw)) + raw
     fixed = MIN_LENGTH + len(prefix)
-    pack = _HEAD.pack
-    return [
-        pack(fixed + len(message), _PUBLISH, cid) + prefix + message
-        for cid, message in zip(cids, messages, strict=True)
-    ]
+    values = columns.values()
+    size = len(values[0])
+    if columns.count < _WORTH_A_LOOK or size > _LARGE or not columns.step:
+        pieces: list[bytes] = []
+        for index, value in enumerate(values):
+            head = _LENGTH_TYPE.pack(fixed + len(value), _PUBLISH)
+            pieces += (head, cids[index * CID_BYTES : (index + 1) * CID_BYTES], prefix, value)
+        return b"".join(pieces)
+    # all of one size: joined as if they had one cid, and then each byte of the others is put where it belongs, in all at once
+    head = _LENGTH_TYPE.pack(fixed + size, _PUBLISH)
+    frames = bytearray().join((head, cids[:CID_BYTES], prefix)).join((b"", *values))
+    step = LENGTH_BYTES + fixed + size
+    for index in range(CID_BYTES):
+        frames[CID + index :: step] = cids[index::CID_BYTES]
+    return memoryview(frames)
 
 
-# --- many PUBLISH frames at once ---
+def cids_of(numbers: Iterable[int]) -> bytes:
+    cids = array("Q", numbers)
+    if sys.byteorder == "little":
+        cids.byteswap()
+    return cids.tobytes()
+
+
+# --- many frames at once ---
 
 
 class PublishRun(msgspec.Struct, frozen=True):
@@ -282,12 +301,16 @@ class PublishRun(msgspec.Struct, frozen=True):
     """Where the next frame begins."""
 
 
-_WINDOW = 256
+_WINDOW = 1024
 """Frames looked at together."""
+_PATIENCE = 8
+"""Frames that are parsed one by one before a look, lest it is in vain."""
 _WORTH_A_LOOK = 16
 """A look that finds fewer is dearer than parsing them one by one; the next look then waits twice as long."""
 _TOGETHER = 16
 """Of those that are alike, so many are cut at once."""
+_LARGE = 1 << 10
+"""Messages of this size are put together once: a byte less that is copied is worth more than a step less."""
 _LONGEST_PREFIX = 64
 """A look costs a strided slice per byte of the prefix."""
 
@@ -300,28 +323,25 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
     prefix = data[position + HEAD : begin]
     skip = HEAD + len(prefix)
     messages = [data[begin:end]]
-    cids = bytearray(data[position + _CID : position + HEAD])
+    cids = bytearray(data[position + CID : position + HEAD])
     append = messages.append
     unpack_from = _LENGTH_TYPE.unpack_from
     last = len(data) - skip
     step = end - position
     position = end
-    patience = 8
+    patience = _PATIENCE
     singles = 1  # the second frame tells most mixtures apart
     while position <= last:
         if not singles:
-            alike = _alike(data, position, step, prefix)
+            alike = _alike(data, position, step, _PUBLISH, prefix)
             if alike:
-                cut = _cut(skip, step)
+                cut, stop = _cut(skip, step), position + alike * step
+                cids += _cids(data, position, stop, step)
                 for _ in range(alike // _TOGETHER):
-                    parts = cut.unpack_from(data, position)
-                    messages += parts[1::2]
-                    cids += b"".join(parts[::2])
+                    messages += cut.unpack_from(data, position)
                     position += cut.size
-                for at in range(position, position + alike % _TOGETHER * step, step):
-                    append(data[at + skip : at + step])
-                    cids += data[at + _CID : at + HEAD]
-                position += alike % _TOGETHER * step
+                messages += [data[at + skip : at + step] for at in range(position, stop, step)]
+                position = stop
             patience = 1 if alike >= _WORTH_A_LOOK else patience * 2
             singles = 0 if alike == _WINDOW else patience
             continue
@@ -336,19 +356,49 @@ def scan_publishes(data: bytes, position: int, end: int) -> PublishRun:
         ):
             break
         append(data[position + skip : end])
-        cids += data[position + _CID : position + HEAD]
+        cids += data[position + CID : position + HEAD]
         step = end - position
         position = end
     return PublishRun(qos, topic, messages, bytes(cids), position)
 
 
-def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
-    # how many frames from here on are known to be PUBLISHes of this size and prefix: a few strided slices in C instead of a
-    # loop over frames
+class PollRun(msgspec.Struct, frozen=True):
+    """Consecutive POLLs of one subscription."""
+
+    subscription: int
+    cids: bytes
+    """Eight bytes a POLL."""
+    end: int
+    """Where the next frame begins."""
+
+
+def scan_polls(data: bytes, position: int, end: int) -> PollRun:
+    """As `scan_publishes`, of POLLs."""
+    subscription = decode_subscription(data, position + HEAD, end, mapping.POLL_INVALID)
+    first, asked = position, data[position + HEAD : end]
+    position, last = end, len(data) - LONE
+    singles = _PATIENCE
+    while position <= last:
+        if not singles:
+            alike = _alike(data, position, LONE, _POLL, asked)
+            position += alike * LONE
+            singles = 0 if alike == _WINDOW else _PATIENCE
+        elif data.startswith(_POLL_HEAD, position) and data.startswith(asked, position + HEAD):
+            position += LONE
+            singles -= 1
+        else:
+            break
+    cids = data[first + CID : first + HEAD] if position == end else bytes(_cids(data, first, position, LONE))
+    return PollRun(subscription, cids, position)
+
+
+def _alike(data: bytes, position: int, step: int, kind: int, prefix: bytes) -> int:
+    # how many frames from here on are known to be of this kind and size, with this behind the cid: a few strided slices in C
+    # instead of a loop over frames
     count = min((len(data) - position) // step, _WINDOW)
     if count < _WORTH_A_LOOK or len(prefix) > _LONGEST_PREFIX:
         return 0
-    head = _LENGTH_TYPE.pack(step - LENGTH_BYTES, _PUBLISH)
+    head = _LENGTH_TYPE.pack(step - LENGTH_BYTES, kind)
     for offset, wanted in ((0, head), (HEAD, prefix)):
         at = position + offset
         for index in range(len(wanted)):
@@ -361,8 +411,15 @@ def _alike(data: bytes, position: int, step: int, prefix: bytes) -> int:
     return count
 
 
+def _cids(data: bytes, first: int, stop: int, step: int) -> bytearray:
+    # of frames of one size: all first bytes at once, all second ones, and so on
+    cids = bytearray((stop - first) // step * CID_BYTES)
+    for index in range(CID_BYTES):
+        cids[index::CID_BYTES] = data[first + CID + index : stop : step]
+    return cids
+
+
 @functools.lru_cache(maxsize=64)
 def _cut(skip: int, step: int) -> struct.Struct:
-    # the cids and messages of frames of one size, in one call for so many: a slice for each takes three times as long
-    one = f"{_CID}x{HEAD - _CID}s{skip - HEAD}x{step - skip}s"
-    return struct.Struct(one * _TOGETHER)
+    # the messages of frames of one size, in one call for so many: a slice for each takes three times as long
+    return struct.Struct(f"{skip}x{step - skip}s" * _TOGETHER)

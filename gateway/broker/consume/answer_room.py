@@ -1,0 +1,105 @@
+"""Room for what is on its way to those who read, taken before it is there.
+
+    Fetch ──► from memory, as much as there is room for ──────────────────────────────────────► the answer
+      └─────► its turn, of few at a time ──► room in the budget ──► the read ──────────────────────┘
+    Take ───► as much of what was read ahead as there is room for; without any it waits ──► what is handed out
+
+Where an answer waits to be sent it is charged by the connection. Without this nothing would be charged before that: of a thousand
+who ask at once each would have megabytes read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from gateway.broker.lane import Lane
+from gateway.broker.timers import Pump
+from gateway.recorder import Recorder
+
+AT_A_TIME = 4
+"""Reads that are under way together: one more than the disk is read by, so that none of these waits for the event loop."""
+SHORT = 128 << 10
+"""Bytes of an answer while answers hold as much as they may. One message is found all the same, however large."""
+MUCH = 16 << 10
+"""What is less is not counted on its way from here to the connection, which takes no longer than this pass."""
+LIMIT = "budget"
+
+
+class AnswerMemory(Protocol):
+    """What connections hold, of all that they may."""
+
+    limit: int
+    full: int
+    """What it may come to by short answers."""
+    used: int
+    unsent: int
+    """Of that, answers."""
+    most_unsent: int
+    """Before they are short ones."""
+
+    def wait_while_full(self, key: object, wake: Callable[[], None]) -> None: ...
+
+    def forget(self, key: object) -> None: ...
+
+    def change(self, amount: int, unsent: int = 0) -> None: ...
+
+
+class AnswerRoom:
+    def __init__(self, memory: AnswerMemory, pump: Pump, lane: Lane, recorder: Recorder) -> None:
+        self._memory = memory
+        self._pump = pump
+        self._lane = lane
+        self._recorder = recorder
+        self._turns = trio.CapacityLimiter(AT_A_TIME)
+
+    def most(self, wanted: int) -> int:
+        """How many bytes an answer may have now, of so many; 0 if it has to wait."""
+        memory = self._memory
+        if memory.used >= memory.full:
+            return 0
+        scarce = memory.unsent >= memory.most_unsent or memory.used >= memory.limit
+        return max(min(wanted, SHORT) if scarce else wanted, 1)
+
+    def when_there_is_some(self, listener: str, key: object, call: Callable[[], None]) -> None:
+        """Call, in a turn with others. It may find that they have taken it all."""
+        self._recorder.limit_hit(listener, LIMIT)
+        self._memory.wait_while_full(key, partial(self._lane.add, key, call, SHORT))
+
+    @asynccontextmanager
+    async def turn(self, listener: str, wanted: int, *, whole: bool = False) -> AsyncIterator[int]:
+        """Inside the block so many bytes may be read. `whole`: not fewer than wanted."""
+        async with self._turns:
+            while not (most := self.most(wanted)):
+                self._recorder.limit_hit(listener, LIMIT)
+                await self._some()
+            size = wanted if whole else most
+            with self.holding(size):
+                yield size
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """So much of an answer is there. It is given inside the block, and given back when the connection has it."""
+        self._memory.change(0, size)
+        try:
+            yield
+        finally:
+            self._pump.later(object(), partial(self._memory.change, 0, -size))
+
+    def given(self, size: int) -> None:
+        """So much was handed out just now."""
+        if size >= MUCH:
+            self._memory.change(0, size)
+            self._pump.later(object(), partial(self._memory.change, 0, -size))
+
+    async def _some(self) -> None:
+        there = trio.Event()
+        self._memory.wait_while_full(there, there.set)
+        try:
+            await there.wait()
+        finally:
+            self._memory.forget(there)
