@@ -339,6 +339,8 @@ class TcpLink:
             self._dead = True
             self._watch()
             handler.lost()
+            # who refers to each other would be found by the collector alone
+            self._handler = self._gathering = self._reader = None
             # or who waits to write would be woken by the next connection that is given this number
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()

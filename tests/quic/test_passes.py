@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from gateway.transport.quic import endpoint
 from gateway.transport.quic.aioquic_private import ACKNOWLEDGE_AFTER
 from gateway.transport.quic.certificates import CertificateFiles
 from gateway.transport.quic.endpoint import LONE
@@ -208,4 +211,64 @@ async def test_who_comes_alone_time_after_time_is_read_once_and_a_crowd_as_one(
         await wait_all_tasks_blocked()
         assert sock.reads == []
         await until(lambda: client.size(-1) == 4)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pass_takes_no_more_bytes_than_others_can_wait_for(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large datagrams full of small requests, of which the socket holds megabytes."""
+    datagram, most = 1_500, 8_000  # no sealed packet is larger on this network
+    monkeypatch.setattr(endpoint, "PASS_BYTES", most)
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate)
+        client, server, link, _serving = await world.pair()
+        link.open(-1, Kind.DUPLEX)
+        await until(lambda: ("opened", -1, Kind.DUPLEX) in client.events)
+        (serving,) = world.server._endpoints
+        taken: Counter[int] = Counter()
+
+        def took(_channel: int, data: bytes) -> None:
+            taken[serving.passes] += len(data)
+
+        server.on_received = took
+        for _ in range(40):
+            link.send(-1, bytes(1_000))
+        link.flush()
+        await until(lambda: sum(taken.values()) == 40_000)
+        assert max(taken.values()) <= most + datagram
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pass_takes_no_more_requests_than_others_can_wait_for(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Who is behind them is heard in the next one, when they have their answers."""
+    seen: list[str] = []
+
+    class Asking(Heard):
+        asked = 0
+
+        def gather(self, channel: int, data: bytes, now: float) -> None:
+            seen.append("gather")
+            self.asked += endpoint.REQUESTS // 2
+            self.received(channel, data)
+
+        def turn(self, now: float) -> None:
+            seen.append("turn")
+
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, handler=Asking)
+        links = [(await world.pair())[2] for _ in range(5)]
+        for link in links:
+            link.open(-1, Kind.DUPLEX)
+        await trio.sleep(1)
+        seen.clear()
+        for link in links:
+            link.send(-1, b"question")
+            link.flush()
+        await until(lambda: seen.count("gather") == len(links))
+        at = seen.index("gather")
+        assert seen[at : at + 8] == ["gather", "gather", "turn", "turn"] * 2
+        assert [bytes(heard.data[0]) for heard in world.accepted] == [b"question"] * 5
         nursery.cancel_scope.cancel()

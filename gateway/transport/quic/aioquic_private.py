@@ -400,6 +400,17 @@ def flight(core: Core, now: float, *, settled: bool) -> list[tuple[bytes, Any]]:
     return datagrams
 
 
+def release(core: Core) -> None:
+    """Let a connection that is gone fall apart. All it is made of refers to it, or to its TLS: some three hundred objects, which
+    only the collector would find.
+    """
+    if core.is_started:
+        vars(core.tls).clear()
+    event, state = core._close_event, core._state  # how it has ended may still be asked
+    vars(core).clear()
+    core._close_event, core._state = event, state
+
+
 def forget_handshake(core: Core) -> None:
     """Once it is done nothing is written for it any more: three buffers of 16 KiB, which is as much as all the rest."""
     core._crypto_buffers = {}

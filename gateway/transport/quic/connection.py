@@ -35,6 +35,7 @@ from gateway.transport.quic.aioquic_private import (
     happenings,
     is_reset,
     probe_timeout,
+    release,
     stop_pacing,
     use_datagrams_of,
 )
@@ -316,6 +317,8 @@ class QuicLink(ChannelLink):
 
     def listen(self) -> bool:
         """Take in what happened. Whether there is something to hand on."""
+        if self.phase is GONE:
+            return False
         happened = self._happened
         while happened:
             event = happened.popleft()
@@ -324,14 +327,21 @@ class QuicLink(ChannelLink):
                 act(event)
         return self.phase is OPEN and bool(self._in.fresh)
 
-    def gather(self, now: float) -> None:
-        """Hand it on. What follows from it may wait for `dispatch`: until then others are heard, too."""
+    def gather(self, now: float) -> int:
+        """Hand it on. What follows from it may wait for `dispatch`: until then others are heard, too. Returns how many requests
+        it was.
+        """
         handler, gather = self._handler, self._gather
-        if handler is not None and gather is not None:
-            self._in.deliver(handler, now, gather)
+        if handler is None or gather is None:
+            return 0
+        asked: int = getattr(handler, "asked", 0)
+        self._in.deliver(handler, now, gather)
+        return getattr(handler, "asked", 0) - asked
 
     def dispatch(self, now: float) -> None:
         """Hand on what was heard and not gathered, let the handler answer, move on towards the end."""
+        if self.phase is GONE:
+            return
         if self.phase is OPEN:
             self._turn(now)
         if self.phase is CLOSING:
@@ -391,6 +401,11 @@ class QuicLink(ChannelLink):
             self._end()
             self.phase = GONE
 
+    def release(self) -> None:
+        """Its endpoint has forgotten it: what it is made of lets go of each other, or the collector alone would find it."""
+        self._acts.clear()
+        release(self.core)
+
     # --- inside ---
 
     def _turn(self, now: float) -> None:
@@ -442,6 +457,7 @@ class QuicLink(ChannelLink):
         self._tell(self._settled, self._over)
         self._writable = False
         handler, self._handler = self._handler, None
+        self._gather = self._respond = None
         if handler is not None:
             handler.lost()
 

@@ -95,6 +95,7 @@ class FelixServer:
     def lost(self) -> Requests:
         self._closed = True
         self._streams.clear()
+        self._feeds.forget()
         self._peer.forget()
         return ()
 

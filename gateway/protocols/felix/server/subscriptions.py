@@ -67,6 +67,12 @@ class Feeds:
     def remove(self, feed: Feed) -> None:
         self._by_token.pop(feed.token, None)
 
+    def forget(self) -> None:
+        for feed in self._by_token.values():
+            feed.let_go()
+        self._by_token.clear()
+        self._paused.clear()
+
     def pause(self, feed: Feed, until: float) -> None:
         # Wake it then. All pauses are equally long, so the first one ends first.
         self._paused.append((until, feed))
@@ -77,6 +83,10 @@ class Feeds:
     def wake(self, now: float) -> None:
         while self._paused and self._paused[0][0] <= now:
             self._paused.pop(0)[1].due()
+
+
+def _nothing(_run: Run) -> Sequence[bytes]:
+    return ()
 
 
 class Feed:
@@ -230,6 +240,11 @@ class Feed:
     def _end(self) -> None:
         self._machine.step(FeedEvent.END)
         self._feeds.remove(self)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """There is nothing to be encoded any more. It refers to itself by this, which the collector alone would find."""
+        self._encode = _nothing
 
     # --- what events look like ---
 

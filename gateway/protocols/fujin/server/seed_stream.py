@@ -53,6 +53,9 @@ class SeedStream(Stream):
         if self.role is not None:
             self.role.room(now)
 
+    def let_go(self) -> None:
+        self.role = None
+
     def timeout_at(self) -> float | None:
         return self.role.timeout_at() if self.role is not None else None
 

@@ -153,9 +153,15 @@ class FujinServer:
         # the connection is gone: transactions are rolled back, readers give back
         for stream in list(self._streams.values()):
             stream.abandon()
+        for stream in self._streams.values():
+            stream.let_go()
+        self._streams.clear()
         self._fresh.clear()
         self._closed = self._lost = True
-        return self._outbox.requests()
+        requests = self._outbox.requests()
+        self._outbox.forget()
+        self._context.forget()
+        return requests
 
     def complete(self, request_id: int, outcome: Outcome, now: float) -> Requests:
         self._outbox.complete(request_id, outcome, now)

@@ -40,7 +40,7 @@ _EVERYTHING = 1 << 62
 """More than ever comes: while a stream waits for a reply its bytes are only collected."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class StreamContext:
     """What the streams of one connection share."""
 
@@ -56,6 +56,18 @@ class StreamContext:
     auth_required: bool = False
     build: str = ""
     """What HELLO is told that serves it."""
+
+    def forget(self) -> None:
+        """The connection is gone. It and its streams refer to each other, which the collector alone would find."""
+        self.open, self.gone = _none, _unheard
+
+
+def _none() -> int:
+    return 0
+
+
+def _unheard(_channel: int) -> None:
+    """Nobody counts them any more."""
 
 
 class Stream(ABC):
@@ -102,6 +114,9 @@ class Stream(ABC):
     @abstractmethod
     def _leave(self) -> bool:
         """Give back everything; the stream closes when all requests have ended. Whether a goodbye would be understood."""
+
+    def let_go(self) -> None:  # noqa: B027
+        """It is over. A dialect whose parts refer to each other separates them, or the collector alone would find them."""
 
     def room(self, now: float) -> None:  # noqa: B027 - a dialect may have nothing to do
         """Output fell to low water."""
@@ -217,4 +232,5 @@ class Stream(ABC):
         if not self._heard_end:
             self.context.outbox.put(channel, StopSending(channel))
         self._closed = True
+        self.let_go()
         self.context.gone(channel)

@@ -48,6 +48,13 @@ class Outbox:
         requests, self._requests = self._requests, []
         return requests
 
+    def forget(self) -> None:
+        """The connection is gone: nobody is answered, and nothing leaves."""
+        self._waiting.clear()
+        self._background.clear()
+        self._outputs.clear()
+        self._parts.clear()
+
     def send(self, channel: int, data: bytes) -> None:
         """Bytes that may share a Send with others of the channel."""
         self._parts.setdefault(channel, []).append(data)
