@@ -66,7 +66,7 @@ async def publish(ledger: Ledger, door: str, port: int, refusals: set[str], topi
     """One at a time, each as often as it takes, over a connection that stays."""
     async with await trio.open_tcp_stream(door, port) as stream:
         client = Flymq(TcpWire(stream))
-        while True:
+        while not ledger.enough:
             value = b"%06d" % len(ledger.issued)
             ledger.issued.append(value)
             while value not in ledger.acknowledged[-1:]:

@@ -41,6 +41,8 @@ class Ledger:
     issued: list[bytes] = attrs.Factory(list)
     acknowledged: list[bytes] = attrs.Factory(list)
     refused: list[GatewayError] = attrs.Factory(list)
+    enough: bool = False
+    """He ends with the answer to the one that is under way."""
 
     async def publish(self, store: Any, topic: str) -> None:
         """One at a time, each as often as it takes, until cancelled."""
