@@ -133,7 +133,7 @@ async def open_house(
     dead_letters = DeadLetterService(store, appending, topics, table, clock, offload, authorisation.permit)
     latencies = Latencies()
     lane = Lane()
-    room = AnswerRoom(memory, pump, lane, recorder)
+    room = AnswerRoom(memory, pump, clock, lane, recorder)
     fetches = FetchService(
         store,
         topics,

@@ -52,6 +52,7 @@ CONNECTION_REFUSALS = (
     "idle",
     "write_timeout",
     "unfinished",
+    "unread",
     "unknown_protocol",
     "tls",
     "drain_deadline",

@@ -22,7 +22,7 @@ from gateway.recorder import ConnectionSnapshot, Recorder
 from gateway.requests import Completion, Fetch, Fetched, Publish, Request, Write
 from gateway.settings import Limits
 from gateway.transport.edge import supervised
-from gateway.transport.limits import Budget, Unfinished
+from gateway.transport.limits import Budget, Holder
 from gateway.transport.link import Link, apply
 from gateway.transport.tcp import REQUEST_COST
 from gateway.wire.session import Kind, Send, ServerSession
@@ -756,7 +756,7 @@ class Driver:
             # what somebody will ask for who has nothing unsent is not known: it may be a small publish
             hit = "budget"
             context.budget.wait(self._key, self._link.wake, writer=writer)
-            context.budget.relieve(self._now)
+            context.budget.relieve_writers(self._now)
             if self._closed:
                 return
         # counted when it begins, not for every turn that it lasts
@@ -777,7 +777,12 @@ class Driver:
     def _charge(self, held: int, owed: int) -> None:
         held_before, owed_before = self._charged, self._owed
         self._charged, self._owed = held, owed
-        self._context.budget.change(held - held_before, owed - owed_before)
+        budget = self._context.budget
+        if owed and not owed_before:
+            budget.owing[self] = None
+        elif owed_before and not owed:
+            del budget.owing[self]
+        budget.change(held - held_before, owed - owed_before)
 
     def _note_unfinished(self, kept: int) -> None:
         # tell the budget who holds the beginning of a frame: not who waits for a commit or an answer of ours
@@ -790,11 +795,34 @@ class Driver:
             self._frame_since = self._now
         self._kept = kept
         waits_for_us = self._writing > 0 or self._session.held
-        holder = None if not kept or waits_for_us else Unfinished(kept, self._frame_since, self._evict)
+        holder = None if not kept or waits_for_us else Holder(kept, self._frame_since, self._evict_writer)
         self._context.budget.unfinished(self._key, holder)
 
-    def _evict(self) -> None:
-        self._abort("unfinished")
+    def _evict_writer(self) -> None:
+        self._evict("unfinished")
+
+    def evict_reader(self) -> None:
+        """Others wait for the room that its answers hold, and its peer does not take them."""
+        self._evict("unread")
+
+    def held(self) -> tuple[int, int]:
+        """How many bytes of answers there are, and how many the peer was ever seen to take."""
+        size, taken = self._link.held()
+        if size != self._owed:
+            self._charge(self._charged, size)
+        return size, taken
+
+    def _evict(self, reason: str) -> None:
+        # who has it in hand is told by this line alone: to its peer nothing can be said
+        log.warning(
+            "a connection was cut for the room it held",
+            listener=self._context.listener,
+            peer=self._link.peer,
+            reason=reason,
+            unread=self._owed,
+            unfinished=self._kept,
+        )
+        self._abort(reason)
         self.lost()
 
     def _timed_out(self, now: float, buffered: int, replies: int, in_flight: int) -> bool:

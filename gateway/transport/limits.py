@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import attrs
 
@@ -48,20 +49,59 @@ LEAST_SHARE = 128 << 10
 """A read. With more writers than that makes of the queue it grows."""
 
 PATIENCE = 10.0
-"""Seconds that a frame may be on its way while others wait for the room its beginning takes: a third of what stock clients
-wait for an answer.
+"""Seconds that a frame may be on its way, or an answer not be taken, while others wait for the room it holds: a third of what
+stock clients wait for an answer.
 """
+SLOWEST = 60.0
+"""Seconds in which an answer would be taken, at the pace so far, by who is left alone: as slow as that others get on with what
+such peers give back.
+"""
+ROOM_AT_ONCE = 8
+"""So much of the budget, as a fraction, is made room for those who wait to read, since looking for who holds it takes a while."""
 
 
-@attrs.frozen
-class Unfinished:
-    """A connection that holds the beginning of a frame."""
+@attrs.define(eq=False)
+class Holder:
+    """A connection that holds what only its peer can have it give back: the beginning of a frame, or answers."""
 
     size: int
     since: float
-    """When the frame began to come, or rather when the one before it was whole: nothing else sets it anew."""
+    """When the frame began to come, or rather when the one before it was whole: nothing else sets it anew. For answers: when it
+    was first looked at, or last found to be taken fast enough.
+    """
     evict: Callable[[], None]
     """Cut the connection; gives back what it holds before it returns."""
+    waited: int = 0
+    """Of answers: bytes that there were then,"""
+    taken: int = 0
+    """those that the peer had ever taken,"""
+    took: int = 0
+    """and those that it has taken since. Of a frame nothing is of use before it is whole."""
+
+    def weight(self, now: float) -> float:
+        """Who holds most for longest, and takes least of it, goes first."""
+        return self.size * (now - self.since) / max(self.took, 1)
+
+
+def relieve(holders: Iterable[Holder], now: float, enough: Callable[[], bool]) -> None:
+    """Somebody waits: of those who had their time, cut who holds most for longest, until there is room. Who came later is who
+    is kept waiting.
+    """
+    due = [holder for holder in holders if holder.since + PATIENCE <= now]
+    for holder in sorted(due, key=lambda holder: holder.weight(now), reverse=True):
+        if enough():
+            return
+        holder.evict()
+
+
+class Owing(Protocol):
+    """A connection with answers that its peer has not taken."""
+
+    def held(self) -> tuple[int, int]:
+        """How many bytes they are now, and how many the peer was ever seen to take."""
+        ...
+
+    def evict_reader(self) -> None: ...
 
 
 class Budget:
@@ -75,7 +115,8 @@ class Budget:
     who asks need not be one of those who read slowly; with twice as much it is `full`, and they wait.
 
     Commits and replies give back by themselves. Beginnings of frames do not: once they hold half of what writers may, and
-    it is spent, nobody can finish for want of the room that the others hold, and somebody has to go.
+    it is spent, nobody can finish for want of the room that the others hold, and somebody has to go. Nor do answers that nobody
+    takes: once it is full of them, and somebody waits to read.
     """
 
     def __init__(self, limit: int, reserve: float = 0.25) -> None:
@@ -96,9 +137,13 @@ class Budget:
         self._writers: dict[object, Callable[[], None]] = {}
         self._not_given: dict[object, Callable[[], None]] = {}
         """Answers that wait, the oldest first."""
-        self._unfinished: dict[object, Unfinished] = {}
+        self._unfinished: dict[object, Holder] = {}
         """The oldest first."""
         self._in_unfinished = 0
+        self.owing: dict[Owing, Holder | None] = {}
+        """Who has answers unsent, and what was found there since he has. Connections enter and leave by themselves, over QUIC
+        with nearly every answer.
+        """
 
     def spent(self, *, writer: bool) -> bool:
         """Whether a connection has to wait. `writer`: nothing of what it asked for is unsent."""
@@ -133,7 +178,7 @@ class Budget:
         self._writers.pop(key, None)
         self.unfinished(key, None)
 
-    def unfinished(self, key: object, holder: Unfinished | None) -> None:
+    def unfinished(self, key: object, holder: Holder | None) -> None:
         """A connection holds so much of a frame now, or nothing."""
         before = self._unfinished.get(key)
         if before is not None:
@@ -151,13 +196,30 @@ class Budget:
             return math.inf
         return next(iter(self._unfinished.values())).since + PATIENCE
 
-    def relieve(self, now: float) -> None:
-        """Somebody waits: of those who had their time, cut who holds most for longest, until there is room. Who came later
-        is who is kept waiting.
-        """
-        while self.spent(writer=True) and self.relief_at <= now:
-            old = itertools.takewhile(lambda holder: holder.since + PATIENCE <= now, self._unfinished.values())
-            max(old, key=lambda holder: holder.size * (now - holder.since)).evict()
+    def relieve_writers(self, now: float) -> None:
+        """Somebody waits for room that beginnings of frames may hold."""
+        relieve(self._unfinished.values(), now, lambda: not self.spent(writer=True) or self.relief_at > now)
+
+    def relieve_readers(self, now: float) -> bool:
+        """Somebody waits for room that answers hold. Whether he still does: then this is to be called again a little later."""
+        if self._not_given and self.used >= self.full:
+            room = self.full - self.limit // ROOM_AT_ONCE
+            relieve([self._look_at(one, now) for one in list(self.owing)], now, lambda: self.used <= room)
+        return bool(self._not_given)
+
+    def _look_at(self, owing: Owing, now: float) -> Holder:
+        size, taken = owing.held()
+        holder = self.owing.get(owing)
+        if holder is not None:
+            holder.size, holder.took, age = size, taken - holder.taken, now - holder.since
+            # what was there is taken, or would be soon enough: what has come since has its time from now on
+            fast_enough = holder.took >= holder.waited or holder.took * SLOWEST >= holder.waited * age
+            if age < PATIENCE or not fast_enough:
+                return holder
+        holder = Holder(size, now, owing.evict_reader, size, taken)
+        if owing in self.owing:
+            self.owing[owing] = holder
+        return holder
 
     def change(self, amount: int, unsent: int = 0) -> None:
         """Take, or give back (negative), so many bytes. `unsent`: of answers, apart from that."""

@@ -72,6 +72,12 @@ class Link(Protocol):
         """
         ...
 
+    def held(self) -> tuple[int, int]:
+        """The bytes that the other side has not taken and that are kept here, and how many of all it was ever seen to take, as
+        exactly as one can know. Dearer than `waiting`.
+        """
+        ...
+
     def wake(self) -> None:
         """See to it that the handler's `turn` is called soon, but not from inside this call."""
         ...

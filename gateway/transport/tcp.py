@@ -4,9 +4,12 @@ what waits for a time; sending is synchronous, and only what the kernel does not
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import math
 import socket
+import struct
+import termios
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +37,15 @@ WHOLE_READ: Final = 4 << 10
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 32 << 20
 """How long, and how much, a peer that was said goodbye to may still send. One that never stops is cut."""
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    # bytes that the kernel has and the peer does not
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        return 0
+    return int(size)
 
 
 def tune(sock: socket.socket) -> None:
@@ -198,6 +210,13 @@ class TcpLink:
         """Bytes the kernel has not taken, twice: there is one channel, and reading less is what bounds it; and what it has."""
         size = self._size
         return size, size, self._queued - size
+
+    def held(self) -> tuple[int, int]:
+        """Bytes the kernel has not taken; and what the peer's has of all: ours takes megabytes in one piece, and then, from
+        who reads slowly, nothing for minutes.
+        """
+        size = self._size
+        return size, self._queued - size - _unacknowledged(self._sock)
 
     def wake(self) -> None:
         scope = self._scope

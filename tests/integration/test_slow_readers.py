@@ -14,7 +14,7 @@ from tests.integration.running import serving
 
 CONFIG = """
 version: 1
-listeners: {{rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}}}
+listeners: {{rustlog: {{protocol: rustlog, bind: "127.0.0.1:0", limits: {{write_timeout: 1h}}}}}}
 admin: {{bind: "127.0.0.1:0"}}
 memory: {{budget: {budget}}}
 storage: {{path: "{path}", durability: memory}}
@@ -86,3 +86,30 @@ async def read_all(reader: trio.SocketStream) -> None:
             if offset >= RECORDS:
                 return
             await wire.send(s32(fetch(offset)))
+
+
+async def test_who_takes_nothing_of_what_it_asked_for_keeps_nobody_from_reading_for_long(tmp_path: Path) -> None:
+    """As much as readers may hold, which is twice the budget, by those who take nothing at all."""
+    with trio.fail_after(180):
+        async with (
+            serving(tmp_path, CONFIG.format(path=tmp_path / "data", budget=BUDGET)) as ports,
+            tcp(ports["rustlog"]) as wire,
+            httpx.AsyncClient(timeout=60, trust_env=False, base_url=f"http://127.0.0.1:{ports['admin']}") as admin,
+        ):
+            await rustlog_ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
+            for _ in range(RECORDS):
+                assert (await rustlog_ask(wire, produce(bytes(RECORD))))[0] == 1
+            async with trio.open_nursery() as nursery:
+                hostile = [await slow_reader(ports["rustlog"]) for _ in range(READERS)]
+                for one in hostile:
+                    nursery.start_soon(one.send_all, s32(fetch(0)) * 16)
+                while await used(admin) < 2 * BUDGET:
+                    await trio.lowlevel.checkpoint()
+                for offset in range(RECORDS):
+                    answer = await rustlog_ask(wire, fetch(offset))
+                    assert answer[1:5] != bytes(4)
+                assert 'gateway_refused_connections_total{listener="rustlog",reason="unread"}' in (
+                    (await admin.get("/metrics")).text
+                )
+                for one in hostile:
+                    await trio.aclose_forcefully(one)

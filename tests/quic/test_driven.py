@@ -25,11 +25,15 @@ class Lines:
     def __init__(self) -> None:
         self.recorder = Refusals()
         self.budget = Budget(1 << 30)
+        self.link: QuicLink | None = None
+        self.driver: Driver | None = None
 
     def __call__(self, link: QuicLink) -> Driver:
         limits = Limits(write_timeout=Seconds(WRITE_TIMEOUT))
         context = DriverContext("toy", limits, self.budget, self.recorder, trio.current_time, Lane())
-        return Driver(context, LineSession(SessionContext("toy", None)), link, EchoBroker().attach)
+        self.link = link
+        self.driver = Driver(context, LineSession(SessionContext("toy", None)), link, EchoBroker().attach)
+        return self.driver
 
 
 async def test_who_always_has_an_answer_on_its_way_and_reads_each_is_not_cut(
@@ -73,6 +77,36 @@ async def test_who_asks_on_and_reads_nothing_is_cut(
         await until(lambda: client.gone)
         assert lines.recorder.reasons == ["write_timeout"]
         assert not lines.budget.used
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_peer_takes_is_seen_whether_anybody_waits_for_room_or_not(
+    certificate: CertificateFiles, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Who reads a feed slowly, or not at all: its sender waits for room, and sends nothing meanwhile."""
+    lines = Lines()
+    async with trio.open_nursery() as nursery:
+        world = World.start(nursery, certificate, handler=lines)
+        client = await asking(world, QuicLimits(stream_window=10_000))
+        assert client.link is not None
+        client.link.send(-1, b"question\n")
+        client.link.flush()
+        await until(lambda: client.size(-1) >= len(b"question\n"))
+        client.link.pause(-1)
+        link, driver = lines.link, lines.driver
+        assert link is not None
+        assert driver is not None
+        link.send(0, bytes(50_000), notify=True)
+        link.flush()
+        await trio.sleep(1)
+        driver.turn(trio.current_time())
+        assert driver in lines.budget.owing
+        before, taken = driver.held()
+        assert before > 30_000
+        client.link.resume(-1)
+        await until(lambda: not link.waiting()[0])
+        assert driver.held() == (0, taken + before)
+        assert driver not in lines.budget.owing
         nursery.cancel_scope.cancel()
 
 

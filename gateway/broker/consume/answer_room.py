@@ -3,6 +3,7 @@
     Fetch ──► from memory, as much as there is room for ──────────────────────────────────────► the answer
       └─────► its turn, of few at a time ──► room in the budget ──► the read ──────────────────────┘
     Take ───► as much of what was read ahead as there is room for; without any it waits ──► what is handed out
+                                                                                       └──► what is left: counted, or dropped
 
 Where an answer waits to be sent it is charged by the connection. Without this nothing would be charged before that: of a thousand
 who ask at once each would have megabytes read.
@@ -10,15 +11,18 @@ who ask at once each would have megabytes read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import trio
 
 from gateway.broker.lane import Lane
-from gateway.broker.timers import Pump
+from gateway.broker.service import Clock
+from gateway.broker.timers import Alarm, Pump
 from gateway.recorder import Recorder
 
 AT_A_TIME = 4
@@ -28,6 +32,12 @@ SHORT = 128 << 10
 MUCH = 16 << 10
 """What is less is not counted on its way from here to the connection, which takes no longer than this pass."""
 LIMIT = "budget"
+AHEAD = 8
+"""So much of the memory, as a fraction, is for what was read ahead and nobody has asked for."""
+DROPPED_AT_ONCE = 64
+"""Of those who have read ahead."""
+LOOK_AGAIN = 1.0
+"""Seconds between two looks for who holds answers and takes nothing of them: of all connections that do."""
 
 
 class AnswerMemory(Protocol):
@@ -46,16 +56,34 @@ class AnswerMemory(Protocol):
 
     def forget(self, key: object) -> None: ...
 
+    def relieve_readers(self, now: float) -> bool:
+        """Cut who holds most and takes nothing of it, if somebody waits for that. Whether somebody still waits."""
+        ...
+
     def change(self, amount: int, unsent: int = 0) -> None: ...
 
 
+class ReadsAhead(Protocol):
+    """What reads more than it was asked for."""
+
+    def drop_ahead(self) -> bool:
+        """Have nothing of that any more, and read it again when it is asked for. False if somebody waits for it."""
+        ...
+
+
 class AnswerRoom:
-    def __init__(self, memory: AnswerMemory, pump: Pump, lane: Lane, recorder: Recorder) -> None:
+    def __init__(self, memory: AnswerMemory, pump: Pump, clock: Clock, lane: Lane, recorder: Recorder) -> None:
         self._memory = memory
         self._pump = pump
+        self._clock = clock
         self._lane = lane
         self._recorder = recorder
         self._turns = trio.CapacityLimiter(AT_A_TIME)
+        self._ahead: dict[ReadsAhead, int] = {}
+        """What each has read ahead, the oldest first."""
+        self._in_ahead = 0
+        self._relief = Alarm(pump, self._relieve)
+        self._looked_at = -math.inf
 
     def most(self, wanted: int) -> int:
         """How many bytes an answer may have now, of so many; 0 if it has to wait."""
@@ -67,16 +95,14 @@ class AnswerRoom:
 
     def when_there_is_some(self, listener: str, key: object, call: Callable[[], None]) -> None:
         """Call, in a turn with others. It may find that they have taken it all."""
-        self._recorder.limit_hit(listener, LIMIT)
-        self._memory.wait_while_full(key, partial(self._lane.add, key, call, SHORT))
+        self._wait(listener, key, partial(self._lane.add, key, call, SHORT))
 
     @asynccontextmanager
     async def turn(self, listener: str, wanted: int, *, whole: bool = False) -> AsyncIterator[int]:
         """Inside the block so many bytes may be read. `whole`: not fewer than wanted."""
         async with self._turns:
             while not (most := self.most(wanted)):
-                self._recorder.limit_hit(listener, LIMIT)
-                await self._some()
+                await self._some(listener)
             size = wanted if whole else most
             with self.holding(size):
                 yield size
@@ -96,10 +122,42 @@ class AnswerRoom:
             self._memory.change(0, size)
             self._pump.later(object(), partial(self._memory.change, 0, -size))
 
-    async def _some(self) -> None:
+    def ahead(self, of: ReadsAhead, size: int) -> None:
+        """So much of what it has read is left. Nobody waits for it, so the oldest is dropped when there is much."""
+        before = self._ahead.pop(of, 0)
+        if size:
+            self._ahead[of] = size
+        self._in_ahead += size - before
+        self._memory.change(0, size - before)
+        if self._in_ahead > self._memory.limit // AHEAD and size > before:
+            self._drop_ahead(self._memory.limit // AHEAD)
+
+    def _drop_ahead(self, most: int) -> None:
+        for of in list(islice(self._ahead, DROPPED_AT_ONCE)):
+            if self._in_ahead <= most:
+                return
+            if of.drop_ahead():
+                self.ahead(of, 0)
+            else:  # others are looked at before it is again
+                self._ahead[of] = self._ahead.pop(of)
+
+    async def _some(self, listener: str) -> None:
         there = trio.Event()
-        self._memory.wait_while_full(there, there.set)
+        self._wait(listener, there, there.set)
         try:
             await there.wait()
         finally:
             self._memory.forget(there)
+
+    def _wait(self, listener: str, key: object, wake: Callable[[], None]) -> None:
+        self._recorder.limit_hit(listener, LIMIT)
+        self._memory.wait_while_full(key, wake)
+        self._drop_ahead(0)
+        # not from here: who is to be cut may be the one who asks
+        if not self._relief.is_set:
+            self._relief.set(max(self._clock.now(), self._looked_at + LOOK_AGAIN))
+
+    def _relieve(self) -> None:
+        self._looked_at = now = self._clock.now()
+        if self._memory.relieve_readers(now):
+            self._relief.set(now + LOOK_AGAIN)

@@ -158,7 +158,8 @@ class Consumer:
         self._route, self._route_only = route, route_only
         self._settled_until = window.high
         """After a restart: below this some offsets may be settled already."""
-        self._loaded: ReadResult | None = None
+        self.loaded: ReadResult | None = None
+        """What came from the disk, and is not read on from yet."""
         self._dirty = self._writing = self._closed = False
         # made when they are wanted: of consumers that nobody asks for anything there may be tens of thousands
         self._save_alarm: Alarm | None = None
@@ -186,7 +187,7 @@ class Consumer:
         """Of what is next, what is to be delivered. None: there is nothing, or not yet; then `wake` is called."""
         if self.reading or self.letters or self.unreadable is not None:
             return None
-        result, self._loaded = self._loaded, None
+        result, self.loaded = self.loaded, None
         if result is None:
             if self.next >= bounds.end:
                 return None
@@ -224,7 +225,7 @@ class Consumer:
         try:
             async with context.turn(READ_BYTES) as size:
                 now_ms = context.clock.now_ms()
-                self._loaded = await context.store.read(self.topic, self.partition, self.next, most, size, now_ms)
+                self.loaded = await context.store.read(self.topic, self.partition, self.next, most, size, now_ms)
         except OffsetOutOfRange:
             pass  # trimmed meanwhile: the next look goes on at the log's start
         except GatewayError as error:

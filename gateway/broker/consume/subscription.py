@@ -44,6 +44,10 @@ be tens of thousands, each with three.
 """
 
 
+MORE = -1
+"""In the place of how much is counted: it is to be counted anew."""
+
+
 class Outstanding(ConsumedMessage):
     __slots__ = ("client", "due")
 
@@ -63,6 +67,8 @@ class Cursor(Consumer):
         request, kept = subscription.request, subscription.durable
         super().__init__(context, place, kept=kept, smallest=request.smallest_value, largest=request.largest_value)
         self._subscription = subscription
+        self.counted = 0
+        """Bytes of what is ahead that the memory knows of."""
         self.ahead: deque[Run] = NONE_YET
         """What was read, and not handed out yet."""
         self.begun = 0
@@ -81,6 +87,30 @@ class Cursor(Consumer):
             self.ahead.popleft()
             self.begun = 0
         return run.slice(first, stop)
+
+    @property
+    def left(self) -> int:
+        """Bytes of what was read and not handed out."""
+        size = 0
+        for run in self.ahead:
+            size += len(run.columns.packed)
+        if self.loaded is not None:
+            size += sum([len(run.columns.packed) for run in self.loaded.runs])
+        return size
+
+    def drop_ahead(self) -> bool:
+        """See `ReadsAhead`."""
+        if self._subscription.asked:
+            return False
+        if self.ahead:
+            # what lies behind may be settled in part: it expired, or is nothing for this reader
+            self._settled_until = max(self._settled_until, self.next)
+            self.next = self.ahead[0].base_offset + self.begun
+            self.ahead.clear()
+            self.begun = 0
+        self.loaded = None
+        self.counted = 0
+        return True
 
     def rows(self, window: AckWindow, _tally: Tally) -> Sequence[Put]:
         return self._subscription.rows(self.partition, window)
@@ -177,6 +207,11 @@ class Subscription:
     def room(self) -> int:
         return self.request.max_in_flight - (len(self.outstanding) if self.request.acknowledge else 0)
 
+    @property
+    def asked(self) -> bool:
+        """Somebody is to be given more as soon as there is memory for it."""
+        return bool(self.takes) and self.room > 0
+
     def subscribed(self) -> Subscribed:
         single = len(self.cursors) == 1
         first = self.cursors[0].next if single else 0
@@ -189,6 +224,8 @@ class Subscription:
             while not cursor.ahead and (runs := cursor.read_on(state.partitions[cursor.partition], size)) is not None:
                 if cursor.ahead is NONE_YET:
                     cursor.ahead = deque()
+                if cursor.counted:
+                    cursor.counted = MORE
                 cursor.ahead.extend(runs)
                 size = MOST_READ_AHEAD  # what nobody is to get is passed in large steps
 

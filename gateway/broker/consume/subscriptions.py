@@ -264,6 +264,8 @@ class SubscriptionService:
         # in the next pass: there may be something for those who wait
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
+        else:
+            self._count_ahead(subscription)
 
     def restore(self, wanted: Callable[[int], bool] = lambda _number: True) -> None:
         """The subscriptions of earlier processes, or those of them that are wanted, at the places they had reached."""
@@ -399,12 +401,21 @@ class SubscriptionService:
             self._let_wait(subscription, now)
         if subscription.takes:
             self._watch(subscription)
+        self._count_ahead(subscription)
         subscription.save_soon()
         due, alarm = subscription.next_due(), subscription.redelivery_due
         if alarm is not None:
             alarm.set(due)
         elif due is not None:
             self._redeliver_at(subscription, due)
+
+    def _count_ahead(self, subscription: Subscription) -> None:
+        # once for each read, not for what is handed out of it
+        for cursor in subscription.cursors:
+            ahead = bool(cursor.ahead) or cursor.loaded is not None
+            if (ahead and cursor.counted <= 0) or (cursor.counted and not ahead):
+                cursor.counted = cursor.left if ahead else 0
+                self._context.room.ahead(cursor, cursor.counted)
 
     def _let_wait(self, subscription: Subscription, now: float) -> None:
         # nothing is there: whoever does not wait is answered, the others get a timer
@@ -515,6 +526,7 @@ class SubscriptionService:
             raise Conflict("another gateway has taken this subscription: nothing is changed") from None
         self._still_there(subscription)
         for one in moves:
+            self._context.room.ahead(subscription.cursors[one.place.partition], 0)
             subscription.begin_anew(Cursor(self._context, subscription, one.place), one)
         return [one.shown for one in moves]
 
@@ -604,6 +616,9 @@ class SubscriptionService:
         self._context.watchers.remove(subscription.topic, subscription)
         for client in subscription.clients:
             self._held.get(client, set()).discard(subscription.number)
+        for cursor in subscription.cursors:
+            if cursor.counted:
+                self._context.room.ahead(cursor, 0)
         subscription.end()
         return True
 

@@ -25,6 +25,7 @@ class Output:
         "_answered",
         "_channels",
         "_core",
+        "_given",
         "_limits",
         "_pending",
         "_unsent",
@@ -43,6 +44,8 @@ class Output:
         self._unsent: dict[int, Channel] = {}
         self._answered = 0
         """Bytes that were ever given to channels on which nobody waits for room."""
+        self._given = 0
+        """Bytes that were ever given to any channel."""
         self.watchful = False
         """Something waits for a stream, for room or for being alone: `advance` and `rooms` have to be asked."""
         self._pending: dict[Kind, deque[Channel]] = {}
@@ -55,6 +58,7 @@ class Output:
             return
         number = channel.number
         self._unsent[number] = channel
+        self._given += len(data)
         if notify:
             self._watched[number] = channel
             channel.regulated = self.watchful = True
@@ -158,6 +162,11 @@ class Output:
             elif not channel.queue:
                 del self._unsent[number]
         return total, replies, self._answered - replies
+
+    def held(self) -> tuple[int, int]:
+        """Bytes of all channels that are queued or not acknowledged, and how many were acknowledged, or given up."""
+        total = self.waiting()[0]
+        return total, self._given - total
 
     @property
     def delivered(self) -> bool:

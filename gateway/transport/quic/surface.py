@@ -111,6 +111,9 @@ class ChannelLink:
         """Bytes of all channels that are queued or not acknowledged, how many of them are replies, and how many were."""
         return self._out.waiting()
 
+    def held(self) -> tuple[int, int]:
+        return self._out.held()
+
     def wake(self) -> None:
         raise NotImplementedError
 

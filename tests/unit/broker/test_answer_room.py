@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway import model
 from gateway.broker.client import AttachedClient
-from gateway.broker.consume.answer_room import AT_A_TIME, SHORT
+from gateway.broker.consume.answer_room import AHEAD, AT_A_TIME, SHORT
 from gateway.broker.consume.consumer import READ_BYTES
 from gateway.broker.service import ListenerInfo
 from gateway.envelope import Run
@@ -170,8 +170,8 @@ class Subscriber:
         self.side = self.place.house.broker.attach(info, "peer", self._have)
         self._have(self.side.submit([Subscribe(1, "t", start=Start.EARLIEST)]))
 
-    def take(self, most: int = LARGE) -> None:
-        self._have(self.side.submit([Take(2, self.number, RECORDS, most, hold_until=math.inf)]))
+    def take(self, most: int = LARGE, messages: int = RECORDS) -> None:
+        self._have(self.side.submit([Take(2, self.number, messages, most, hold_until=math.inf)]))
 
     def read(self) -> None:
         self.budget.change(0, -self.held)
@@ -233,3 +233,26 @@ async def test_who_waits_for_room_no_longer_than_for_a_message_is_given_nothing(
     assert not (await client.take(number, hold=10.0)).deliveries
     peers.budget.change(0, -2 * LIMIT)
     assert (await client.take(number, hold=10.0)).deliveries
+
+
+async def test_what_subscribers_read_ahead_counts_and_is_dropped_for_others_and_none_of_it_is_lost(
+    tmp_path: Path, autojump_clock: MockClock
+):
+    """Each takes one message at a time, and four are read for that."""
+    async with slow_peers(tmp_path, PrometheusRecorder()) as peers:
+        readers = [Subscriber(peers.place, peers.budget) for _ in range(60)]
+        most = 0
+        for number in range(1, RECORDS + 1):
+            for reader in readers:
+                reader.take(messages=1)
+                await wait_all_tasks_blocked()
+                while len(reader.had) < number:
+                    await wait_all_tasks_blocked(0.001)
+                most = max(most, peers.budget.used - reader.held)
+                peers.budget.change(0, -reader.held)
+                reader.held = 0
+        assert LIMIT // AHEAD - 4 * RECORD < most <= LIMIT // AHEAD
+        assert peers.budget.used == 0
+        assert all(
+            reader.had == [b"%06d" % number + bytes(RECORD - 6) for number in range(RECORDS)] for reader in readers
+        )

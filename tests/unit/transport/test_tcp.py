@@ -27,7 +27,7 @@ from gateway.protocols.registry import (
 from gateway.recorder import Recorder
 from gateway.settings import Limits, Seconds, Size
 from gateway.transport.driver import DriverContext
-from gateway.transport.limits import QUEUE, Budget
+from gateway.transport.limits import PATIENCE, QUEUE, Budget
 from gateway.transport.listen import Served, TcpListener, open_tcp_sockets
 from gateway.transport.tls import server_context
 from gateway.wire.session import SessionContext
@@ -307,6 +307,46 @@ async def test_who_waits_for_a_commit_holds_no_unfinished_frame(mock_clock: Mock
         mock_clock.jump(60)
         await wait_all_tasks_blocked(0.05)
         assert gateway.recorder.reasons == []
+
+
+async def test_of_those_whose_answers_fill_the_memory_who_takes_nothing_goes_and_who_reads_slowly_stays(
+    mock_clock: MockClock,
+):
+    """The system takes megabytes for it in one piece and then, while its peer reads, nothing for long: it is asked what the
+    peer has had.
+    """
+    async with running(Limits(write_timeout=Seconds(3600)), budget=12 << 20) as gateway:
+        slow, idle = [await little_at_once(gateway.listener.port) for _ in range(2)]
+        await slow.send_all(b"big 12000000\n")
+        await idle.send_all(b"big 32000000\n")
+        while gateway.budget.used < gateway.budget.full:
+            await wait_all_tasks_blocked(0.05)
+        there = trio.Event()
+        gateway.budget.wait_while_full(there, there.set)
+        with capture_logs() as lines:
+            while not there.is_set():
+                gateway.budget.relieve_readers(trio.current_time())
+                # so little that the system has no reason to ask for more of it
+                await read_until(slow, 400_000)
+                await wait_all_tasks_blocked(0.05)
+                mock_clock.jump(PATIENCE)
+        assert gateway.recorder.reasons == ["unread"]
+        (line,) = (line for line in lines if line["log_level"] == "warning")
+        assert line["reason"] == "unread"
+        assert line["unread"] > 1 << 20
+        await slow.send_all(b"a\n")
+        while not (await slow.receive_some(1 << 20)).endswith(b"a\n"):
+            pass
+        await trio.aclose_forcefully(idle)
+        await trio.aclose_forcefully(slow)
+
+
+async def little_at_once(port: int) -> trio.SocketStream:
+    """A connection for whom the system takes no more than it must."""
+    sock = trio.socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    await sock.connect(("127.0.0.1", port))
+    return trio.SocketStream(sock)
 
 
 async def test_who_publishes_little_finds_little_before_it_however_much_others_send():

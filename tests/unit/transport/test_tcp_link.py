@@ -67,3 +67,29 @@ async def test_nobody_waits_for_a_socket_that_is_closed():
             link.flush()  # nobody reads: a task waits until there is room
             await wait_all_tasks_blocked()
             link.abort()
+
+
+async def test_what_the_kernel_keeps_is_not_taken_for_what_the_peer_has():
+    """It takes megabytes of an answer for who reads nothing of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        theirs.connect(listening.getsockname())
+        ours, _address = listening.accept()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                link = TcpLink(ours, "peer", nursery, trio.current_time)
+                nursery.start_soon(link.run, Silent())
+                await wait_all_tasks_blocked()
+                link.send(0, bytes(64 << 20))
+                link.flush()
+                await wait_all_tasks_blocked(0.05)
+                kept, taken = link.held()
+                assert kept == link.waiting()[0]
+                assert taken <= 64 << 10 < link.waiting()[2]
+                got = 0
+                while got < 256 << 10:
+                    got += len(theirs.recv(16 << 10))
+                while link.held()[1] < got:
+                    await trio.lowlevel.checkpoint()
+                link.abort()
+                assert link.held()[0] == 0
