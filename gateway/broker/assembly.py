@@ -215,6 +215,8 @@ async def open_house(
         await logins.start(accounts)
         await delays.start()
         await deduplication.start()
+        if shared is None:  # elsewhere some are others': `take` follows when it is known which are not
+            await subscriptions.restore_all()
         # until numbers are reserved no subscription could be given one
         await subscriptions.numbers.wait()
         try:

@@ -136,7 +136,7 @@ def _subscriptions(log: LogReader) -> Iterator[ConsumerCounts]:
 
     topics = log.topics()
     rows = read_subscriptions(dict(log.rows(SUBSCRIPTIONS)), dict(log.rows(CURSORS)))
-    for number, (row, windows) in rows.items():
+    for number, row, windows in rows:
         found = topics.get(row.topic)
         if found is None or found.epoch != row.epoch:
             continue

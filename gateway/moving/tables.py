@@ -171,7 +171,7 @@ def translated_rows(reader: CopyReader, translation: Translation) -> Iterator[tu
 
 def _subscriptions(reader: CopyReader, translation: Translation) -> Iterator[tuple[str, bytes, bytes]]:
     rows = dict(reader.rows(cursors.SUBSCRIPTIONS)), dict(reader.rows(cursors.CURSORS))
-    for number, (row, windows) in cursors.read_subscriptions(*rows).items():
+    for number, row, windows in cursors.read_subscriptions(*rows):
         epoch = translation.epoch(row.topic, row.epoch)
         if epoch is None:
             translation.left[cursors.SUBSCRIPTIONS] += 1

@@ -6,7 +6,7 @@ import contextlib
 import random
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 import msgspec
@@ -103,18 +103,18 @@ def read_subscriptions(
     subscriptions: Mapping[bytes, bytes],
     cursors: Mapping[bytes, bytes],
     wanted: Callable[[int], bool] = lambda _number: True,
-) -> dict[int, tuple[StoredSubscription, dict[int, bytes]]]:
-    """Every stored subscription that is wanted, with its cursors by partition, from the rows of both tables."""
-    found: dict[int, tuple[StoredSubscription, dict[int, bytes]]] = {}
-    for key, value in subscriptions.items():
-        number = _ID.unpack(key)[0]
-        if wanted(number):
-            found[number] = (msgspec.msgpack.decode(value, type=StoredSubscription), {})
+) -> Iterator[tuple[int, StoredSubscription, dict[int, bytes]]]:
+    """Every stored subscription that is wanted, with its cursors by partition, from the rows of both tables: each when it is come
+    to.
+    """
+    rows = {number: row for key, row in subscriptions.items() if wanted(number := _ID.unpack(key)[0])}
+    windows: dict[int, dict[int, bytes]] = {}
     for key, value in cursors.items():
         number, partition = _CURSOR_KEY.unpack(key)
-        if number in found:
-            found[number][1][partition] = value
-    return found
+        if number in rows:
+            windows.setdefault(number, {})[partition] = value
+    for number, row in rows.items():
+        yield number, msgspec.msgpack.decode(row, type=StoredSubscription), windows.get(number, {})
 
 
 @attrs.define(eq=False)

@@ -19,6 +19,7 @@ from gateway.broker.consume.cursors import (
     CURSORS,
     SUBSCRIPTIONS,
     Numbers,
+    StoredSubscription,
     check_lost,
     lost_cursor,
     read_subscriptions,
@@ -103,8 +104,6 @@ class SubscriptionService:
         """Who decides once more where somebody was quicker: another gateway may have what is asked for now."""
         self.opened: Callable[[Caller, int], None] = lambda _caller, _number: None
         """Who is to know which one a connection has opened."""
-        if not self.names.shared:  # elsewhere some are others': `restore` follows when it is known which are not
-            self.restore()
 
     def handlers(self) -> Mapping[type[Request], Handler]:
         return {Subscribe: self.subscribe, Take: self.take, Settle: self.settle, Unsubscribe: self.unsubscribe}
@@ -269,28 +268,41 @@ class SubscriptionService:
 
     def restore(self, wanted: Callable[[int], bool] = lambda _number: True) -> None:
         """The subscriptions of earlier processes, or those of them that are wanted, at the places they had reached."""
-        kept_subscriptions = read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), wanted)
-        for number, (row, windows) in kept_subscriptions.items():
-            if number in self._subscriptions:
-                continue
-            state = self._store.topics.get(row.topic)
-            if state is None:
-                if not self.names.shared:  # or else it may be that this gateway has not heard of it yet
-                    self._store.submit(Unit(puts=removed_rows(number, windows), synced=False))
-                continue
-            if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
-                self._context.recorder.dropped("", "epoch_changed", 1)
-                windows = {}
-            elif self._lost_its_place(number, set(range(len(state.partitions))) - windows.keys(), state.epoch):
-                continue
-            places = [
-                AckWindow.from_bytes(windows[partition]) if partition in windows else AckWindow(bounds.start)
-                for partition, bounds in enumerate(state.partitions)
-            ]
-            subscription = self._made(number, row.request(), state, (row.listener, row.owner), places)
-            subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
-            if not subscription.request.name:
-                self._start_grace(subscription)
+        for kept in self._kept(wanted):
+            self._restore(*kept)
+
+    async def restore_all(self) -> None:
+        """The same, before anybody is served: a second or two where there are tens of thousands."""
+        async for some in slices(self._kept()):
+            for kept in some:
+                self._restore(*kept)
+
+    def _kept(
+        self, wanted: Callable[[int], bool] = lambda _number: True
+    ) -> Iterator[tuple[int, StoredSubscription, dict[int, bytes]]]:
+        return read_subscriptions(self._store.table(SUBSCRIPTIONS), self._store.table(CURSORS), wanted)
+
+    def _restore(self, number: int, row: StoredSubscription, windows: Mapping[int, bytes]) -> None:
+        if number in self._subscriptions:
+            return
+        state = self._store.topics.get(row.topic)
+        if state is None:
+            if not self.names.shared:  # or else it may be that this gateway has not heard of it yet
+                self._store.submit(Unit(puts=removed_rows(number, windows), synced=False))
+            return
+        if row.epoch != state.epoch:  # a topic that was made again is another one: they begin at its start
+            self._context.recorder.dropped("", "epoch_changed", 1)
+            windows = {}
+        elif self._lost_its_place(number, set(range(len(state.partitions))) - windows.keys(), state.epoch):
+            return
+        places = [
+            AckWindow.from_bytes(windows[partition]) if partition in windows else AckWindow(bounds.start)
+            for partition, bounds in enumerate(state.partitions)
+        ]
+        subscription = self._made(number, row.request(), state, (row.listener, row.owner), places)
+        subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
+        if not subscription.request.name:
+            self._start_grace(subscription)
 
     def _lost_its_place(self, number: int, partitions: Iterable[int], epoch: int) -> bool:
         # whether it would begin anew where it had been further: then nobody takes from it

@@ -278,6 +278,27 @@ async def test_what_is_not_written_is_at_the_end_a_slice_at_a_time(
             assert values(await client.take(await client.subscribe("t", **reader), 10)) == [b"b"]
 
 
+async def test_what_is_there_at_a_start_is_loaded_a_slice_at_a_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Tens of thousands would keep a gateway that starts from its signals and its log for a second or two."""
+    monkeypatch.setattr(slices, "AT_ONCE", 2)
+    async with opened(tmp_path) as gateway:
+        subscriptions = gateway.house.subscriptions
+        client = gateway.client()
+        for number in range(5):
+            await client.subscribe("t", name=f"reader-{number}", start=Start.EARLIEST)
+        for number in list(subscriptions.durable()):
+            subscriptions.let_go(number)
+        found = [0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(subscriptions.restore_all)
+            while found[-1] < 5:
+                await trio.lowlevel.checkpoint()
+                found.append(len(list(subscriptions.durable())))
+        assert list(dict.fromkeys(found)) == [0, 2, 4, 5]
+
+
 async def test_a_named_reader_goes_on_where_it_was_after_a_restart(tmp_path: Path, autojump_clock: MockClock):
     name = {"name": "reader", "acknowledge": True, "start": Start.EARLIEST}
     async with opened(tmp_path) as gateway:
