@@ -59,6 +59,16 @@ class Chain:
         return connection
 
     @property
+    def beside(self) -> PooledConnection | None:
+        """Where whatever is sent now goes, as long as there is a chain under way, in it or not: what comes by another connection
+        would break it.
+        """
+        for request in self._requests:
+            if request.in_chain and request.connection.of_use:
+                return request.connection
+        return None
+
+    @property
     def short(self) -> bool:
         """Whether there is a chain, and so little in it that more goes behind."""
         return self._connection is not None and len(self._requests) < REQUESTS and self._messages < MESSAGES

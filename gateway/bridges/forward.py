@@ -222,7 +222,7 @@ class PartitionForward(Consumer):
             if again:
                 goes_on = None
                 self._chain.leave()
-            connection = goes_on or self.pool.choose()
+            connection = goes_on or self._chain.beside or self.pool.choose()
             assert connection is not None  # the pool is ready
             batch = self._sending.batch(entries, self._chain.after)
             count = batch.columns.count

@@ -13,7 +13,9 @@ plain client sends never has such marks, and a source belongs to the listener an
 
 Whoever forwards may send a batch before the one before it is answered, and says so: which message it comes after. It is
 taken when that message is noted, and its unit requires that this is still so when it is stored: what comes after something
-that could not be stored is not stored either, so that nothing overtakes what is sent again.
+that could not be stored is not stored either, so that nothing overtakes what is sent again. And only over the connection by which
+the source's last batch came: whoever has lost a connection sends again over another one, and what is still read from the first,
+whose beginning may have been refused, has no place between that.
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ class Window:
     """Slots of messages that are on their way into the log."""
     used_ms: int = 0
     written_ms: int = 0
+    by: int | None = None
+    """The connection that the last batch came by, unless it was refused, or came to another gateway."""
     stale: bool = False
     """Another gateway has written it meanwhile, or nobody knows what became of a write: it is read again before it is used."""
 
@@ -118,6 +122,8 @@ class _Claim:
     """What of one batch is new: until it is known how that ends, nobody else may store it."""
 
     source: bytes
+    by: int
+    """The connection."""
     window: Window
     marks: dict[int, tuple[int, int]]
     """Slot and mark of each new message, by its index in the batch."""
@@ -179,12 +185,14 @@ class Deduplication:
             raise Throttled("these messages are being stored")  # nobody knows yet how that ends
         if window.stale:
             self._read_again(source, window)
-        claim = _Claim(source, window, {})
+        claim = _Claim(source, publication.caller.id, window, {})
         if copies.after is not None:
             slot, mark = copies.after[0] % SLOTS, _mark(*copies.after[1:])
             if not window.knows(slot, mark):
                 self._leave(source, window)
                 raise OutOfTurn("what it comes after is not here")
+            if window.by != publication.caller.id:
+                raise OutOfTurn("what it comes after is sent over another connection by now")
             claim.after = slot
         here: dict[int, int] = {}
         for index, (slot, mark) in enumerate(zip(slots, marks_of(copies), strict=True)):
@@ -195,6 +203,7 @@ class Deduplication:
             came = part.columns.count
             part.keep([at for at in range(came) if part.member(at) in claim.marks])
             self._doors.drop(part.route.name, came - part.columns.count, "duplicate")
+        window.by = publication.caller.id
         claim.slots = here
         window.storing.update(here)
         publication.claim = claim
@@ -246,6 +255,8 @@ class Deduplication:
         window = claim.window
         window.storing.difference_update(claim.slots)
         if error is not None:
+            if claim.after is None and window.by == claim.by:  # what follows another comes after what is not here
+                window.by = None
             for slot, mark in claim.before.items():
                 _note(window.fleeting if claim.fleeting else window.segments, slot, mark)
             # the row that says when it was used last may not have been written either
@@ -285,6 +296,7 @@ class Deduplication:
         for key, value in rows.items():
             source = key[:16]
             window = self._windows.pop(source, None) or Window()
+            window.by = None
             if window.storing:
                 window.stale = True
             elif not window.stale:

@@ -151,20 +151,92 @@ def test_a_connection_of_no_use_ends_the_chain(connection: Any):
 
 
 class Target:
-    """It stores what it is sent, in the order that it is told of, or not at all; now and then it does not want to."""
+    """It stores what it is sent, in the order that it is told of, or not at all; now and then it does not want to. Whatever came
+    last by another connection, nothing is in order by this one.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.stored: list[int] = []
+        self._by: Carrier | None = None
         self._chance = chance
 
-    def answer(self, said: Copies) -> Outcome:
-        if said.after is not None and said.after[0] not in self.stored:
+    def answer(self, said: Copies, by: Carrier) -> Outcome:
+        if said.after is not None and (said.after[0] not in self.stored or self._by is not by):
             return TargetOutOfTurn("out of turn")
         outcome = self._chance.choice([TAKEN, TAKEN, TAKEN, LATER, NEVER, TargetLost("before"), TargetLost("after")])
+        self._by = None
         if outcome is TAKEN or (isinstance(outcome, TargetLost) and outcome.message == "after"):
             offsets = [offset for first, _id, _index, count in said.ranges for offset in range(first, first + count)]
             self.stored += [offset for offset in offsets if offset not in self.stored]
+            self._by = by
         return outcome
+
+
+@attrs.define(eq=False)
+class Forwarding:
+    """The sender's side, connections of which some are lost, and what the target still reads of those."""
+
+    entries: list[LaneEntry]
+    luck: random.Random
+    lanes: Lanes
+    target: Target
+    chain: Chain = attrs.field(factory=Chain)
+    connections: list[Carrier] = attrs.field(factory=lambda: [Carrier(), Carrier()])
+    under_way: list[tuple[ChainedRequest, list[LaneEntry], Copies]] = attrs.field(factory=list)
+    still_read: list[tuple[Carrier, Copies]] = attrs.field(factory=list)
+    settled: list[LaneEntry] = attrs.field(factory=list)
+    given_up: set[int] = attrs.field(factory=set)
+    now: float = 0.0
+
+    def send(self) -> bool:
+        chosen = (
+            []
+            if self.chain.orphans
+            else self.lanes.choose(self.luck.randint(1, 5), 1 << 20, self.now, behind=self.chain.short)
+        )
+        if chosen:
+            again = any(one.again for one in chosen)
+            if again:
+                self.chain.leave()
+            connection: Any = self.chain.connection or self.chain.beside or self.luck.choice(self.connections)
+            said = copies_of(b"s" * 16, b"me" * 8, chosen, self.chain.after)
+            self.under_way.append((self.chain.add(connection, said, len(chosen), again=again), chosen, said))
+        return bool(chosen)
+
+    def answer(self) -> None:
+        """One is read, in their order on each connection."""
+        first = {id(one[0].connection): at for at, one in reversed(list(enumerate(self.under_way)))}
+        request, sent, said = self.under_way.pop(self.luck.choice(sorted(first.values())))
+        connection: Any = request.connection
+        self._ended(request, sent, self.target.answer(said, connection))
+
+    def lose(self) -> None:
+        """A connection. What it carried is lost to the sender; the target has it, and reads it when it comes to it."""
+        at = self.luck.randrange(len(self.connections))
+        connection: Any = self.connections[at]
+        self.connections[at], connection.of_use = Carrier(), False
+        lost = [one for one in self.under_way if one[0].connection is connection]
+        self.under_way = [one for one in self.under_way if one[0].connection is not connection]
+        self.still_read += [(connection, said) for _request, _sent, said in lost]
+        for request, sent, _said in lost:
+            self._ended(request, sent, TargetLost("lost"))
+
+    def read_on(self) -> None:
+        """The target reads one request of a connection that is lost to the sender."""
+        first = {id(connection): at for at, (connection, _said) in reversed(list(enumerate(self.still_read)))}
+        connection, said = self.still_read.pop(self.luck.choice(sorted(first.values())))
+        self.target.answer(said, connection)
+
+    def _ended(self, request: ChainedRequest, sent: list[LaneEntry], outcome: Outcome) -> None:
+        if self.chain.ended(request, outcome):
+            self.lanes.put_back(sent)
+        elif outcome is TAKEN:
+            self.lanes.free(sent)
+            self.settled += sent
+        else:
+            gone = self.lanes.failed(sent, outcome, self.now)
+            self.given_up |= {one.offset for one in gone}
+            self.settled += gone
 
 
 @given(
@@ -173,38 +245,24 @@ class Target:
 )
 def test_every_message_is_settled_once_and_each_key_is_stored_in_order(keys: list[bytes | None], luck: random.Random):
     some = Lanes(Retry(4, Backoff(Seconds(1.0), Seconds(8.0))), atomic=True, gives_up=True, chance=random.Random(1))
-    chain, target = Chain(), Target(luck)
-    connection: Any = Carrier()
-    entries = [entry(number, key) for number, key in enumerate(keys)]
-    coming = list(reversed(entries))
-    under_way: list[tuple[ChainedRequest, list[LaneEntry], Copies]] = []
-    settled: list[LaneEntry] = []
-    now = 0.0
-    while len(settled) < len(entries):
+    target = Target(luck)
+    forwarding = Forwarding([entry(number, key) for number, key in enumerate(keys)], luck, some, target)
+    coming = list(reversed(forwarding.entries))
+    while len(forwarding.settled) < len(keys):
         for _ in range(min(len(coming), luck.randint(1, 4))):
             some.push(coming.pop())
-        chosen = [] if chain.orphans else some.choose(luck.randint(1, 5), 1 << 20, now, behind=chain.short)
-        if chosen:
-            again = any(one.again for one in chosen)
-            if again:
-                chain.leave()
-            said = copies_of(b"s" * 16, b"me" * 8, chosen, chain.after)
-            under_way.append((chain.add(connection, said, len(chosen), again=again), chosen, said))
-        if not under_way:
-            now = max(now, some.next_due() or now)
-        elif not chosen or luck.random() < 0.4:
-            # in their order, but for those of no chain, which may be on other connections
-            request, sent, said = under_way.pop(0 if luck.random() < 0.9 else luck.randrange(len(under_way)))
-            outcome = target.answer(said)
-            if chain.ended(request, outcome):
-                some.put_back(sent)
-            elif outcome is TAKEN:
-                some.free(sent)
-                settled += sent
-            else:
-                settled += some.failed(sent, outcome, now)
-    assert sorted(one.offset for one in settled) == list(range(len(keys)))
+        sent = forwarding.send()
+        if forwarding.still_read and luck.random() < 0.3:
+            forwarding.read_on()
+        if not forwarding.under_way:
+            forwarding.now = max(forwarding.now, some.next_due() or forwarding.now)
+        elif luck.random() < 0.1:
+            forwarding.lose()
+        elif not sent or luck.random() < 0.4:
+            forwarding.answer()
+    assert sorted(one.offset for one in forwarding.settled) == list(range(len(keys)))
     assert some.held == some.parked == some.parked_bytes == 0
     for key in set(keys):
-        mine = [offset for offset in target.stored if keys[offset] == key]
+        # what was given up may be there all the same, whenever the target came to it
+        mine = [offset for offset in target.stored if keys[offset] == key and offset not in forwarding.given_up]
         assert mine == sorted(mine)

@@ -201,6 +201,37 @@ async def test_what_comes_after_something_that_could_not_be_stored_is_not_either
         assert await stored(place, "other") == [b"b"]
 
 
+async def test_what_is_still_read_from_a_connection_has_no_place_between_what_came_again_over_another(tmp_path: Path):
+    """The beginning of a chain was refused there. Some of it came again, and by that alone what follows would be in its turn."""
+    async with opened(tmp_path) as place:
+        lost, other = place.client(), place.client()
+        one = copied(0, b"first of a key", b"of none")
+        two = behind(one, b"second of that key")
+        refused = replace(one, batch=replace(one.batch, address="not/../allowed"))
+        assert isinstance(await lost.ask(refused), Exception)
+        assert isinstance(await other.ask(copied(1, b"of none", index=1)), Published)
+        assert isinstance(await lost.ask(two), OutOfTurn)
+        assert isinstance(await other.ask(one), Published)
+        assert isinstance(await lost.ask(two), OutOfTurn)
+        assert isinstance(await other.ask(two), Published)
+        assert await stored(place) == [b"of none", b"first of a key", b"second of that key"]
+
+
+async def test_what_could_not_be_stored_gives_nobody_a_turn(tmp_path: Path):
+    """It came over the connection that is lost, behind what came again over another, and its commit failed."""
+    one, again = copied(0, b"first of a key", b"of none"), copied(1, b"of none", index=1)
+    again = replace(again, batch=replace(again.batch, address="other"))
+    async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store) as place:
+        lost, other = place.client(), place.client()
+        await other.ask(Publish(0, Batch("copy", Columns.of([b"before"]))))
+        assert isinstance(await other.ask(again), Published)
+        store.submit(Unit(deletes=[DropTopic("copy")]))
+        assert isinstance(await lost.ask(one), UnknownTopic)
+        assert isinstance(await lost.ask(behind(one, b"second of that key")), OutOfTurn)
+        assert isinstance(await other.ask(one), Published)
+        assert await stored(place) == [b"first of a key"]
+
+
 async def test_nothing_in_memory_overtakes_what_is_being_stored(tmp_path: Path):
     topics = {"fleeting": model.TopicSettings(durability=model.DurabilitySetting(Durability.MEMORY))}
     async with open_store(tmp_path, OPTIONS, mode=Mode.THREAD) as store, opened_on(store, topics=topics) as place:
