@@ -120,7 +120,6 @@ class LinkMembers:
     async def come(self, host: str, port: int) -> None:
         self._row = msgspec.msgpack.encode(MemberRow(host, port, self.identity.certificate))
         await self._store.submit(Unit(puts=[Put(TABLE, self._owners.name, self._row)])).wait()
-        self._gone.look_soon()
 
     def _come_again(self) -> None:
         # somebody took this gateway for dead

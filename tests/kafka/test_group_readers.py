@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
+from confluent_kafka import Consumer
 
+from gateway.broker.consume.group_offsets import encode_names
 from gateway.broker.consume.readers import TABLE, GroupReaders
 from gateway.broker.ownership import Owners
 from gateway.broker.presence import SETTLING
 from gateway.broker.timers import Pump, SystemClock
 from gateway.protocols.registry import protocol
 from gateway.requests import CommitOffset, JoinGroup, ListGroups
+from gateway.store.interface import Put
+from gateway.store.kafka.options import KafkaOptions
 from gateway.transport.client import connect
+from tests.kafka.foreign import make
 from tests.kafka.node import Kafka
-from tests.kafka.test_many_gateways import stores, until
+from tests.kafka.test_many_gateways import options, stores, until
 from tests.kafka.test_ownership import on_kafka, served
 from tests.kafka.test_workers import ask, publish
-from tests.store.kit import starting
+from tests.store.kit import starting, unit
 
 PATIENCE = 150
 GROUP = "orders", "billing"
@@ -52,15 +59,32 @@ class ByHand:
             callback()
 
 
+class Looks:
+    """Starts work, and knows what of it is under way."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.under_way = self.ended = 0
+
+    def start(self, _caller: Any, _request: Any, work: Callable[[], Awaitable[None]]) -> None:
+        self.under_way += 1
+        self._nursery.start_soon(self._run, work)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        await work()
+        self.under_way -= 1
+        self.ended += 1
+
+
 async def test_the_rows_of_who_is_gone_count_for_nothing_and_go(kafka: Kafka, topics: str) -> None:
     clock, hands = SystemClock(), ByHand()
     pump = Pump(clock.now)
-    async with trio.open_nursery() as nursery, stores(kafka, topics, 2) as (one, two):
+    async with stores(kafka, topics, 2) as (one, two), trio.open_nursery() as nursery:
         nursery.start_soon(pump.run)
-        start = starting(nursery)
+        start, looks = starting(nursery), Looks(nursery)
         owners = Owners(one, clock, pump, start), Owners(two, clock, pump, start)
         here, there = (
-            GroupReaders(store, mine, hands, hands, start) for store, mine in zip((one, two), owners, strict=True)
+            GroupReaders(store, mine, hands, hands, looks.start) for store, mine in zip((one, two), owners, strict=True)
         )
         changed: list[tuple[str, str]] = []
         there.changed = changed.append
@@ -78,6 +102,7 @@ async def test_the_rows_of_who_is_gone_count_for_nothing_and_go(kafka: Kafka, to
             while len(await two.serving()) < 2:  # noqa: ASYNC110  # nobody tells when a member is one
                 await trio.sleep(0.05)
         hands.advance(SETTLING + 1)
+        await until(lambda: not looks.under_way)  # what is asked before it goes could be answered after that
         assert await there.reading_elsewhere(GROUP) == 2
         # as far as Kafka's group knows it is gone; it does not know that itself
         assert one._slots is not None
@@ -85,12 +110,63 @@ async def test_the_rows_of_who_is_gone_count_for_nothing_and_go(kafka: Kafka, to
         there.changed = lambda group: counts.append(there.elsewhere(group))
         await trio.to_thread.run_sync(one._slots.close)
         await until(lambda: two.table(TABLE) != {} and owners[1].held == two.slots)
+        with trio.fail_after(PATIENCE):  # it may have had no slot, so that the other has had all before it went
+            while one.member in await two.serving():  # noqa: ASYNC110
+                await trio.sleep(0.05)
         assert await there.reading_elsewhere(GROUP) == 0
         # whose job it is takes the row away; and who reads that and lives after all writes it again
         # (in time and again, where the brokers were too slow to say who serves; a count is a row that was told of, and none was before)
         await until(lambda: hands.advance(SETTLING + 1) or counts[-1:] == [2])
         assert there.elsewhere(GROUP) == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_a_gateway_that_goes_without_having_had_a_job_is_missed(kafka: Kafka, topics: str) -> None:
+    """Nothing changes for who has the job of looking: not when it comes, and not when it goes."""
+    clock, hands, asked = SystemClock(), ByHand(), options(kafka, topics)
+    pump = Pump(clock.now)
+    async with stores(kafka, topics, 2) as (writes, looks_after), trio.open_nursery() as nursery:
+        nursery.start_soon(pump.run)
+        looks = Looks(nursery)
+        owners = Owners(looks_after, clock, pump, starting(nursery))
+        readers = GroupReaders(looks_after, owners, hands, hands, looks.start)
+        await until(lambda: owners.held == looks_after.slots)
+        name = writes.member
+        async with idle_member(kafka, asked, name):
+            while name not in await looks_after.serving():  # noqa: ASYNC110  # nobody tells when a member is one
+                await trio.sleep(0.05)
+            row = Put(TABLE, encode_names(*GROUP) + name, b"\0\0\0\2")
+            await writes.submit(unit(puts=[row])).wait()
+            await until(lambda: readers.elsewhere(GROUP) == 2)
+            await until(lambda: hands.advance(SETTLING + 1) or looks.ended)
+            assert readers.elsewhere(GROUP) == 2
+        await until(lambda: hands.advance(SETTLING + 1) or not readers.elsewhere(GROUP))
+        await until(lambda: not writes.table(TABLE))
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def idle_member(kafka: Kafka, asked: KafkaOptions, name: bytes) -> AsyncIterator[None]:
+    """A gateway as Kafka's group knows it, to whom no slot is handed out, as where there are more gateways than slots."""
+    topic = f"{asked.prefix}elsewhere"
+    make(kafka, topic, 1)
+    strategy = {"partition.assignment.strategy": "cooperative-sticky", "enable.auto.commit": False}
+    named = {"group.id": asked.owners_group, "client.id": f"{asked.id}.{name.hex()}"}
+    consumer = Consumer(asked.client(**named, **strategy))
+    consumer.subscribe([topic])
+    ends = threading.Event()
+
+    def poll() -> None:
+        while not ends.is_set():
+            consumer.poll(0.1)
+        consumer.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, poll)
+        try:
+            yield
+        finally:
+            ends.set()
 
 
 async def test_a_group_that_is_read_at_another_gateway_stays_where_it_is(
