@@ -145,7 +145,8 @@ class Owners:
             else:
                 if value is not None:
                     self._ended.clear()
-                    self._held |= self._assigned & set(slots)
+                    # it may be another's by now, who has taken this gateway for dead
+                    self._held |= {slot for slot in self._assigned.intersection(slots) if self._row(slot) == self.name}
                     self._changed()
                 self._step()
             if self._closed is not None and not self._writing:

@@ -306,8 +306,9 @@ class Store(Protocol):
         ...
 
     def on_rows(self, table: str, callback: Callable[[Mapping[bytes, bytes | None]], None]) -> None:
-        """Call back when somebody else has written rows of a table, with their values now (None: gone). Where there is one
-        writer nobody else does.
+        """Call back when somebody else has written rows of a table, with their values now (None: gone). Who has written such a
+        row himself, too, hears of that first, from the ticket's callbacks: what he is told here then was written later. Where
+        there is one writer nobody else does.
         """
         ...
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -82,13 +82,89 @@ def test_two_that_need_the_same_two_never_wait_for_each_other() -> None:
 
 def test_what_is_read_before_it_is_acknowledged_is_ours_and_never_goes_back() -> None:
     tables = Tables()
-    tables.writing("t", b"k", b"mine")
+    tables.writing("t", b"k")
     assert tables.read([(5, record_key("t", b"k"), b"mine")]) == []
-    assert tables.read([(7, record_key("t", b"k"), b"theirs")]) == [("t", b"k", b"theirs")]
-    tables.written(5, "t", b"k", b"mine")  # late: somebody else has written it since
-    tables.wrote("t", b"k", b"mine")
+    assert tables.read([(7, record_key("t", b"k"), b"theirs")]) == []
     assert tables.get("t", b"k") == b"theirs"
+    tables.written(5, "t", b"k", b"mine")  # late: somebody else has written it since
+    assert tables.get("t", b"k") == b"theirs"
+    assert tables.wrote("t", b"k") == ("t", b"k", b"theirs")  # and not before this is known
     assert tables.read([(8, record_key("t", b"k"), b"mine")]) == [("t", b"k", b"mine")]
+
+
+class Writer:
+    """Who writes rows of one key, and takes what his writes were for what is so, unless he is told otherwise: also where they fail,
+    which does not say that they are not in the log.
+    """
+
+    KEY = "t", b"k"
+
+    def __init__(self) -> None:
+        self.tables = Tables()
+        self.log: list[bytes | None] = []
+        self.under_way: list[tuple[int, bytes | None]] = []
+        """Own records, and where they are in the log; -1: nowhere."""
+        self._read = 0
+        self.believed: bytes | None = None
+
+    def write(self, value: bytes | None, *, arrives: bool) -> None:
+        self.tables.writing(*self.KEY)
+        self.under_way.append((len(self.log) if arrives else -1, value))
+        if arrives:
+            self.log.append(value)
+
+    def hear(self, *, fails: bool) -> None:
+        offset, value = self.under_way.pop(0)
+        if offset >= 0 and not fails:
+            self.tables.written(offset, *self.KEY, value)
+            self.believed = value
+        behind = self.tables.wrote(*self.KEY)
+        if behind is not None:
+            self.believed = behind[2]
+
+    def read(self, count: int) -> None:
+        batch = list(enumerate(self.log))[self._read : self._read + count]
+        self._read += len(batch)
+        for _table, _key, value in self.tables.read((at, record_key(*self.KEY), value) for at, value in batch):
+            self.believed = value
+
+
+VALUES = st.sampled_from([None, b"1", b"2"])
+
+
+@settings(max_examples=500)
+@example([("own", b"1", True), ("theirs", None), ("read", 2), ("hear", False)])
+@example([("theirs", b"1"), ("own", None, True), ("read", 2), ("hear", False)])
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("own"), VALUES, st.booleans()),
+            st.tuples(st.just("theirs"), VALUES),
+            st.tuples(st.just("hear"), st.booleans()),
+            st.tuples(st.just("read"), st.integers(1, 3)),
+        ),
+        max_size=30,
+    )
+)
+def test_what_is_told_last_is_what_is_so(steps: list[tuple[Any, ...]]) -> None:
+    """Whatever comes first: what became of an own write, it itself from the log, or what others have written before it and behind."""
+    writer = Writer()
+    for step, *given_ in steps:
+        match step:
+            case "own":
+                writer.write(given_[0], arrives=given_[1])
+            case "theirs":
+                writer.log.append(given_[0])
+            case "hear":
+                if writer.under_way:
+                    writer.hear(fails=given_[0])
+            case "read":
+                writer.read(given_[0])
+    while writer.under_way:
+        writer.hear(fails=False)
+    writer.read(len(writer.log))
+    last = writer.log[-1] if writer.log else None
+    assert (writer.tables.get(*writer.KEY), writer.believed) == (last, last)
 
 
 def test_what_was_written_here_is_not_told_and_never_goes_back() -> None:

@@ -182,13 +182,18 @@ class GroupService:
                 raise Conflict(
                     f"{readers} connections{where} read {asked.topic} as {asked.group}, and would commit over it"
                 )
+
+        def done(ticket: Ticket) -> None:
+            # not later: what is committed elsewhere behind it is told behind this
+            if ticket.error is None:
+                self._know(key)
+                self._offsets.setdefault(key, {}).update({one.partition: one.after for one in moves})
+
         if not asked.dry_run:
             try:
-                await self._store.submit(unit_of(asked, moves)).wait()
+                await self._store.submit(unit_of(asked, moves), done).wait()
             except ConditionFailed:
                 raise Conflict(f"{asked.group} has committed on {asked.topic} meanwhile: nothing is changed") from None
-            self._know((asked.topic, asked.group))
-            self._offsets.setdefault((asked.topic, asked.group), {}).update({one.partition: one.after for one in moves})
         return moves
 
     def join(self, caller: Caller, request: JoinGroup) -> None:

@@ -106,6 +106,8 @@ class _Planned:
     placements: Sequence[Placement] = ()
     error: GatewayError | None = None
     rows: list[tuple[str, bytes, bytes | None]] = attrs.Factory(list)
+    on_their_way: bool = False
+    """Whether these rows may be in the log."""
 
 
 class KafkaStore:
@@ -400,11 +402,11 @@ class KafkaStore:
         self._write_row(put.table, put.key, put.value, done)
 
     def _write_row(self, table: str, key: bytes, value: bytes | None, done: Any) -> None:
-        self.tables.writing(table, key, value)
+        self.tables.writing(table, key)
 
         def written(placed: Sequence[tuple[int, int]], error: GatewayError | None) -> None:
             done(placed, error)
-            self.tables.wrote(table, key, value)
+            self._heard_of([(table, key)])
 
         self._sender.send(
             self._options.state_topic, 0, [(value, record_key(table, key), None, self._now_ms())], 1, written
@@ -414,6 +416,12 @@ class KafkaStore:
         if offset == self._known_until:
             self._known_until = offset + 1
         self.tables.written(offset, table, key, value)
+
+    def _heard_of(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        # whoever has written them knows how that ended: what others have written behind them is told behind that
+        behind = [change for row in rows if (change := self.tables.wrote(*row)) is not None]
+        if behind:
+            self._tell_rows(behind)
 
     def _arrived(self, calls: Sequence[Callable[[], None]]) -> None:
         for before, _after in self._around:
@@ -444,6 +452,7 @@ class KafkaStore:
                 if self._transactions.fenced:
                     self._taken_for_dead()
                 self._end([(one.job, one.placements, one.error) for one in planned])
+                self._heard_of(row[:2] for one in planned if one.on_their_way for row in one.rows)
             if self._lingers:
                 await self._leave()
             self._deciding = False
@@ -500,17 +509,14 @@ class KafkaStore:
                 await run(work.abort)
                 await self._one_by_one([_forgotten(one) for one in still])
                 return
-        rows = [row for one in good for row in one.rows]
-        for row in rows:
-            self.tables.writing(*row)
-        try:
-            if shared:
-                self._left(offsets[-1])
-            await run(work.commit)
-            self._committed(good, offsets)
-        finally:
-            for row in rows:
-                self.tables.wrote(*row)
+        for one in good:
+            one.on_their_way = True
+            for table, key, _value in one.rows:
+                self.tables.writing(table, key)
+        if shared:
+            self._left(offsets[-1])
+        await run(work.commit)
+        self._committed(good, offsets)
         size = sum(one.columns.value_bytes for each in good for one in each.job.ticket.unit.appends)
         count = sum(one.columns.count for each in good for one in each.job.ticket.unit.appends)
         self._recorder.committed(count, size, trio.current_time() - began, True)

@@ -7,7 +7,6 @@ stands in line to decide something by them.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -65,6 +64,17 @@ class WaitingLine:
         return member in self._places
 
 
+@attrs.define(eq=False)
+class _OwnWrites:
+    """What this gateway has under way for one row."""
+
+    under_way: int = 0
+    offset: int = -1
+    """Where the last of them is that is known to be in the log."""
+    read: int = -1
+    """Where the last record of the row is that was read meanwhile, whoever has written it."""
+
+
 class Tables:
     """All rows there are, and who stands in line to write some."""
 
@@ -75,7 +85,7 @@ class Tables:
         """The keys in order, of tables that somebody has asked for so."""
         self._ahead: dict[tuple[str, bytes], int] = {}
         """Rows that this gateway has written and not yet read back, and where they are in the log."""
-        self._under_way: Counter[Change] = Counter()
+        self._own: dict[tuple[str, bytes], _OwnWrites] = {}
         self._position = 0
         """What is before it in the log was read."""
 
@@ -99,23 +109,34 @@ class Tables:
         begin = bisect_left(keys, first)
         return [(key, rows[key]) for key in keys[begin : begin + limit]]
 
-    def writing(self, table: str, key: bytes, value: bytes | None) -> None:
-        """A row of this gateway's own is on its way: when it is read before it is acknowledged, it is nobody else's."""
-        self._under_way[table, key, value] += 1
-
-    def wrote(self, table: str, key: bytes, value: bytes | None) -> None:
-        row = table, key, value
-        self._under_way[row] -= 1
-        if not self._under_way[row]:
-            del self._under_way[row]
+    def writing(self, table: str, key: bytes) -> None:
+        """A row of this gateway's own is on its way: until whoever writes it has heard how that ended (`wrote`), nobody is told
+        what is read of this row, for that may be his own, or behind it.
+        """
+        own = self._own.get((table, key))
+        if own is None:
+            own = self._own[table, key] = _OwnWrites()
+        own.under_way += 1
 
     def written(self, offset: int, table: str, key: bytes, value: bytes | None) -> None:
         """A row of this gateway's own, as soon as it is known to be in the log."""
+        own = self._own.get((table, key))
+        if own is not None:
+            own.offset = max(own.offset, offset)
         if offset < self._position:
             return  # it was read meanwhile, and what came behind it perhaps
         if offset > self._ahead.get((table, key), -1):
             self._ahead[table, key] = offset
             self._set(table, key, value)
+
+    def wrote(self, table: str, key: bytes) -> Change | None:
+        """Whoever writes it has heard how that ended; returns what is to be told now: what others have written behind it."""
+        own = self._own[table, key]
+        own.under_way -= 1
+        if own.under_way:
+            return None
+        del self._own[table, key]
+        return (table, key, self.get(table, key)) if own.read > own.offset else None
 
     def fill(self, messages: Iterable[Any]) -> None:
         """The same before this gateway has written any, and when nobody is told: a start may have a million to read."""
@@ -139,7 +160,7 @@ class Tables:
             self._position = max(self._position, message.offset())
 
     def take_in(self, messages: Iterable[Any]) -> list[Change]:
-        """What Kafka has delivered of the log, in its order; returns what has changed by others."""
+        """What Kafka has delivered of the log, in its order; returns what has changed by others and is to be told now."""
         rows: list[tuple[int, bytes, bytes | None]] = []
         for message in messages:
             if message.error() is None:
@@ -153,9 +174,9 @@ class Tables:
         return self.read(rows)
 
     def read(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> list[Change]:
-        """Records of the log, in its order; returns what has changed by others."""
+        """Records of the log, in its order; returns what has changed by others and is to be told now."""
         changes: list[Change] = []
-        ahead, under_way = self._ahead, self._under_way
+        ahead, under_way = self._ahead, self._own
         last, table, offset = b"", "", -1
         rows: dict[bytes, bytes] = {}
         keys: list[bytes] | None = None
@@ -178,9 +199,10 @@ class Tables:
                 rows.pop(key, None)
             else:
                 rows[key] = value
-            change = table, key, value
-            if not under_way or change not in under_way:
-                changes.append(change)
+            if under_way and (own_writes := under_way.get((table, key))) is not None:
+                own_writes.read = offset
+            else:
+                changes.append((table, key, value))
         self._position = max(self._position, offset + 1)
         return changes
 
