@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from gateway.broker.administration.cluster import SERVING, ClusterService
 from gateway.broker.administration.schemas import TABLE as SCHEMAS
 from gateway.broker.consume.group_offsets import TABLE as OFFSETS
 from gateway.broker.consume.readers import TABLE as READERS
@@ -189,4 +191,25 @@ async def test_a_slot_that_is_anothers_behind_its_taking_is_not_held(kafka: Kafk
         await until(lambda: owners.held == one.slots)
         assert all(owner == owners.name for owns, owner in seen if owns)
         assert seen[0] == (False, two.member)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_was_taken_for_gone_says_again_that_it_serves(kafka: Kafka, topics: str) -> None:
+    address = b"10.0.0.1:9600"
+    async with stores(kafka, topics, 2) as (one, other), trio.open_nursery() as nursery:
+        service = ClusterService(one, id="one", address=address.decode())
+        await nursery.start(service.run)
+        await until(lambda: other.table(SERVING).get(address) == b"one")
+        gone = unit(puts=[Put(SERVING, address, None)])
+        async with unheard(one, SERVING):
+            await other.submit(gone).wait()
+            await until(lambda: address in other.table(SERVING))
+            await other.submit(gone).wait()  # before it knows that it has said so again
+            await until(lambda: address not in one.table(SERVING))
+        await until(lambda: other.table(SERVING).get(address) == b"one")
+        await service.leave_the_log()
+        await until(lambda: address not in other.table(SERVING))
+        service._look.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert address not in one.table(SERVING)
         nursery.cancel_scope.cancel()

@@ -60,6 +60,7 @@ class ClusterService:
         self._probe = probe
         self._shared = bool(address) and not store.capabilities.single_writer
         """Whether others serve the same log, and say so in it."""
+        self._saying = self._left = False
         self._gone: dict[str, float] = {}
         """Who said so and does not answer: since when."""
         self._healthy: dict[str, bool] = {}
@@ -122,17 +123,31 @@ class ClusterService:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look at every peer now and then, and when one joins, until cancelled."""
         if self._shared:
-            self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), self._id.encode())]))
+            self._say()
         task_status.started()
         while True:
             self._look = trio.Event()
+            if not (self._said or self._saying):
+                self._say()  # it could not be written, or somebody has taken this one for gone
             async with trio.open_nursery() as nursery:
                 for peer in self.peers:
                     nursery.start_soon(self._examine, peer)
             for gone in self._healthy.keys() - set(self.peers):
                 del self._healthy[gone]
-            with trio.move_on_after(PROBE_EVERY if self.peers else math.inf):
+            with trio.move_on_after(PROBE_EVERY if self.peers or not self._said else math.inf):
                 await self._look.wait()
+
+    @property
+    def _said(self) -> bool:
+        return self._left or not self._shared or self._address.encode() in self._store.table(SERVING)
+
+    def _say(self) -> None:
+        self._saying = True
+
+        def done(_ticket: Ticket) -> None:
+            self._saying = False
+
+        self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), self._id.encode())]), done)
 
     async def _examine(self, peer: str) -> None:
         healthy = False
@@ -156,6 +171,7 @@ class ClusterService:
 
     async def leave_the_log(self) -> None:
         if self._shared:
+            self._left = True
             with contextlib.suppress(GatewayError):
                 await self._store.submit(Unit(puts=[Put(SERVING, self._address.encode(), None)])).wait()
 
