@@ -66,6 +66,10 @@ def endpoint(text: str) -> tuple[str, int]:
         raise ConfigProblem(f"not an address: {text!r} (an IPv6 address goes in brackets: '[::1]:9092')")
     if not colon or not host or any(c.isspace() or c in "[]/" for c in host):
         raise ConfigProblem(f"not an address: {text!r} (write it as host:port)")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ConfigProblem(f"not an address: {text!r} (a part of the name is empty, or too long)") from None
     if not port.isascii() or not port.isdigit() or int(port) > LARGEST_PORT:
         raise ConfigProblem(f"not a port: {port!r} in {text!r} (0 to 65535)")
     return host, int(port)

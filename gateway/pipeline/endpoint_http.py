@@ -257,5 +257,7 @@ def _translated(caller: EndpointCaller) -> Iterator[None]:
         raise Cut(f"nothing listens at {url}: is the gateway running, with this `admin.bind`?") from error
     except ConnectionResetError as error:
         raise Cut(f"{url}: {error}: is it the admin address, and {urlsplit(url).scheme}:// there?") from error
+    except UnicodeError as error:
+        raise TargetError(f"{url}: no name of a host") from error
     except (OSError, EOFError, zlib.error, http.client.HTTPException) as error:
         raise Cut(f"{url}: {str(error) or type(error).__name__}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -189,11 +190,28 @@ async def open_tcp(host: str, port: int, timeout: float) -> socket.socket:
     try:
         with trio.fail_after(timeout):
             stream = await trio.open_tcp_stream(host, port)
-    except (OSError, trio.TooSlowError) as error:
-        raise TargetError(f"cannot connect to {host}:{port}: {str(error) or 'no answer in time'}") from error
+    except trio.TooSlowError as error:
+        raise TargetError(f"cannot connect to {host}:{port}: no answer in time") from error
+    except OSError as error:
+        raise TargetError(f"cannot connect to {host}:{port}: {_why(error)}") from error
+    except UnicodeError as error:
+        raise TargetError(f"cannot connect to {host}:{port}: no name of a host") from error
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     return sock
+
+
+def _why(error: OSError) -> str:
+    # trio tries every address of a host, and says of them together only that all have failed
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else [error]
+    return ", ".join(dict.fromkeys(_system_word(cause) for cause in causes))
+
+
+def _system_word(error: BaseException) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:  # a name that nobody knows has one below
+        return os.strerror(number)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from gateway.errors import TargetError
 from gateway.protocols.registry import ProtocolSpec, Sniff
 from gateway.transport.driver import Attach, Driver, DriverContext
 from gateway.transport.limits import Occupancy
+from gateway.transport.names import addresses_of
 from gateway.transport.pipe import Pipe, PipeFailed, PipeInPipe
 from gateway.transport.shared import SharedReader
 from gateway.transport.tcp import READ_SIZE, TcpLink, tune
@@ -62,7 +63,7 @@ async def open_tcp_sockets(
     """Listening sockets for a host (every address it has) and a port (0 lets the system choose one for all of them). `shared`:
     with other processes that say so, too; one that does not listen keeps the port, and gets no connections.
     """
-    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = await addresses_of(host or None, port, socket.SOCK_STREAM, socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
         for family, kind, proto, _name, address in found:

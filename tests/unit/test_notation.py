@@ -83,7 +83,22 @@ def test_endpoints(text: str, found: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "9092", ":9092", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "a:65536", "::1:9092", "a b:1", "a:-1", "a:+1"],
+    [
+        "",
+        "9092",
+        ":9092",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "a:65536",
+        "::1:9092",
+        "a b:1",
+        "a:-1",
+        "a:+1",
+        "a..b:1",
+        ".:1",
+        "x" * 64 + ":1",
+    ],
 )
 def test_what_is_no_endpoint(text: str) -> None:
     with pytest.raises(ConfigProblem):

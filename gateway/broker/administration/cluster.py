@@ -183,6 +183,10 @@ def parse_address(address: str) -> tuple[str, int]:
     good = bool(host) and len(address) <= 255 and address.isascii() and address.isprintable()
     if not (good and colon and port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535):
         raise InvalidRequest(f"not an address of a gateway (host:port): {address[:64]!r}")
+    try:
+        host.encode("idna")
+    except UnicodeError:  # a part of it is empty, or has 64 characters
+        raise InvalidRequest(f"not an address of a gateway (host:port): {address[:64]!r}") from None
     if any(character in host for character in " /\\@[]") or (":" in host and not address.startswith("[")):
         raise InvalidRequest(f"not an address of a gateway (host:port): {address[:64]!r}")
     return host, int(port)

@@ -12,6 +12,7 @@ from aioquic.tls import AlertDescription
 
 from gateway.errors import TargetError
 from gateway.transport.link import LinkHandler
+from gateway.transport.names import addresses_of
 from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.configuration import client_configuration
 from gateway.transport.quic.connection import Phase, QuicLink
@@ -93,7 +94,7 @@ async def _connect(
     name = tls.server_name or host
     try:
         with trio.fail_after(timeout):
-            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            found = await addresses_of(host, port, socket.SOCK_DGRAM)
             for index, (family, _kind, _proto, _name, address) in enumerate(found):
                 attempt = _Attempt(family, address, name, alpns, tls, limits, handler, agreed, soon)
                 last = index == len(found) - 1

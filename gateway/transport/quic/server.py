@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from gateway.transport.link import LinkHandler
+from gateway.transport.names import addresses_of
 from gateway.transport.quic.admission import Admission, Admitted
 from gateway.transport.quic.aioquic_private import Core, peer_certificates
 from gateway.transport.quic.certificates import CertificateFiles
@@ -32,7 +33,7 @@ async def open_udp_sockets(host: str, port: int, *, offload: bool = True, shared
     """Sockets for a host (every address it has) and a port (0 lets the system choose one for all of them). `shared`: with other
     processes that say so, too.
     """
-    found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    found = await addresses_of(host or None, port, socket.SOCK_DGRAM, socket.AI_PASSIVE)
     sockets: list[UdpSocket] = []
     try:
         for family, _kind, _proto, _name, address in found:

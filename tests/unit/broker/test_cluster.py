@@ -125,8 +125,17 @@ async def test_the_probe_of_a_real_peer() -> None:
     assert not await connects(f"127.0.0.1:{port}")
 
 
+async def test_a_member_by_no_name_at_all_ends_nobody(tmp_path: Path) -> None:
+    """A store may have one from before such names were refused, and the probe looks at whatever is there."""
+    async with opened(tmp_path, peers=["a..b:1", "x" * 64 + ":1"]) as service, trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        await wait_all_tasks_blocked()
+        assert members(service) == {"10.0.0.1:9600": True, "a..b:1": False, "x" * 64 + ":1": False}
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
-    "bad", ["", "host", ":1", "host:", "host:0", "host:65536", "host:-1", "host:x", "a b:1", "a/b:1", "u@h:1", "::1:9", "[::1]", "h\n:1", "é:1", "x" * 260 + ":1"]
+    "bad", ["", "host", ":1", "host:", "host:0", "host:65536", "host:-1", "host:x", "a b:1", "a/b:1", "u@h:1", "::1:9", "[::1]", "h\n:1", "é:1", "x" * 260 + ":1", "a..b:1", "x" * 64 + ":1"]
 )  # fmt: skip
 def test_addresses_that_are_none(bad: str) -> None:
     with pytest.raises(InvalidRequest):
