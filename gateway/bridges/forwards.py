@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway.bridges.forward import ForwardContext, PartitionForward, job_of
 from gateway.bridges.forward_rows import cursor_row, known_row, read_cursor, row_key
 from gateway.bridges.pool import UpstreamPool
-from gateway.broker.consume.consumer import ConsumerPlace, Tally
+from gateway.broker.consume.consumer import ConsumerPlace, Tally, knows_ends
 from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
 from gateway.broker.identity import TABLE, new_identity
 from gateway.broker.letters import SUFFIX
@@ -370,6 +370,10 @@ class Forwards(OwnedJobs[PartitionForward]):
         if kept is not None:
             epoch, window, tally = read_cursor(kept, span)
             if epoch == state.epoch:
+                if knows_ends(self._store) and window.forget_from(bounds.end):
+                    # as for subscriptions: the log has lost its end, and its offsets are given out again
+                    tally = Tally(window.low, acknowledged=window.settled_above)
+                    puts.append(cursor_row(target.name, state.name, partition, epoch, window, tally))
                 return ConsumerPlace(state, partition, window, tally)
             self._context.recorder.dropped("", "epoch_changed", 1)
         now = kept is None and existing and target.start is ForwardStart.NOW

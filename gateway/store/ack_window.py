@@ -10,7 +10,7 @@ all little-endian, gaps counted from the end of the range before (the first from
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -138,6 +138,18 @@ class AckWindow:
         else:
             for offset in [offset for offset in attempts if first <= offset < next_offset]:
                 del attempts[offset]
+
+    def forget_from(self, end: int) -> bool:
+        """The log has lost what it had from this offset on, and what comes there is new: neither settled nor handed out. False
+        if nothing of it was.
+        """
+        if self._high <= end:
+            return False
+        left = bisect_left(self._starts, end)
+        self._starts, self._ends = list(self._starts[:left]), [min(one, end) for one in self._ends[:left]]
+        self._attempts = {offset: tries for offset, tries in self._attempts.items() if offset < end}
+        self._low, self._high = min(self._low, end), end
+        return True
 
     def to_bytes(self) -> bytes:
         parts = [_HEAD.pack(LAYOUT_VERSION, self._low, len(self._starts), len(self._attempts))]

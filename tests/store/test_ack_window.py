@@ -58,6 +58,14 @@ class Model(RuleBasedStateMachine):
             self.attempts.pop(offset, None)
             self.high = max(self.high, offset + 1)
 
+    @rule(end=st.integers(LOW, LOW + 110))
+    def forget_from(self, end: int) -> None:
+        assert self.window.forget_from(end) == (self.high > end)
+        if self.high > end:
+            self.settled = {offset for offset in self.settled if offset < end}
+            self.attempts = {offset: tries for offset, tries in self.attempts.items() if offset < end}
+            self.high = end
+
     @rule()
     def store_and_load(self) -> None:
         data = self.window.to_bytes()

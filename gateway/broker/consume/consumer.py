@@ -90,6 +90,13 @@ class ConsumerPlace:
     tally: Tally
 
 
+def knows_ends(store: Store) -> bool:
+    """Whether who is beyond the end of a log must have been there before it lost what followed: not where others append, too, and
+    not while an end is damaged, of which `salvage` may bring more to light.
+    """
+    return store.capabilities.single_writer and not store.lost.catalogue
+
+
 @attrs.frozen(eq=False)
 class Moved:
     """A place to begin at, for whoever follows a consumer that is put elsewhere."""

@@ -14,7 +14,7 @@ import trio
 
 from gateway.broker.administration.topics import TopicService
 from gateway.broker.consume.answer_room import AnswerRoom
-from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Moved, Tally
+from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Moved, Tally, knows_ends
 from gateway.broker.consume.cursors import (
     CURSORS,
     SUBSCRIPTIONS,
@@ -299,8 +299,13 @@ class SubscriptionService:
             AckWindow.from_bytes(windows[partition]) if partition in windows else AckWindow(bounds.start)
             for partition, bounds in enumerate(state.partitions)
         ]
+        # A log that has lost its end gives its offsets out again. That is written now: later nobody could tell new from old.
+        ends = [bounds.end for bounds in state.partitions] if knows_ends(self._store) else []
+        rewound = [place for place, end in zip(places, ends, strict=False) if place.forget_from(end)]
         subscription = self._made(number, row.request(), state, (row.listener, row.owner), places)
         subscription.next_tag = row.next_tag + TAGS_AFTER_RESTART
+        if rewound:
+            self._store.submit(Unit(puts=subscription.unwritten_rows(all_of_them=True)))
         if not subscription.request.name:
             self._start_grace(subscription)
 
