@@ -185,6 +185,15 @@ ERRORS = [
 ]
 
 
+def test_one_long_record_is_said_to_be_too_long():
+    """And not to be a million records, which it is not: how many numbers there are is all that is counted."""
+    numbers = b",".join([b"1"] * 1_100_000)
+    script = serving()
+    script.feed(framed(b'{"Produce":{"topic":"demo","partition":0,"records":[[' + numbers + b"]]}}"))
+    text = b"failed to parse request: too many values: 1100001 (max: 1048576)"
+    script.sends(framed(b'{"Error":{"message":"' + text + b'"}}')).quiet()
+
+
 @pytest.mark.parametrize(("error", "code", "text"), ERRORS)
 def test_errors(error: GatewayError, code: int, text: str):
     script = ask(serving(), seed_fetch()).answer(Request, error)
