@@ -294,7 +294,10 @@ class Gateway:
                     nursery.start_soon(_run_listener, listener, event)
                 self._announce(announce, bound)
                 if config.storage.kafka is None:
-                    note_serving(Path(config.storage.path), self._addresses())
+                    try:
+                        note_serving(Path(config.storage.path), self._addresses())
+                    except OSError as error:  # a full disk: readers are served all the same
+                        log.warning("where the store is served cannot be noted", problem=str(error))
                 self.health.enter(ProcessPhase.READY)
                 # what is loaded when somebody asks for it leaves no byte code: on a full disk that would be half a file, which
                 # every later start would fail at

@@ -110,6 +110,29 @@ async def test_a_log_that_takes_no_line_ends_nothing(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(served.end, signal.SIGKILL)
 
 
+async def test_a_start_that_cannot_note_where_it_serves_serves(tmp_path: Path) -> None:
+    """The store opens on a disk without room for one more file, and readers are served: that they are is all the note would say."""
+    served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
+    served.start()
+    await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+    note = tmp_path / "data" / "serving.json"
+    note.unlink()
+    (note / "in the way").mkdir(parents=True)
+    await trio.to_thread.run_sync(served.start)
+    try:
+        with trio.fail_after(180):
+            async with tcp(served.ports["rustlog"]) as wire:
+                await rustlog_ask(wire, b"\5" + s16("t") + struct.pack(">I", 1))
+                assert (await rustlog_ask(wire, produce(b"kept")))[0] == 1
+        assert await trio.to_thread.run_sync(served.end, signal.SIGTERM) == 0
+        said = (tmp_path / "log").read_text()
+        assert "where the store is served cannot be noted" in said
+        assert "Traceback" not in said
+    finally:
+        if served.running:
+            await trio.to_thread.run_sync(served.end, signal.SIGKILL)
+
+
 async def test_a_start_where_nothing_can_be_written_says_where(tmp_path: Path) -> None:
     served = Served(tmp_path, CONFIG.format(tmp_path / "data"))
     served.start()
