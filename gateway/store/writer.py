@@ -64,7 +64,11 @@ _FLOOR_SHARE = 20
 """On a small volume the floor of free space is a twentieth of it."""
 _CHECK_BYTES = 8 << 20
 _CHECK_SECONDS = 0.2
-"""Free space is looked at this often, and after so much has been written: asking costs as much as a small commit."""
+"""Free space is looked at this often, and after so much has been written, or sooner where little is left: asking costs as much as
+a small commit.
+"""
+_COPIES = 3
+"""What is stored is in the journal, in the write-ahead log and in the database before the first two are used anew."""
 PROBE_BYTES = 4 * PAGE_SIZE
 MARK_BEHIND = 1000
 """So many commits the mark may be behind those that were synced in the background, while others follow."""
@@ -130,6 +134,8 @@ class Writer:
         self._loose = False
         """No anchor is to hold up who carries over beside commits."""
         self._unchecked = 0
+        self._check_after = 0
+        """So many bytes may be written before the next look at the free space."""
         self._check_at = 0.0
 
     # --- transactions ---
@@ -464,14 +470,18 @@ class Writer:
 
     def check_space(self, size: int) -> None:
         """Refuse before the disk does: with a full disk nothing could be deleted either."""
-        self._unchecked += size
-        if self._unchecked < _CHECK_BYTES and time.monotonic() < self._check_at:
+        self._unchecked += size + PAGE_SIZE  # the least that is written
+        if self._unchecked < self._check_after and time.monotonic() < self._check_at:
             return
         usage = shutil.disk_usage(self._files.directory)
         floor = counting_floor(self._floor, usage.total)
-        if usage.free - size < floor:
+        # what was stored before is still on its way into the database, where it takes room once more
+        owed = self.pages * PAGE_SIZE + (_COPIES - 1) * self.unposted_bytes
+        spare = usage.free - floor - owed - _COPIES * size
+        if spare < 0:
             raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
         self._unchecked = 0
+        self._check_after = min(_CHECK_BYTES, spare // _COPIES)
         self._check_at = time.monotonic() + _CHECK_SECONDS
 
     def probe(self) -> None:
