@@ -24,7 +24,7 @@ from gateway.broker.assembly import House, open_house
 from gateway.broker.consume.deliveries import writing_stats
 from gateway.broker.service import ListenerInfo
 from gateway.bulk.service import LISTENER, PROTOCOL, Bulk, Listeners
-from gateway.errors import StoreReadOnly, TargetError, Unsupported
+from gateway.errors import ConfigProblem, StoreReadOnly, TargetError, Unsupported
 from gateway.files import make_private_directory
 from gateway.model import (
     Admin,
@@ -498,7 +498,11 @@ class Gateway:
 
         if isinstance(listener.tls, TlsFiles):
             certificate, key = Path(listener.tls.cert), Path(listener.tls.key)
-            return CertificateFiles(certificate, key), certificate, key
+            try:
+                return CertificateFiles(certificate, key), certificate, key
+            except ConfigProblem as problem:
+                whose = f"listeners.{listener.name}" if isinstance(listener, Listener) else "admin"
+                raise ConfigProblem(problem.message, path=f"{whose}.tls") from problem
         directory = Path(self._config.storage.path)
         names = (*DEFAULT_NAMES, *self._config.certified_names)
         return self_signed(directory, names), directory / CERTIFICATE_NAME, directory / KEY_NAME

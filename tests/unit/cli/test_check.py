@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
 from gateway.cli import check
+from gateway.cli.main import main
 from gateway.store.database import Lock, StoreFiles
 from gateway.transport.quic.certificates import make_self_signed
 
@@ -70,6 +71,26 @@ def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
         ["12", "upstreams.bad.tls.ca"],
     ]
     assert lines[0].endswith(f"the key does not belong to the certificate {cert}")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("  one: {{protocol: flymq, bind: '127.0.0.1:0', tls: {tls}}}\n", "listeners.one.tls"),
+        ("  one: {{protocol: felix, bind: '127.0.0.1:0', tls: {tls}}}\n", "listeners.one.tls"),
+        ("  one: {{protocol: flymq, bind: '127.0.0.1:0'}}\nadmin: {{bind: '127.0.0.1:0', tls: {tls}}}\n", "admin.tls"),
+    ],
+)
+def test_a_start_says_whose_certificate_it_cannot_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, where: str
+) -> None:
+    cert, _ = certificate(tmp_path, "one")
+    _, other = certificate(tmp_path, "other")
+    file = tmp_path / "routes.yaml"
+    file.write_text(HEAD % f"{tmp_path}/data" + text.format(tls=f"{{cert: {cert}, key: {other}}}"))
+    assert main(["serve", "--config", str(file)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"gateway: {where}: the key does not belong to the certificate {cert}"]
 
 
 def test_one_file_that_is_wrong_hides_nothing_of_another(tmp_path: Path) -> None:
