@@ -180,7 +180,7 @@ class Committer:
             taken, self.pending = self.pending[:1], self.pending[1:]
         else:
             taken, self.pending = self._turns.take(self.pending, self.pace.room if shared else COMMIT_BYTES)
-            self.pace.target = self._turns.target
+            self.pace.hasty = self._turns.hasty
         if self._singles:
             self._singles -= 1
         return taken
@@ -267,8 +267,8 @@ class Committer:
             self._recorder.committed(records, size, commit.seconds, plan.synced)
             if plan.synced or size > LEAST:
                 self.pace.note(size, commit.seconds, plan.synced)
-            if size > LITTLE and self.mode is Mode.THREAD and (rest := self._turns.rest(commit.seconds)):
-                self.rests_until = trio.current_time() + rest
+            if self._turns.hasty:
+                self._in_haste(size, commit.seconds)
         if plan.interval is not None and not plan.synced:
             self.sync_within(plan.interval)
         if isinstance(plan, Lone):
@@ -278,6 +278,15 @@ class Committer:
         if plan.puts:
             self.at_hand.wrote(plan.puts, plan.kept, plan.number, self.writer.stored)
         return self._visible.apply(plan, commit.written)
+
+    def _in_haste(self, size: int, seconds: float) -> None:
+        # such a commit was made: after one of those who have much they rest
+        if size > LITTLE and self.mode is Mode.THREAD:
+            rest = self.pace.rest(seconds)
+            self.rests_until = trio.current_time() + rest
+            seconds += rest
+        self._turns.spent(seconds)
+        self.pace.hasty = self._turns.hasty
 
     def settle(self, results: Sequence[tuple[Ticket, Result]]) -> None:
         for ticket, result in results:

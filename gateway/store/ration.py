@@ -4,12 +4,13 @@ Apart from the committer, as it needs neither disk nor loop: numbers in, an orde
 
 All that is pending shares one commit as long as that takes no longer than whoever comes next should have to wait. Where it
 would, sources have their turns by what they have handed in, so that who hands in little has little before it, however much the
-others have; and where others have much, every other commit is of those alone who have little.
+others have; and where others have much, every other commit is of those alone who have little. Where one of these is quiet, those
+who have much rest between their commits, so long that small ones are as quick as usual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.store.interface import Ticket, Unit
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
@@ -17,22 +18,37 @@ from gateway.store.plan import COMMIT_BYTES, unit_bytes
 TARGET = 0.002
 """Seconds that the transaction of a commit should take at most."""
 HASTE = 0.001
-"""The same while somebody has little beside others who have much: whoever has just missed a commit waits for all of it."""
-HASTE_FOR = 256
-"""Commits after one that was of those alone who have little."""
+"""The same while somebody is quiet beside others who have much: whoever has just missed a commit waits for all of it."""
+HASTE_FOR = 2.0
+"""Seconds of their commits and rests after one that was of somebody quiet."""
 TIMES_LEAST = 3
 """A disk on which even a small one takes long gets so many times that: else it would do little beside syncing."""
-REST = 3
-"""So many times as long as a transaction of theirs took, those who have much wait before the next, while somebody has little
-beside them. Whoever comes with little then finds disk and processor free three times of four.
+LEAST_REST, FIRST_REST, MOST_REST = 3.0, 10.0, 64.0
+"""So many times as long as a transaction of theirs took, those who have much wait before the next, while somebody is quiet beside
+them: at least, at first and at most. Whoever comes with little then finds disk and processors free three times of four, or more.
 """
-LONGEST_REST = 0.02
+LONGEST_REST = 0.05
+"""Seconds. The floor of those who have much: so often at least they have a commit, whatever that does to who is quiet."""
+SLOW = 3
+"""Times as long as is usual: a small commit that takes longer was in somebody's way."""
+_LONGER, _SHORTER = 1 / 4, 1 / 128
+"""By so much a rest grows with a slow one, and becomes less with any other: in balance one of thirty is slow. Few of these are so
+slow that somebody would notice; to learn from those alone would take hundreds.
+"""
+QUIET, LOUD = 4, 1 << 20
+"""Times as much as one who is quiet, and so many bytes, somebody else has had lately and has: of equals one has always less there
+than the others, and they are not to rest for each other.
+"""
+LATELY = 8 << 20
+"""Bytes that were handed in after which earlier ones count half."""
+_FORGOTTEN = 2 << 10
 LEAST = 128 << 10
 """Bytes that any commit may have: a read."""
 LITTLE = 32 << 10
 """Bytes that a source may have pending and not be among those who have much."""
 FIRST = 1 << 20
 _SMOOTH = 8
+_USUAL = 16
 STALL = 4
 """Times as long as is allowed: so long no single commit may have taken."""
 SHARED_FOR = 1024
@@ -42,25 +58,39 @@ comes together is a commit: less of it would be a sync more.
 
 
 class CommitPace:
-    """How many bytes a commit may have, by how long the last ones took."""
+    """How many bytes a commit may have, and how long those who have much rest after theirs, by how long the last ones took."""
 
     def __init__(self) -> None:
         self.room = FIRST
-        self.target = TARGET
+        self.hasty = False
+        """Somebody is quiet beside others who have much."""
         self._least = 0.0
         """Seconds of a synced commit with little in it."""
+        self._usual = 0.0
+        """The same, as half of them are: those that were in somebody's way do not move it far."""
+        self._times = FIRST_REST
 
     def note(self, size: int, seconds: float, synced: bool) -> None:
+        if synced and size <= LITTLE:
+            usual = self._usual or seconds
+            if self.hasty:
+                times = self._times * (1 + _LONGER if seconds > SLOW * usual else 1 - _SHORTER)
+                self._times = min(max(times, LEAST_REST), MOST_REST)
+            self._usual = usual + (usual if seconds > usual else -usual) / _USUAL
         if synced and size <= LEAST:
             self._least += (seconds - self._least) / _SMOOTH
         elif synced and seconds < self._least:
             # with much in it one that was quick was lucky, or the disk has become quick
             self._least += (seconds - self._least) / (_SMOOTH * _SMOOTH)
-        if seconds > max(self.target, TIMES_LEAST * self._least):
+        if seconds > max(HASTE if self.hasty else TARGET, TIMES_LEAST * self._least):
             if size > LEAST // 2:
                 self.room = max(self.room - self.room // 4, LEAST)
         elif size > self.room // 2:  # with less in it it says nothing of how much it could have had
             self.room = min(self.room + self.room // 8, COMMIT_BYTES)
+
+    def rest(self, seconds: float) -> float:
+        """How long those who have much wait after a transaction of theirs that took so long, while somebody is quiet."""
+        return min(self._times * seconds, LONGEST_REST)
 
 
 def passes(unit: Unit) -> bool:
@@ -145,16 +175,20 @@ class Turns:
         """Where each unit ends."""
         self._apart = False
         """The last commit was of those alone who have little: the next is of all."""
-        self._haste = 0
+        self._had: dict[int, int] = {}
+        """Bytes that each has had lately, of commits that somebody had to wait for."""
+        self._loudest = self._all_had = 0
+        """What the one has had who has had most, and all together."""
+        self._haste = 0.0
 
     @property
-    def target(self) -> float:
-        """Seconds that the next commits should take at most."""
-        return HASTE if self._haste else TARGET
+    def hasty(self) -> bool:
+        """Whether somebody is quiet beside others who have much, or was so just now."""
+        return self._haste > 0
 
-    def rest(self, seconds: float) -> float:
-        """How long those who have much wait after a transaction of theirs that took so long."""
-        return min(REST * seconds, LONGEST_REST) if self._haste else 0.0
+    def spent(self, seconds: float) -> None:
+        """So long a commit of those who have much and their rest take."""
+        self._haste -= seconds
 
     def take(self, pending: list[Ticket], room: int) -> tuple[list[Ticket], list[Ticket]]:
         """What is committed now, and what waits: both in the order in which they came."""
@@ -162,9 +196,12 @@ class Turns:
         total = sum(sizes)
         chosen = self._little(pending, sizes, min(room, LEAST)) if total > LEAST and not self._apart else set()
         self._apart = bool(chosen)
-        self._haste = HASTE_FOR if chosen else max(self._haste - 1, 0)
-        if not chosen:
+        if chosen:
+            self._apart_now(pending, sizes, chosen)
+        else:
             if total <= room:
+                if total > LEAST:
+                    self._note(pending, sizes, range(len(pending)))
                 if self._places or self._ends:
                     self._ends, self._places = {}, {}
                 return pending, []
@@ -173,6 +210,7 @@ class Turns:
                     break
                 chosen.add(index)
                 room -= sizes[index]
+            self._note(pending, sizes, chosen)
         for index in chosen:
             place = self._places.pop(pending[index], None)
             if place is not None:
@@ -185,10 +223,10 @@ class Turns:
         """The same, of those alone who have little, however much the others have."""
         sizes = [unit_bytes(ticket.unit) for ticket in pending]
         chosen = _of_little(pending, sizes, _amounts(pending, sizes), LEAST)
+        if chosen:
+            self._apart_now(pending, sizes, chosen)
         for index in chosen:
             self._places.pop(pending[index], None)
-        if chosen:
-            self._haste = HASTE_FOR
         taken = [ticket for index, ticket in enumerate(pending) if index in chosen]
         return taken, [ticket for index, ticket in enumerate(pending) if index not in chosen]
 
@@ -198,6 +236,28 @@ class Turns:
             return False
         sizes = [unit_bytes(ticket.unit) for ticket in pending]
         return sum(sizes) > LEAST and bool(self._little(pending, sizes, LEAST))
+
+    def _apart_now(self, pending: Sequence[Ticket], sizes: Sequence[int], chosen: Collection[int]) -> None:
+        # they go, who have little; there is haste if one of them has had little, too
+        had = self._had
+        lately = {source: had.get(source, 0) + amount for source, amount in _amounts(pending, sizes).items()}
+        loudest = max(self._loudest, *lately.values())
+        if loudest >= LOUD and any(QUIET * lately[pending[index].unit.source] <= loudest for index in chosen):
+            self._haste = HASTE_FOR
+        self._note(pending, sizes, chosen)
+
+    def _note(self, pending: Sequence[Ticket], sizes: Sequence[int], taken: Collection[int]) -> None:
+        # who has had what
+        had, loudest = self._had, self._loudest
+        for index in taken:
+            source = pending[index].unit.source
+            had[source] = size = had.get(source, 0) + sizes[index]
+            loudest = max(loudest, size)
+            self._all_had += sizes[index]
+        self._loudest = loudest
+        if self._all_had > LATELY:
+            self._had = {source: size // 2 for source, size in had.items() if size >= _FORGOTTEN}
+            self._loudest, self._all_had = loudest // 2, self._all_had // 2
 
     def _little(self, pending: Sequence[Ticket], sizes: Sequence[int], room: int) -> set[int]:
         # if others have so much that to wait for it is worse than a sync more

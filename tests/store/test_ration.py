@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -20,12 +21,16 @@ from gateway.store.maintenance import Trim
 from gateway.store.plan import COMMIT_BYTES, unit_bytes
 from gateway.store.ration import (
     FIRST,
+    FIRST_REST,
     HASTE,
     HASTE_FOR,
     LEAST,
+    LEAST_REST,
     LITTLE,
     LONGEST_REST,
-    REST,
+    LOUD,
+    MOST_REST,
+    SLOW,
     STALL,
     TARGET,
     CommitPace,
@@ -140,40 +145,109 @@ def test_who_has_little_is_committed_apart_from_who_has_much_but_not_twice_in_a_
     assert turns.take(pending, 1 << 20) == (pending[-1:], flood)
 
 
-def test_commits_are_shorter_while_somebody_has_little_beside_much_and_for_a_while_after_that():
+def test_there_is_haste_while_somebody_is_quiet_beside_much_and_for_a_while_after_that():
     turns = Turns()
-    much = [ticket(1, 100_000) for _ in range(8)]
-    assert turns.target == TARGET
-    turns.take([*much, ticket(2, 100)], 1 << 20)
-    for _ in range(HASTE_FOR):
-        assert turns.target == HASTE
-        turns.take(much, 1 << 20)
-    assert turns.target == TARGET
-
-
-def test_who_has_much_rests_between_commits_while_somebody_has_little_beside_it_and_for_a_while_after_that():
-    turns = Turns()
-    much = [ticket(1, 100_000) for _ in range(8)]
+    much = [ticket(1, 100_000) for _ in range(12)]
     turns.take(much, 1 << 20)
-    assert turns.rest(0.002) == 0
-    turns.take_little([*much, ticket(2, 100)])
-    for _ in range(HASTE_FOR):
-        assert turns.rest(0.002) == REST * 0.002
-        assert turns.rest(60.0) == LONGEST_REST
-        turns.take(much, 1 << 20)
-    assert turns.rest(0.002) == 0
+    assert not turns.hasty
+    for hurried in (turns.take, lambda pending, _room: turns.take_little(pending)):
+        hurried([*much, ticket(2, 100)], 1 << 20)
+        for _ in range(8):
+            assert turns.hasty
+            turns.take(much, 1 << 20)
+            turns.spent(HASTE_FOR / 8)
+        assert not turns.hasty
+
+
+@pytest.mark.parametrize(("size", "quiet"), [(100, True), (30_000, False)])
+def test_whoever_sends_on_and_on_is_not_quiet_because_little_of_it_is_there(size: int, quiet: bool):
+    turns = Turns()
+    for number in range(100):
+        much = [ticket(1, 100_000) for _ in range(2)]
+        assert turns.take([*much, ticket(2, size)], 1 << 20)[1] == much, "apart, in any case"
+        turns.take([*much, ticket(2, size)], 1 << 20)
+        if number > LOUD // 200_000:
+            assert turns.hasty == quiet
+        else:
+            assert quiet or not turns.hasty
+
+
+@given(st.lists(st.lists(st.integers(17, 64), min_size=8, max_size=8), max_size=20))
+def test_equals_do_not_rest_for_each_other(bursts: list[list[int]]):
+    """Eight who publish in bursts of a kind: at any moment some have less there than the others."""
+    turns = Turns()
+    for amounts in bursts:
+        pending = [ticket(source, 1000) for source, count in enumerate(amounts, 1) for _ in range(count)]
+        while pending:
+            _taken, pending = turns.take(pending, 1 << 20)
+            assert not turns.hasty
 
 
 def test_a_commit_that_may_take_less_has_less_room():
     rooms: list[int] = []
-    for target in (TARGET, HASTE):
+    for hasty in (False, True):
         pace = CommitPace()
-        pace.target = target
+        pace.hasty = hasty
         for _ in range(200):
             pace.note(pace.room, pace.room / 500e6, False)  # a disk that takes 500 MB/s
         rooms.append(pace.room)
     assert rooms[0] > 1.5 * rooms[1]
     assert rooms[1] <= HASTE * 500e6 * 9 / 8
+
+
+# --- how long who has much rests ---
+
+
+def hurried(usual: float = 0.0002) -> CommitPace:
+    pace = CommitPace()
+    for _ in range(100):
+        pace.note(100, usual, True)
+    pace.hasty = True
+    return pace
+
+
+def test_rests_become_longer_while_small_commits_are_slow_and_shorter_again_when_they_are_not():
+    pace = hurried()
+    assert pace.rest(0.001) == FIRST_REST * 0.001
+    for _ in range(3):
+        before = pace.rest(0.0001)
+        pace.note(100, 2 * SLOW * 0.0002, True)
+        assert pace.rest(0.0001) > before
+    for _ in range(1000):
+        pace.note(100, 0.0002, True)
+    assert pace.rest(0.001) == LEAST_REST * 0.001
+
+
+def test_who_has_much_has_a_floor_however_slow_the_small_ones_are():
+    pace = hurried()
+    for _ in range(1000):
+        pace.note(100, 60.0, True)
+        assert pace.rest(60.0) <= LONGEST_REST
+        assert pace.rest(0.0001) <= MOST_REST * 0.0001
+    assert pace.rest(60.0) == LONGEST_REST
+
+
+@given(st.floats(1e-5, 1.0), st.lists(st.tuples(st.integers(1, 64), st.booleans()), max_size=300))
+def test_a_rest_has_bounds_and_depends_on_how_slow_small_ones_are_and_not_on_the_disk(usual, taken):
+    """All in units of what is usual: a disk a hundred times as slow makes the same of it."""
+    pace, other = hurried(usual), hurried(100 * usual)
+    for times, hasty in taken:
+        for each, common in ((pace, usual), (other, 100 * usual)):
+            each.hasty = hasty
+            each.note(LITTLE, times * 1.01 * common, True)
+        assert pace.rest(1e-9) == pytest.approx(other.rest(1e-9))
+        assert LEAST_REST * 0.999e-9 < pace.rest(1e-9) < MOST_REST * 1.001e-9
+
+
+@pytest.mark.parametrize("by_itself", [0.0, 0.02, 0.2])
+def test_in_balance_few_small_ones_are_slow(by_itself: float):
+    """A disk beside which the more of them are slow the shorter the rests: one of thirty is, or as few as are to be had."""
+    pace, slow, random = hurried(), 0, Random(1)
+    for number in range(6000):
+        late = random.random() < max(by_itself, 0.5 / (pace.rest(1e-9) * 1e9))
+        slow += late and number >= 3000
+        pace.note(100, 2 * SLOW * 0.0002 if late else 0.0002, True)
+    assert slow / 3000 == pytest.approx(max(by_itself, 1 / 30), abs=0.012)
 
 
 def test_of_whom_as_much_goes_apart_as_makes_no_long_commit():
@@ -375,7 +449,10 @@ async def rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> AsyncIterator[tuple[Engine, Ticket]]:
     """A store that has just committed somebody's much, beside somebody's little; and the next of the one who has much."""
-    monkeypatch.setattr(ration, "REST", 1e9)
+    monkeypatch.setattr(ration, "FIRST_REST", 1e9)
+    monkeypatch.setattr(ration, "MOST_REST", 1e9)
+    monkeypatch.setattr(ration, "HASTE_FOR", 60.0)
+    monkeypatch.setattr(ration, "LOUD", 0)
     monkeypatch.setattr(ration, "LONGEST_REST", 1.0)
     async with open_store(tmp_path, SMALL) as store:
         await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
@@ -409,6 +486,25 @@ async def test_the_rest_ends_with_what_keeps_its_place(rests, barrier):
     store, much = rests
     await store.submit(unit(append("t", b"barrier"), **{"source": 3, **barrier})).wait()
     assert much.done
+
+
+async def test_who_has_much_goes_on_however_slow_the_small_ones_beside_it_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ration, "SLOW", 0)
+    monkeypatch.setattr(ration, "LOUD", 0)
+    monkeypatch.setattr(ration, "LONGEST_REST", 0.005)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+        flood = [store.submit(unit(append("t", b"%d" % n + bytes(99_999)), source=1)) for n in range(40)]
+        small = 0
+        while not all(one.done for one in flood):
+            await store.submit(unit(append("t", b"small"), source=2)).wait()
+            small += 1
+        assert store.committer.pace.hasty
+        found = await everything(store, "t")
+        assert found.count(b"small") == small
+        assert [one.rstrip(b"\0") for one in found if len(one) > 10] == [b"%d" % n for n in range(40)]
 
 
 async def test_nobody_rests_in_a_store_that_closes(rests):
@@ -515,6 +611,41 @@ async def test_the_log_begins_anew_when_it_is_long_and_not_for_each_piece_that_i
             written += 1
             assert written < 1000
         assert written * 21 >= 2 * 16 * REST_PAGES
+
+
+async def test_while_somebody_is_quiet_beside_much_the_log_is_carried_over_in_smaller_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ration, "LOUD", 0)
+    monkeypatch.setattr(ration, "HASTE_FOR", 1e9)
+    pieces: list[int] = []
+    prepare = Writer.prepare_to_carry
+
+    def noted(writer: Writer) -> None:
+        pieces.append(writer.pages)
+        prepare(writer)
+
+    monkeypatch.setattr(Writer, "prepare_to_carry", noted)
+    async with open_store(tmp_path, SMALL) as store:
+        await store.submit(unit(append("t", b"first"), creates=NEW)).wait()
+
+        async def flood(count: int, *, quiet: bool) -> None:
+            while len(pieces) < count:
+                store.hold()
+                much = [store.submit(unit(append("t", bytes(100_000)), source=1)) for _ in range(3)]
+                if quiet:
+                    store.submit(unit(append("t", b"little"), source=2))
+                store.release(0)
+                for each in much:
+                    await each.wait()
+                await until(lambda: not store._loop._carrying)
+
+        await flood(8, quiet=True)
+        assert pieces[0] >= loop.CHECKPOINT_PAGES
+        assert max(pieces[1:]) < 4 * loop.HASTY_PAGES < loop.CHECKPOINT_PAGES
+        store.committer._turns.spent(1e9)
+        await flood(11, quiet=False)
+        assert min(pieces[9:]) >= loop.CHECKPOINT_PAGES
 
 
 async def test_a_log_that_has_become_long_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
