@@ -130,6 +130,8 @@ class Writer:
         self._mode = ""
         self.pages = 0
         """About so many have gone to the write-ahead log since it was carried over."""
+        self._left = 0
+        """So many of those before are not in the database yet: they are being carried over, or a reader holds them back."""
         self._anchor: sqlite3.Cursor | None = None
         self._loose = False
         """No anchor is to hold up who carries over beside commits."""
@@ -476,7 +478,7 @@ class Writer:
         usage = shutil.disk_usage(self._files.directory)
         floor = counting_floor(self._floor, usage.total)
         # what was stored before is still on its way into the database, where it takes room once more
-        owed = self.pages * PAGE_SIZE + (_COPIES - 1) * self.unposted_bytes
+        owed = (self.pages + self._left) * PAGE_SIZE + (_COPIES - 1) * self.unposted_bytes
         spare = usage.free - floor - owed - _COPIES * size
         if spare < 0:
             raise StoreReadOnly(f"{usage.free >> 20} MiB free on the disk of the store, the floor is {floor >> 20} MiB")
@@ -522,7 +524,8 @@ class Writer:
         self.pages = 0
         try:
             self._let_go()
-            self.connection.execute(_CARRY_OVER).fetchone()
+            _busy, there, carried = self.connection.execute(_CARRY_OVER).fetchone()
+            self._left = there - carried
         except sqlite3.Error:
             # Nothing is lost: the log is still whole, and the next commit will meet the same disk and tell.
             return
@@ -531,6 +534,7 @@ class Writer:
         """Call this where commits are made, and then `carry_over` in another thread."""
         self._let_go()
         self._loose = True
+        self._left += self.pages
         self.pages = 0
 
     def carry_over(self) -> bool:
@@ -549,6 +553,7 @@ class Writer:
                 # Closed last: to close any handle of a file lets go of all locks on it that this process has.
                 self._database_file = os.open(self._files.database, os.O_RDONLY | os.O_CLOEXEC)
             busy, there, carried = self._carrier.execute(_CARRY_OVER).fetchone()
+            self._left = there - carried
             if self._database_file is not None:  # SQLite leaves this to who carries over the end of the log
                 os.fdatasync(self._database_file)
         except (sqlite3.Error, StoreError, OSError):
