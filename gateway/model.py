@@ -337,8 +337,9 @@ class Memory:
         Size,
         Says(
             "Frames that are not whole yet, parsed requests, pending commits and unsent replies of all "
-            "connections together, what subscriptions have read ahead (an eighth at most), bodies that come to the admin "
-            "address, and what ingests have taken and not stored yet (half of it at most)."
+            "connections together, what subscriptions have read ahead (an eighth at most), what they have handed out "
+            "and nobody has acknowledged (a quarter at most), bodies that come to the admin address, and what "
+            "ingests have taken and not stored yet (half of it at most)."
         ),
     ] = Size(256 << 20)
 

@@ -67,7 +67,16 @@ CONNECTION_REFUSALS = (
     "draining",
 )
 LOGIN_FAILURES = ("credentials", "disabled", "token", "tenant", "overload", "throttled")
-LIMITS = ("subscriptions", "subscriptions_per_connection", "in_flight", "output", "share", "budget", "open_files")
+LIMITS = (
+    "subscriptions",
+    "subscriptions_per_connection",
+    "in_flight",
+    "output",
+    "share",
+    "budget",
+    "unacknowledged",
+    "open_files",
+)
 CACHE_LIMIT = "cache"
 """A bound on the caches of all listeners together, so it belongs to none of them."""
 PROXY_LIMIT = "proxy"

@@ -3,7 +3,8 @@
     Fetch ──► from memory, as much as there is room for ──────────────────────────────────────► the answer
       └─────► its turn, of few at a time ──► room in the budget ──► the read ──────────────────────┘
     Take ───► as much of what was read ahead as there is room for; without any it waits ──► what is handed out
-                                                                                       └──► what is left: counted, or dropped
+                                                 │                                     └──► what is left: counted, or dropped
+                                                 └──► until it is acknowledged: counted; of much, those wait who have of it
 
 Where an answer waits to be sent it is charged by the connection. Without this nothing would be charged before that: of a thousand
 who ask at once each would have megabytes read.
@@ -34,6 +35,10 @@ MUCH = 16 << 10
 LIMIT = "budget"
 AHEAD = 8
 """So much of the memory, as a fraction, is for what was read ahead and nobody has asked for."""
+UNACKNOWLEDGED = 4
+"""So much of it is for what subscriptions have handed out and nobody has acknowledged."""
+NOT_ACKNOWLEDGED = "unacknowledged"
+"""The limit that is hit then."""
 DROPPED_AT_ONCE = 64
 """Of those who have read ahead."""
 LOOK_AGAIN = 1.0
@@ -82,6 +87,12 @@ class AnswerRoom:
         self._ahead: dict[ReadsAhead, int] = {}
         """What each has read ahead, the oldest first."""
         self._in_ahead = 0
+        self.crowded = False
+        """As much is unacknowledged as may be: a subscription has more only while it holds less than `SHORT` of it."""
+        self._unacknowledged = 0
+        self._held_back: dict[object, Callable[[], None]] = {}
+        """Who waits until that is over, the oldest first."""
+        self._one_goes_on = False
         self._relief = Alarm(pump, self._relieve)
         self._looked_at = -math.inf
 
@@ -140,6 +151,37 @@ class AnswerRoom:
                 self.ahead(of, 0)
             else:  # others are looked at before it is again
                 self._ahead[of] = self._ahead.pop(of)
+
+    def unacknowledged(self, change: int) -> None:
+        """So much more was handed out and is to be acknowledged, or so much less is."""
+        share = self._memory.limit // UNACKNOWLEDGED
+        before, self._unacknowledged = self._unacknowledged, self._unacknowledged + change
+        self.crowded = self._unacknowledged >= share
+        # No more than the share is charged: what each subscription has beside it is freed by its client alone, and must not come
+        # to so much that nobody is given anything.
+        self._memory.change(0, min(self._unacknowledged, share) - min(before, share))
+        self._let_one_go_on()
+
+    def hold_back(self, listener: str, key: object, call: Callable[[], None]) -> None:
+        """Call once it is not `crowded`, in a turn with others. It may find that they have taken it all."""
+        if key not in self._held_back:
+            self._recorder.limit_hit(listener, NOT_ACKNOWLEDGED)
+            self._held_back[key] = call
+
+    def forget(self, key: object) -> None:
+        """Do not call back any more."""
+        self._held_back.pop(key, None)
+
+    def _let_one_go_on(self) -> None:
+        if self._held_back and not self.crowded and not self._one_goes_on:
+            self._one_goes_on = True
+            self._lane.add(self, self._go_on, SHORT)
+
+    def _go_on(self) -> None:
+        self._one_goes_on = False
+        if self._held_back and not self.crowded:
+            self._held_back.pop(next(iter(self._held_back)))()
+            self._let_one_go_on()  # it may have nobody to give it to any more
 
     async def _some(self, listener: str) -> None:
         there = trio.Event()

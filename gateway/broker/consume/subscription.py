@@ -48,10 +48,28 @@ MORE = -1
 """In the place of how much is counted: it is to be counted anew."""
 
 
-class Outstanding(ConsumedMessage):
-    __slots__ = ("client", "due")
+UNIT = 256
+"""Bytes that what is outstanding is counted in, and that each of it takes beside the message. Python makes no object for numbers
+as small as these mostly are.
+"""
+PAGE = 16
+"""Units. Whole ones are charged, for each subscription: who acknowledges each small message as it comes pays nothing for it."""
 
-    def __init__(self, run: Run, index: int, client: int, attempts: int) -> None:
+
+class Given:
+    """What was handed out in one piece, and is there until the last of it is settled. Made without a call of ours: it may be one
+    message.
+    """
+
+    __slots__ = ("left", "size")
+    left: int
+    size: int
+
+
+class Outstanding(ConsumedMessage):
+    __slots__ = ("client", "due", "given")
+
+    def __init__(self, run: Run, index: int, client: int, attempts: int, due: float | None, given: Given) -> None:
         # as ConsumedMessage makes one, which is not asked: there is one of these for every message
         self.run = run
         self.index = index
@@ -59,7 +77,8 @@ class Outstanding(ConsumedMessage):
         self.attempts = attempts
         self.first_error = self.last_error = ""
         self.client = client
-        self.due: float | None = None
+        self.due = due
+        self.given = given
 
 
 class Cursor(Consumer):
@@ -160,6 +179,12 @@ class Subscription:
         self.cursors: list[Cursor] = []
         self.takes: deque[Waiting] = NONE_YET
         self.outstanding: dict[int, Outstanding] = {}
+        self.unacknowledged = 0
+        """Units that these take."""
+        self.charged = 0
+        """Pages of that which the memory knows of."""
+        self.over = False
+        """They are as much as they may be now."""
         self.again: deque[int] = NONE_YET
         """Tags whose redelivery is due, in the order they became so."""
         self.next_tag = 1
@@ -210,7 +235,7 @@ class Subscription:
     @property
     def asked(self) -> bool:
         """Somebody is to be given more as soon as there is memory for it."""
-        return bool(self.takes) and self.room > 0
+        return bool(self.takes) and self.room > 0 and not self.over
 
     def subscribed(self) -> Subscribed:
         single = len(self.cursors) == 1
@@ -240,6 +265,7 @@ class Subscription:
     # --- handing out ---
 
     def hand_out(self, caller: Caller, request: Take, max_bytes: int, now: float, now_ms: int) -> list[Delivered]:
+        """Without any bytes only what is due again is handed out."""
         max_messages = request.max_messages
         kept = self.request.acknowledge or caller.far
         apart = kept and request.at_most_once_settled and not caller.far
@@ -254,15 +280,15 @@ class Subscription:
             given.append(
                 Delivered(message.run.slice(message.index, message.index + 1), first_tag=tag, attempt=message.attempts)
             )
-            self._schedule(tag, 1, message.attempts, now)
+            message.due = self._schedule(tag, 1, message.attempts, now) or message.due
             max_messages -= 1
             max_bytes -= len(given[-1].run.columns.packed)
-        while max_messages > 0 and (max_bytes > 0 or not given):
+        while max_messages > 0 and max_bytes > 0:
             room = self.room
             cursor = self._next_cursor(now_ms)
             if cursor is None or room <= 0:
                 break
-            run = self._cut(cursor, min(max_messages, room), max_bytes if given else max(max_bytes, 1), apart=apart)
+            run = self._cut(cursor, min(max_messages, room), max_bytes, apart=apart)
             if kept and not (apart and run.batches[0][2].delivery is Delivery.AT_MOST_ONCE):
                 given.append(self._give(caller, cursor, run, now))
             else:
@@ -309,11 +335,14 @@ class Subscription:
         first_tag = self.next_tag
         self.next_tag += run.columns.count
         cursor.touch()
+        due = self._schedule(first_tag, run.columns.count, 1, now)
         tried = cursor.window.outstanding
+        given = Given()
+        given.left, given.size = run.columns.count, len(run.columns.packed) // UNIT
+        self.unacknowledged += given.size + given.left
         for index in range(run.columns.count):
             attempts = tried.get(run.base_offset + index, 0) + 1 if tried else 1
-            self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts)
-        self._schedule(first_tag, run.columns.count, 1, now)
+            self.outstanding[first_tag + index] = Outstanding(run, index, caller.id, attempts, due, given)
         return Delivered(run, first_tag)
 
     def _give_for_good(self, cursor: Cursor, run: Run) -> Delivered:
@@ -322,16 +351,16 @@ class Subscription:
         cursor.acknowledge(run.base_offset, run.next_offset)
         return Delivered(run, first_tag, settled=True)
 
-    def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> None:
+    def _schedule(self, first_tag: int, count: int, attempt: int, now: float) -> float | None:
+        # when they are to be handed out once more if nobody answers
         redelivery = self.request.redelivery
         if redelivery is None or not redelivery.unanswered or not self.request.acknowledge:
-            return
+            return None
         due = now + (self._first_wait if attempt == 1 else _waits(self.request, attempt))
-        for tag in range(first_tag, first_tag + count):
-            self.outstanding[tag].due = due
         if self._due is NONE_YET:
             self._due = []
         heapq.heappush(self._due, (due, first_tag, count))
+        return due
 
     # --- settling ---
 
@@ -339,8 +368,17 @@ class Subscription:
         """A tag is done with; None if it is not outstanding."""
         message = self.outstanding.pop(tag, None)
         if message is not None:
+            given = message.given  # as in `_gone`, which would be one more call for every message
+            given.left -= 1
+            self.unacknowledged -= 1 if given.left else 1 + given.size
             self.cursors[message.run.partition].acknowledge(message.offset, message.offset + 1)
         return message
+
+    def _gone(self, message: Outstanding) -> None:
+        # it is not outstanding any more: with the last of what it was given with goes what that takes
+        given = message.given
+        given.left -= 1
+        self.unacknowledged -= 1 if given.left else 1 + given.size
 
     def refuse(self, tag: int, now: float) -> bool:
         """Its client will not have it: it is handed out again after a while, or given up if that was its last delivery."""
@@ -402,7 +440,9 @@ class Subscription:
                 message = self.outstanding[tag]
                 message.due = None
                 if redelivery is not None and message.attempts >= redelivery.max_deliveries:
-                    self._cursor_of(self.outstanding.pop(tag)).give_up(message, MAX_DELIVERIES)
+                    del self.outstanding[tag]
+                    self._gone(message)
+                    self._cursor_of(message).give_up(message, MAX_DELIVERIES)
                 else:
                     self._cursor_of(message).tried(message)
                     self._once_more(tag)
@@ -416,9 +456,20 @@ class Subscription:
     def take_back(self, partitions: Container[int]) -> Mapping[int, Outstanding]:
         """What is handed out of these partitions is nobody's from now on: who settles it hears that it is not known."""
         taken = {tag: one for tag, one in self.outstanding.items() if one.run.partition in partitions}
-        for tag in taken:
+        for tag, message in taken.items():
             del self.outstanding[tag]
+            self._gone(message)
         return taken
+
+    def put_back(self, taken: Mapping[int, Outstanding]) -> None:
+        """It is as it was before that."""
+        if self.ended:
+            return
+        self.outstanding.update(taken)
+        for message in taken.values():
+            given = message.given
+            self.unacknowledged += 1 if given.left else 1 + given.size
+            given.left += 1
 
     def begin_anew(self, cursor: Cursor, moved: Moved) -> None:
         """One partition goes on elsewhere."""
@@ -436,6 +487,8 @@ class Subscription:
         for cursor in self.cursors:
             cursor.close()
         self.cursors = []
+        self.outstanding.clear()
+        self.unacknowledged = 0
 
     # --- accounting ---
 

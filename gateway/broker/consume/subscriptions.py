@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from gateway.broker.administration.topics import TopicService
-from gateway.broker.consume.answer_room import AnswerRoom
+from gateway.broker.consume.answer_room import SHORT, AnswerRoom
 from gateway.broker.consume.consumer import ConsumerContext, ConsumerPlace, Moved, Tally, knows_ends
 from gateway.broker.consume.cursors import (
     CURSORS,
@@ -28,7 +28,16 @@ from gateway.broker.consume.cursors import (
 from gateway.broker.consume.deliveries import Latencies, record_acknowledged, record_delivered
 from gateway.broker.consume.names import SubscriptionNames
 from gateway.broker.consume.reset import PATIENCE, targets_of, topic_of
-from gateway.broker.consume.subscription import MOST_READ_AHEAD, NONE_YET, Cursor, Outstanding, Subscription, Waiting
+from gateway.broker.consume.subscription import (
+    MOST_READ_AHEAD,
+    NONE_YET,
+    PAGE,
+    UNIT,
+    Cursor,
+    Outstanding,
+    Subscription,
+    Waiting,
+)
 from gateway.broker.consume.watch import Watchers
 from gateway.broker.ownership import Owners
 from gateway.broker.service import Caller, Handler
@@ -264,7 +273,7 @@ class SubscriptionService:
         if subscription.takes:
             self._context.pump.soon(subscription, lambda: self._serve(subscription))
         else:
-            self._count_ahead(subscription)
+            self._count(subscription)
 
     def restore(self, wanted: Callable[[int], bool] = lambda _number: True) -> None:
         """The subscriptions of earlier processes, or those of them that are wanted, at the places they had reached."""
@@ -405,20 +414,29 @@ class SubscriptionService:
                     waiting.caller.listener.name, subscription, partial(self._serve, subscription)
                 )
                 break
-            if subscription.room > 0:
+            if context.room.crowded and (subscription.request.acknowledge or waiting.caller.far):
+                most = min(most, SHORT - subscription.unacknowledged * UNIT)
+            subscription.over = most <= 0
+            if subscription.room > 0 and not subscription.over:
                 subscription.read_ahead(state, max(1, min(request.max_messages * 4, MOST_READ_AHEAD)))
             given = subscription.hand_out(waiting.caller, request, most, now, now_ms)
             if given:
+                if subscription.unacknowledged // PAGE != subscription.charged:
+                    self._count_unacknowledged(subscription)
                 self._answer(subscription, subscription.takes.popleft(), given, now_ms)
             elif subscription.unreadable is not None:
                 subscription.takes.popleft().end(subscription.unreadable)
             else:
+                if subscription.over:
+                    context.room.hold_back(
+                        waiting.caller.listener.name, subscription, partial(self._serve, subscription)
+                    )
                 break
         if subscription.takes and not subscription.reading:
             self._let_wait(subscription, now)
         if subscription.takes:
             self._watch(subscription)
-        self._count_ahead(subscription)
+        self._count(subscription)
         subscription.save_soon()
         due, alarm = subscription.next_due(), subscription.redelivery_due
         if alarm is not None:
@@ -426,13 +444,19 @@ class SubscriptionService:
         elif due is not None:
             self._redeliver_at(subscription, due)
 
-    def _count_ahead(self, subscription: Subscription) -> None:
+    def _count(self, subscription: Subscription) -> None:
+        if subscription.unacknowledged // PAGE != subscription.charged:
+            self._count_unacknowledged(subscription)
         # once for each read, not for what is handed out of it
         for cursor in subscription.cursors:
             ahead = bool(cursor.ahead) or cursor.loaded is not None
             if (ahead and cursor.counted <= 0) or (cursor.counted and not ahead):
                 cursor.counted = cursor.left if ahead else 0
                 self._context.room.ahead(cursor, cursor.counted)
+
+    def _count_unacknowledged(self, subscription: Subscription) -> None:
+        before, subscription.charged = subscription.charged, subscription.unacknowledged // PAGE
+        self._context.room.unacknowledged((subscription.charged - before) * PAGE * UNIT)
 
     def _let_wait(self, subscription: Subscription, now: float) -> None:
         # nothing is there: whoever does not wait is answered, the others get a timer
@@ -487,7 +511,7 @@ class SubscriptionService:
         subscription.save_soon()
         if not request.accepted:
             self._redeliver_at(subscription, subscription.next_due())
-        if subscription.takes:
+        if subscription.takes or subscription.unacknowledged // PAGE != subscription.charged:
             self._go_on(subscription)
 
     def _redeliver_at(self, subscription: Subscription, due: float | None) -> None:
@@ -521,7 +545,7 @@ class SubscriptionService:
                 moves = await self._put_elsewhere(subscription, targets)
         finally:
             if not moves:
-                subscription.outstanding.update(taken)
+                subscription.put_back(taken)
             subscription.held = False
             self._go_on(subscription)
         return moves
@@ -637,6 +661,8 @@ class SubscriptionService:
             if cursor.counted:
                 self._context.room.ahead(cursor, 0)
         subscription.end()
+        self._count(subscription)
+        self._context.room.forget(subscription)
         return True
 
     async def close(self) -> None:
