@@ -466,10 +466,12 @@ class Subscription:
         if self.ended:
             return
         self.outstanding.update(taken)
-        for message in taken.values():
+        for tag, message in taken.items():
             given = message.given
             self.unacknowledged += 1 if given.left else 1 + given.size
             given.left += 1
+            if message.due is not None:  # that was looked at meanwhile, perhaps, and found to be of none
+                heapq.heappush(self._due, (message.due, tag, 1))
 
     def begin_anew(self, cursor: Cursor, moved: Moved) -> None:
         """One partition goes on elsewhere."""

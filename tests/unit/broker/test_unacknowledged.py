@@ -303,6 +303,21 @@ async def test_what_is_taken_back_counts_no_more_and_does_again_if_it_could_not_
     assert numbers(await all_there_is(client, number)) == numbers(had)
 
 
+async def test_what_fell_due_while_it_was_taken_back_is_handed_out_again(place: Place):
+    client = place.opened.client()
+    number = await subscribed(client, redelivery=Redelivery(3, 1.0, 1.0))
+    had = await client.take(number, 2)
+    (subscription,) = place.subscriptions()
+    taken = subscription.take_back([0])
+    await trio.sleep(2)
+    subscription.put_back(taken)
+    others = await client.take(number, 1)
+    await trio.sleep(0.1)
+    again = await client.take(number, 2, hold=5)
+    assert (numbers(others), numbers(again)) == ([2], numbers(had))
+    await place.check()
+
+
 async def test_one_that_ends_while_it_is_put_elsewhere_leaves_nothing(place: Place):
     client = place.opened.client()
     number = await subscribed(client)
