@@ -49,7 +49,7 @@ listeners:
   users:   {{protocol: flymq, bind: "127.0.0.1:0", auth: {{users: store, admin: {{name: root, password: "long enough"}}}}}}
   rustlog: {{protocol: rustlog, bind: "127.0.0.1:0"}}
   blipmq:  {{protocol: blipmq, bind: "127.0.0.1:0", auth: {{api_keys: [key]}}}}
-  quic:    {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: self-signed}}
+  quic:    {{protocol: [felix, fujin], bind: "127.0.0.1:0", tls: self-signed, ping: {{interval: 10m}}}}
 admin: {{bind: "127.0.0.1:0"}}
 storage: {{path: "{data}", free_space_floor: 1}}
 """
