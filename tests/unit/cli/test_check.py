@@ -5,15 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
 from gateway.cli import check
-from gateway.cli.main import main
 from gateway.store.database import Lock, StoreFiles
 from gateway.transport.quic.certificates import make_self_signed
 
@@ -73,6 +74,7 @@ def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
     assert lines[0].endswith(f"the key does not belong to the certificate {cert}")
 
 
+@pytest.mark.processes  # a start sets up the log of its whole process
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -81,16 +83,15 @@ def test_certificates_and_keys_are_loaded_and_matched(tmp_path: Path) -> None:
         ("  one: {{protocol: flymq, bind: '127.0.0.1:0'}}\nadmin: {{bind: '127.0.0.1:0', tls: {tls}}}\n", "admin.tls"),
     ],
 )
-def test_a_start_says_whose_certificate_it_cannot_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, where: str
-) -> None:
+async def test_a_start_says_whose_certificate_it_cannot_use(tmp_path: Path, text: str, where: str) -> None:
     cert, _ = certificate(tmp_path, "one")
     _, other = certificate(tmp_path, "other")
     file = tmp_path / "routes.yaml"
     file.write_text(HEAD % f"{tmp_path}/data" + text.format(tls=f"{{cert: {cert}, key: {other}}}"))
-    assert main(["serve", "--config", str(file)]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said == [f"gateway: {where}: the key does not belong to the certificate {cert}"]
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    ended = await trio.run_process(command, capture_stderr=True, check=False)
+    said = ended.stderr.decode().splitlines()
+    assert (ended.returncode, said) == (2, [f"gateway: {where}: the key does not belong to the certificate {cert}"])
 
 
 def test_one_file_that_is_wrong_hides_nothing_of_another(tmp_path: Path) -> None:
